@@ -1,5 +1,5 @@
-//! What a probe makes of a device: an object that is bound, and shut down in the end by a callback,
-//! which may be over later and elsewhere.
+//! A bound device: the object that a probe creates, and the callback that shuts it down. The
+//! callback may end later, and on another thread.
 
 use crate::error::{ShutdownError, caught};
 use crate::graph::DeviceId;
@@ -32,32 +32,33 @@ pub trait Bound: Any + Send + Sync {
         Ok(())
     }
 
-    /// As [`Bound::shutdown`], which it calls by default; but it may return before the device is
-    /// shut down, and `done` is finished later, from any thread: so an asynchronous service holds
-    /// no worker. This is what is called.
+    /// Begins to shut the device down; [`Bound::shutdown`] has the contract. This is the method
+    /// that the manager calls. By default it calls `shutdown`. It may return before the device is
+    /// shut down: then `done` is finished later, from any thread, and an asynchronous service holds
+    /// no worker.
     ///
-    /// It counts as over when `done` is finished, or dropped (a failure): a drop by a panic of this
-    /// call is recorded as that panic. It should not keep the last handle of this object beyond
-    /// that, or the object is dropped later than promised. A synchronous device that is not over
-    /// yet holds up the other synchronous ones, but no thread.
+    /// The callback is over when `done` is finished, or dropped (a failure). A drop by a panic of
+    /// this call is recorded as that panic. An implementation should not keep the last handle of
+    /// this object beyond the end, or the object is dropped later than promised. A synchronous
+    /// device that is not over holds up the other synchronous ones, but no thread.
     fn start_shutdown(self: Arc<Self>, done: ShutdownDone) {
         done.finish(self.shutdown());
     }
 
-    /// Begins to end the device's service because it is unbound or removed, while the program goes
-    /// on: the counterpart of a kernel driver's `remove`. `done` says, perhaps later and from
-    /// anywhere, how that ended. By default it is the same as [`Bound::start_shutdown`].
+    /// Begins to end the device's service because it is unbound or removed while the program goes
+    /// on, like a kernel driver's `remove`. `done` reports the result, perhaps later and from any
+    /// thread. By default it calls [`Bound::start_shutdown`].
     ///
-    /// Called at most once, on the thread that unbinds or removes, after all that need the device
-    /// were unbound; not called where [`Bound::has_shutdown`] is false. The object is dropped
+    /// Called at most once, on the thread that unbinds or removes, after all devices that need this
+    /// one were unbound. Not called if [`Bound::has_shutdown`] is false. The object is dropped
     /// afterwards.
     fn start_unbind(self: Arc<Self>, done: ShutdownDone) {
         self.start_shutdown(done);
     }
 
-    /// False where [`Bound::shutdown`] has nothing to do: the device is then completed on the spot,
-    /// without lock or queue. Asked at the end of a bring-up and, where devices have come or gone
-    /// since, when the shutdown begins.
+    /// Returns false if [`Bound::shutdown`] has nothing to do: the device is then completed on the
+    /// spot, without lock or queue. Asked at the end of a bring-up and, if devices have come or
+    /// gone since, when the shutdown begins.
     fn has_shutdown(&self) -> bool {
         true
     }
@@ -69,7 +70,7 @@ impl fmt::Debug for dyn Bound {
     }
 }
 
-/// The concrete object behind a bound one.
+/// Returns the concrete object behind a bound one.
 pub(crate) fn downcast<T: Bound>(bound: Arc<dyn Bound>) -> Option<Arc<T>> {
     // Not `Arc::downcast`, for which the trait object would have to become another one: older
     // compilers can't.
@@ -81,40 +82,39 @@ pub(crate) fn downcast<T: Bound>(bound: Arc<dyn Bound>) -> Option<Arc<T>> {
     Some(unsafe { Arc::from_raw(Arc::into_raw(bound).cast::<T>()) })
 }
 
-/// Why a shutdown did not succeed; `None` where it did.
+/// The failure of a shutdown; `None` after a success.
 pub(crate) type ShutdownFailure = Option<Failure>;
 
-/// What a handle hands over that tells of no success.
+/// A failure that a handle reports.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It was dropped.
+    /// The handle was dropped.
     Dropped,
-    /// It was finished so.
+    /// The handle was finished with this error.
     Said(ShutdownError),
 }
 
-/// A callback that is being called, or will be: each thread has one, for one call after the other,
-/// unless somebody keeps a handle of it.
+/// A callback that is running or about to run. Each thread reuses one for all its calls, unless
+/// somebody keeps a handle of it.
 pub(crate) struct ShutdownCall {
-    /// I: itself; see there.
+    /// I: itself; `Handoff` says what guards its fields.
     pub handoff: Handoff<Failure>,
-    /// I: where an end goes to that comes after the call.
+    /// I: the sink that gets an end that comes after the call.
     pub ends: Arc<dyn EndSink>,
     /// I: for one call.
     pub device: DeviceId,
 }
 
-/// Where the end of a callback that has returned goes to.
+/// Receiver of the end of a callback that has returned before.
 pub(crate) trait EndSink: Send + Sync {
-    /// The device's callback is over, after it had returned.
+    /// Records the end of the device's callback, which came after the callback had returned.
     fn ended_later(self: Arc<Self>, device: DeviceId, answer: ShutdownFailure);
 }
 
-/// The duty to say that a device is shut down, see
-/// [`Bound::start_shutdown`].
+/// The duty to report that a device is shut down; see [`Bound::start_shutdown`].
 ///
-/// May be sent to any thread and finished there, also within the callback. Dropped without an end
-/// it counts as a failure, so nobody waits for ever for a task that was cancelled.
+/// May be sent to any thread and finished there, also within the callback. If it is dropped without
+/// an end, the shutdown has failed, so nobody waits for ever for a task that was cancelled.
 #[must_use = "dropped, it makes the shutdown of its device a failed one"]
 pub struct ShutdownDone(Option<DoneTarget>);
 
@@ -128,14 +128,15 @@ impl ShutdownDone {
         ShutdownDone(Some(DoneTarget::Call(call)))
     }
 
-    /// `tell` is called once, with the result: on the thread that finishes or drops this. Made by
-    /// the manager; public so that a device can be tested without one, or wrapped into another one.
-    /// A panic in `tell` is caught and logged.
+    /// Creates a handle that calls `tell` once with the result, on the thread that finishes or
+    /// drops it. The manager creates these; the function is public so that a device can be tested
+    /// without a manager, or wrapped into another one. A panic in `tell` is caught and logged.
     pub fn new(tell: impl FnOnce(Result<(), ShutdownError>) + Send + 'static) -> ShutdownDone {
         ShutdownDone(Some(DoneTarget::Closure(Box::new(tell))))
     }
 
-    /// The device is shut down, or as far as it will get. Devices that waited for it go on.
+    /// Reports that the device is shut down, or as far as it will get. Devices that waited for it
+    /// go on.
     ///
     /// From any thread. It does not block, but after the callback has returned it may call the
     /// shutdown's observer.

@@ -1,11 +1,11 @@
-//! What a device is declared to be, and which probes may run asynchronously.
+//! Declarations of devices, and the choice which probes run asynchronously.
 
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Declares one device: its name, its driver, and what it needs.
+/// The declaration of one device: its name, its driver, and what it needs.
 ///
 /// Built with [`DeviceDecl::new`] and the chained setters; pure data until it is handed to
 /// [`Graph::build`](crate::Graph::build) or
@@ -24,39 +24,41 @@ use std::time::Duration;
 pub struct DeviceDecl {
     /// Unique among all devices of a manager; not empty.
     pub name: String,
-    /// The name of the driver. Empty: whichever [matches](crate::Driver::matches).
+    /// The name of the driver. If it is empty, any driver that [matches](crate::Driver::matches)
+    /// may take the device.
     pub driver: String,
-    /// The device inside which this one lives. It is bound before and shut down after this one.
+    /// The device inside which this one lives. The parent is bound before this one and shut down
+    /// after it.
     pub parent: Option<String>,
-    /// Devices whose service this one uses (managed links): bound before, shut down after this
-    /// one.
+    /// Devices whose service this one uses (managed links). They are bound before it and shut down
+    /// after it.
     pub suppliers: Vec<String>,
-    /// Suppliers that this device can do without. While there is hope they are waited for as the
-    /// others; when the [deferral timeout](crate::DeviceManager::set_deferral_timeout) has passed,
-    /// the device is probed without them, and asking for one is an error.
+    /// Suppliers that this device can do without. Until the [deferral
+    /// timeout](crate::DeviceManager::set_deferral_timeout) they are waited for like the others.
+    /// After it, the device is probed without them, and asking for a missing one is an error.
     pub optional_suppliers: Vec<String>,
-    /// The NUMA node near which to probe. `None` takes over the parent's, as in Linux.
+    /// The NUMA node near which to probe. `None` takes the parent's, as in Linux.
     pub node: Option<u32>,
-    /// The shutdown callback may run on another thread, beside those of devices that neither need
-    /// this one nor are needed by it. True by default; false: in the caller's thread, one by one
-    /// with all others that say so, in reverse order of registration.
+    /// True (the default) if the shutdown callback may run on another thread, beside those of
+    /// devices that neither need this one nor are needed by it. False: in the caller's thread, one
+    /// by one with all others that say so, in reverse order of registration.
     pub async_shutdown: bool,
-    /// How long its shutdown may take before it is named as overdue. `None`: as long as
-    /// the shutdown's options say.
+    /// Deadline of its shutdown, after which it is named as overdue. `None`: the shutdown's options
+    /// decide.
     pub shutdown_timeout: Option<Duration>,
     /// Overrides the driver's [`ProbeType`], except that `ForceSynchronous` always wins.
     pub probe_type: Option<ProbeType>,
-    /// How long a probe may take before the device is named as overdue, whatever the options of its
-    /// bring-up say.
+    /// Deadline of a probe, after which the device is named as overdue. It overrides the options of
+    /// the bring-up.
     pub probe_timeout: Option<Duration>,
-    /// What the driver is to know about this device (a path, a size): read with
+    /// Data for the driver about this device (a path, a size), read with
     /// [`ProbeContext::config`](crate::ProbeContext::config).
     pub(crate) config: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 impl DeviceDecl {
-    /// A device with no parent, no supplier, no preferred node, and a shutdown that may run beside
-    /// others.
+    /// Creates a device with no parent, no supplier, no preferred node, and a shutdown that may run
+    /// beside others.
     pub fn new(name: impl Into<String>, driver: impl Into<String>) -> DeviceDecl {
         DeviceDecl {
             name: name.into(),
@@ -80,19 +82,20 @@ impl DeviceDecl {
         self
     }
 
-    /// Sets how long a probe may take before the device is named.
+    /// Sets the deadline of a probe, after which the device is named as overdue.
     #[must_use]
     pub fn probe_timeout(mut self, timeout: Duration) -> DeviceDecl {
         self.probe_timeout = Some(timeout);
         self
     }
 
-    /// The names of all that the device needs: its parent first, then all suppliers. May repeat.
+    /// Returns the names of all that the device needs: its parent first, then all suppliers. Names
+    /// may repeat.
     pub(crate) fn needs(&self) -> impl Iterator<Item = &String> {
         self.parent.iter().chain(self.all_suppliers().map(|(name, _)| name))
     }
 
-    /// The suppliers, those first that it can't do without; true: it can.
+    /// Returns the suppliers, the required ones first; true marks an optional one.
     pub(crate) fn all_suppliers(&self) -> impl Iterator<Item = (&String, bool)> {
         let optional = self.optional_suppliers.iter().map(|s| (s, true));
         self.suppliers.iter().map(|s| (s, false)).chain(optional)
@@ -127,7 +130,7 @@ impl DeviceDecl {
         self
     }
 
-    /// Sets how long its shutdown may take before it is named as overdue.
+    /// Sets the deadline of its shutdown, after which it is named as overdue.
     #[must_use]
     pub fn shutdown_timeout(mut self, timeout: Duration) -> DeviceDecl {
         self.shutdown_timeout = Some(timeout);
@@ -141,7 +144,7 @@ impl DeviceDecl {
         self
     }
 
-    /// Sets what the driver is to know about this device.
+    /// Sets the data for the driver about this device.
     #[must_use]
     pub fn config<T: Send + Sync + 'static>(mut self, config: T) -> DeviceDecl {
         self.config = Some(Arc::new(config));
@@ -165,17 +168,16 @@ impl fmt::Debug for DeviceDecl {
     }
 }
 
-/// Whether a driver's probes may run beside others.
+/// A driver's choice whether its probes may run beside others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProbeType {
-    /// As it is asked for. In a [bring-up](crate::BringUpOptions#structfield.asynchronous) that is
-    /// asynchronous by default; for devices that are
-    /// [added](crate::DeviceManager::add) one by one it is synchronous, so that the caller that
-    /// adds one is told what became of it.
+    /// The caller decides. In a [bring-up](crate::BringUpOptions#structfield.asynchronous) the
+    /// probe is asynchronous by default. For devices that are [added](crate::DeviceManager::add)
+    /// one by one it is synchronous, so that the caller learns what became of the device.
     #[default]
     Default,
-    /// Asynchronous: queued near its node as soon as what it needs is bound.
+    /// Asynchronous: the probe is queued near its node as soon as what the device needs is bound.
     PreferAsynchronous,
     /// Synchronous, and nothing overrides it.
     ForceSynchronous,

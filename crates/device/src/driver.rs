@@ -1,4 +1,4 @@
-//! What a driver does: probe a device into a bound object, at once or later.
+//! Drivers: the trait that probes a device into a bound object, at once or later.
 
 use crate::bound::{Bound, downcast};
 use crate::decl::{DeviceDecl, ProbeType};
@@ -9,21 +9,21 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-/// Knows how to bring up devices of one kind. Registered once with
-/// [`DeviceManager::register`](crate::DeviceManager::register), shared by all its devices.
+/// A driver, which brings up devices of one kind. It is registered once with
+/// [`DeviceManager::register`](crate::DeviceManager::register) and shared by all its devices.
 pub trait Driver: Send + Sync {
-    /// The name that declarations use. Constant.
+    /// Returns the name that declarations use. Constant.
     fn name(&self) -> &str;
 
-    /// Whether it may have a device. By default: the declaration names it.
+    /// Returns true if the driver can take a device. By default it can if the declaration names it.
     ///
-    /// Asked on the thread that adds devices or registers the driver, perhaps more than once; has
-    /// to be quick, and to say the same each time. A panic counts as no.
+    /// Asked on the thread that adds devices or registers the driver, perhaps more than once. An
+    /// implementation has to be quick, and to answer the same each time. A panic counts as no.
     fn matches(&self, decl: &DeviceDecl) -> bool {
         decl.driver == self.name()
     }
 
-    /// Whether probes may run beside others: in a bring-up they do, unless this says
+    /// Returns whether probes may run beside others: in a bring-up they do, unless this returns
     /// [`ForceSynchronous`](ProbeType::ForceSynchronous). Constant.
     fn probe_type(&self) -> ProbeType {
         ProbeType::Default
@@ -31,18 +31,18 @@ pub trait Driver: Send + Sync {
 
     /// Brings up one device.
     ///
-    /// Called once per device, after all that it needs is bound: on a pool worker near the device's
-    /// node, or (a synchronous probe without a usable node) on the thread that called
+    /// Called once per device, after all that it needs is bound. It runs on a pool worker near the
+    /// device's node, or (a synchronous probe without a usable node) on the thread that called
     /// [`bring_up`](crate::DeviceManager::bring_up). Several probes of one driver run at once,
     /// unless its [type](Driver::probe_type) forbids it.
     ///
-    /// It may sleep: it runs inside a blocking region, so its worker's pool starts other work
+    /// A probe may sleep: it runs inside a blocking region, so its worker's pool starts other work
     /// meanwhile. It must not wait for another device; whatever it needs is a declared supplier.
     ///
     /// # Errors
     ///
-    /// A failure is recorded; what was created so far has to be dropped by the probe itself. A
-    /// panic is caught and recorded as a failure too. Devices that need this one are skipped.
+    /// A failure is recorded; the probe itself has to drop what it has created so far. A panic is
+    /// caught and recorded as a failure too. Devices that need this one are skipped.
     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
         let _ = cx;
         Err(ProbeError::failed(
@@ -50,30 +50,31 @@ pub trait Driver: Send + Sync {
         ))
     }
 
-    /// Begins to bring up one device; `done` says later, from anywhere, how it ended. This is what
-    /// the manager calls; by default it calls [`Driver::probe`] and is done.
+    /// Begins to bring up one device; `done` reports later, from any thread, how that ended. This
+    /// is the method that the manager calls. By default it calls [`Driver::probe`] and finishes
+    /// `done`.
     ///
     /// A driver whose probe waits for something (a connection, a task of an asynchronous runtime)
     /// implements this one instead: it takes from `cx` what it needs, hands `done` on, and returns.
-    /// From then on no worker is held, and the device is still being probed. All that is said of
-    /// `probe` holds here too, until it returns.
+    /// From then on no worker is held, and the device is still being probed. Until it returns, all
+    /// that is said of `probe` holds here too.
     ///
     /// # Panics
     ///
-    /// A panic in here fails the device at once, whatever becomes of `done`, unless that was
+    /// A panic in here fails the device at once, whatever becomes of `done`, unless `done` was
     /// finished before.
     fn start_probe(&self, cx: &ProbeContext<'_>, done: ProbeDone) {
         done.finish(self.probe(cx));
     }
 }
 
-/// Where a probe adds devices: the registry that it belongs to.
+/// The registry to which a probe adds devices.
 pub(crate) trait AddsDevices: Send + Sync {
-    /// See [`ProbeContext::add`].
+    /// Adds a device; see [`ProbeContext::add`].
     fn add(&self, decl: DeviceDecl) -> Result<DeviceState, Error>;
 }
 
-/// What a probe gets to see: its device's declaration, and the bound objects of what it needs.
+/// Input of a probe: its device's declaration, and the bound objects of what the device needs.
 pub struct ProbeContext<'a> {
     decl: &'a DeviceDecl,
     node: Option<u32>,
@@ -84,8 +85,8 @@ pub struct ProbeContext<'a> {
 }
 
 impl<'a> ProbeContext<'a> {
-    /// Made by the manager; public so that a driver can be tested without one. `needs` are the
-    /// bound parent and suppliers, by name.
+    /// Creates a context. The manager does so; the function is public so that a driver can be
+    /// tested without a manager. `needs` has the bound parent and suppliers, by name.
     pub fn new(
         decl: &'a DeviceDecl,
         node: Option<u32>,
@@ -95,14 +96,14 @@ impl<'a> ProbeContext<'a> {
         ProbeContext { decl, node, needs, cancel, hopeless: false, adds: None }
     }
 
-    /// Says that the deferral timeout has passed: [`ProbeContext::defer`] then gives a failure.
+    /// Marks that the deferral timeout has passed: [`ProbeContext::defer`] then returns a failure.
     #[must_use]
     pub(crate) fn after_deferral_timeout(mut self, yes: bool) -> ProbeContext<'a> {
         self.hopeless = yes;
         self
     }
 
-    /// Says in whose probe it is: [`ProbeContext::add`] then adds devices there.
+    /// Sets the registry to which [`ProbeContext::add`] adds devices.
     pub(crate) fn adds_to(mut self, registry: &'a dyn AddsDevices) -> ProbeContext<'a> {
         self.adds = Some(registry);
         self
@@ -110,8 +111,8 @@ impl<'a> ProbeContext<'a> {
 
     /// Adds a device from inside this probe, as [`DeviceManager::add`](crate::DeviceManager::add)
     /// does: a child that the driver has found, say. So the driver needs no handle of its manager.
-    /// One that it keeps for later, when the probe is over, should be a [`Weak`](std::sync::Weak):
-    /// an `Arc` keeps the manager until a shutdown.
+    /// A handle for later, after the probe, should be a [`Weak`](std::sync::Weak): an `Arc` keeps
+    /// the manager until a shutdown.
     ///
     /// ```
     /// use corewise_device::{Bound, DeviceDecl, Driver, ProbeContext, ProbeError};
@@ -135,14 +136,14 @@ impl<'a> ProbeContext<'a> {
     ///
     /// # Errors
     ///
-    /// As for [`DeviceManager::add`](crate::DeviceManager::add). [`Error::NoManager`] where the
-    /// context is not a manager's, but was [made](ProbeContext::new) for a test.
+    /// The errors of [`DeviceManager::add`](crate::DeviceManager::add), and [`Error::NoManager`] if
+    /// the context belongs to no manager, but was [made](ProbeContext::new) for a test.
     pub fn add(&self, decl: DeviceDecl) -> Result<DeviceState, Error> {
         self.adds.ok_or(Error::NoManager)?.add(decl)
     }
 
-    /// The error for a probe that lacks something which may still come: a deferral, until the
-    /// deferral timeout has passed, and a failure from then on. The counterpart of the kernel's
+    /// Returns the error for a probe that lacks something which may still come: a deferral until
+    /// the deferral timeout has passed, a failure from then on. The counterpart of the kernel's
     /// `driver_deferred_probe_check_state`.
     pub fn defer(&self, reason: impl fmt::Display) -> ProbeError {
         if self.hopeless {
@@ -152,26 +153,26 @@ impl<'a> ProbeContext<'a> {
         }
     }
 
-    /// The device's name.
+    /// Returns the device's name.
     pub fn name(&self) -> &str {
         &self.decl.name
     }
 
-    /// The device's declaration.
+    /// Returns the device's declaration.
     pub fn decl(&self) -> &DeviceDecl {
         self.decl
     }
 
-    /// The NUMA node near which the device is (its own, else its parent's).
+    /// Returns the NUMA node near which the device is (its own, else its parent's).
     pub fn node(&self) -> Option<u32> {
         self.node
     }
 
-    /// What the declaration tells the driver.
+    /// Returns the data that the declaration has for the driver.
     ///
     /// # Errors
     ///
-    /// Where the declaration has none, or one of another type.
+    /// An error if the declaration has none, or one of another type.
     pub fn config<T: Send + Sync + 'static>(&self) -> Result<&T, ProbeError> {
         let wanted = std::any::type_name::<T>();
         let Some(config) = &self.decl.config else {
@@ -183,11 +184,11 @@ impl<'a> ProbeContext<'a> {
         })
     }
 
-    /// The bound object of a supplier (or of the parent) by name.
+    /// Returns the bound object of a supplier (or of the parent) by name.
     ///
     /// # Errors
     ///
-    /// Where the declaration doesn't name it as a parent or supplier, or it is no `T`.
+    /// An error if the declaration doesn't name it as a parent or supplier, or it is no `T`.
     pub fn supplier<T: Bound>(&self, name: &str) -> Result<Arc<T>, ProbeError> {
         let Some((_, bound)) = self.needs.iter().find(|(n, _)| n == name) else {
             if self.decl.needs().any(|n| n == name) {
@@ -207,20 +208,20 @@ impl<'a> ProbeContext<'a> {
         })
     }
 
-    /// The bound objects of all suppliers, in the order in which they are declared.
+    /// Returns the bound objects of all suppliers, in the order in which they are declared.
     ///
     /// # Errors
     ///
-    /// Where one of them is no `T`.
+    /// An error if one of them is no `T`.
     pub fn suppliers<T: Bound>(&self) -> Result<Vec<Arc<T>>, ProbeError> {
         self.decl.suppliers.iter().map(|name| self.supplier(name)).collect()
     }
 
-    /// The bound object of the parent.
+    /// Returns the bound object of the parent.
     ///
     /// # Errors
     ///
-    /// Where the device has no parent, or it is no `T`.
+    /// An error if the device has no parent, or the parent is no `T`.
     pub fn parent<T: Bound>(&self) -> Result<Arc<T>, ProbeError> {
         match &self.decl.parent {
             Some(name) => self.supplier(name),
@@ -228,14 +229,14 @@ impl<'a> ProbeContext<'a> {
         }
     }
 
-    /// The switch that cancels the bring-up: for a probe that goes on after its driver has
-    /// returned, see [`Driver::start_probe`].
+    /// Returns the switch that cancels the bring-up, for a probe that goes on after its driver has
+    /// returned; see [`Driver::start_probe`].
     pub fn cancel(&self) -> &Cancel {
         self.cancel
     }
 
-    /// True once the bring-up is being cancelled: a long probe may look now and then, and give up
-    /// with an error.
+    /// Returns true once the bring-up is being cancelled: a long probe may check now and then, and
+    /// give up with an error.
     pub fn is_cancelled(&self) -> bool {
         self.cancel.is_cancelled()
     }
@@ -252,11 +253,11 @@ impl fmt::Debug for ProbeContext<'_> {
     }
 }
 
-/// Says how one probe ended; see [`Driver::start_probe`].
+/// The duty to report how one probe ended; see [`Driver::start_probe`].
 ///
-/// It may go anywhere: into another thread, a task of an asynchronous runtime, the callback of a
-/// request. No worker is held meanwhile. Dropped without [`ProbeDone::finish`] (also by a panic, or
-/// by a runtime that ends) it finishes the probe as failed, so that nobody waits for ever.
+/// May be sent anywhere: into another thread, a task of an asynchronous runtime, the callback of a
+/// request. No worker is held meanwhile. If it is dropped without [`ProbeDone::finish`] (also by a
+/// panic, or by a runtime that ends), the probe has failed, so nobody waits for ever.
 ///
 /// The idea is that of a kernel `struct completion`, with a result.
 #[must_use = "dropped, it makes the probe fail"]
@@ -264,22 +265,22 @@ pub struct ProbeDone {
     tell: Option<Box<dyn FnOnce(ProbeResult) + Send>>,
 }
 
-/// What a probe gives.
+/// Result of a probe.
 pub(crate) type ProbeResult = Result<Arc<dyn Bound>, ProbeError>;
 
 impl ProbeDone {
-    /// `tell` is called once, with the result: on the thread that finishes or drops this. Made by
-    /// the manager; public so that a driver can be tested without one.
+    /// Creates a handle that calls `tell` once with the result, on the thread that finishes or
+    /// drops it. The manager creates these; the function is public so that a driver can be tested
+    /// without a manager.
     pub fn new(
         tell: impl FnOnce(Result<Arc<dyn Bound>, ProbeError>) + Send + 'static,
     ) -> ProbeDone {
         ProbeDone { tell: Some(Box::new(tell)) }
     }
 
-    /// The probe is over: the device is bound, or not. From any thread. Does not block; the
-    /// device's observers are told on this thread, and what waited for the device is queued. A
-    /// probe that was given up meanwhile (its deadline has passed) may have its result dropped
-    /// here.
+    /// Ends the probe: the device is bound, or not. From any thread. Does not block; the device's
+    /// observers are called on this thread, and what waited for the device is queued. If the probe
+    /// was given up meanwhile (its deadline has passed), its result may be dropped here.
     pub fn finish(mut self, result: Result<Arc<dyn Bound>, ProbeError>) {
         if let Some(tell) = self.tell.take() {
             tell(result);

@@ -6,12 +6,12 @@ use corewise_workqueue::BuildError;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Why a [`DeviceManager`](crate::DeviceManager) did not do what it was asked. A device that fails
-/// is no such error: it stands in the report.
+/// The reason why a [`DeviceManager`](crate::DeviceManager) did not do what it was asked. A device
+/// that fails is no such error: the report lists it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// Declarations are at fault, each as said; nothing was probed.
+    /// The declarations are at fault, each as listed; nothing was probed.
     Rejected(Vec<GraphError>),
     /// The devices are being shut down, or are down: none can be added.
     ShuttingDown,
@@ -19,13 +19,13 @@ pub enum Error {
     Busy,
     /// A driver of that name is registered already.
     DuplicateDriver(String),
-    /// No driver of that name is registered.
+    /// The named driver is not registered.
     NoSuchDriver(String),
-    /// There is no device of that name.
+    /// The named device doesn't exist.
     NoSuchDevice(String),
     /// The device is not up.
     NotUp(String),
-    /// The supplier is the consumer's parent: that is no link that can be taken away.
+    /// The supplier is the consumer's parent: such a link can't be taken away.
     LinkToParent {
         /// The consumer.
         device: String,
@@ -106,10 +106,10 @@ impl fmt::Display for Error {
     }
 }
 
-/// The text has the cause's, so there is no source: a report of both would have it twice.
+/// The text includes the cause's, so there is no source: a report of both would print it twice.
 impl std::error::Error for Error {}
 
-/// Why a probe did not bind its device.
+/// The reason why a probe did not bind its device.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ProbeError {
     kind: ProbeErrorKind,
@@ -126,14 +126,15 @@ pub(crate) enum ProbeErrorKind {
 }
 
 impl ProbeError {
-    /// The probe failed. Say what was asked, what was found, and what to do; the device's name is
-    /// added by the reporter. Fits `map_err(ProbeError::failed)`.
+    /// Creates a failure of the probe. Say what was asked, what was found, and what to do; the
+    /// reporter adds the device's name. Fits `map_err(ProbeError::failed)`.
     pub fn failed(message: impl fmt::Display) -> ProbeError {
         ProbeError { kind: ProbeErrorKind::Failed, message: message.to_string() }
     }
 
-    /// There is no such device: the next driver that matches is asked. A failure like any other,
-    /// except that it is not logged as a warning: the caller may have been guessing.
+    /// Creates the error for a device that isn't there: the next driver that matches is asked. It
+    /// is a failure like any other, but is not logged as a warning: the caller may have been
+    /// guessing.
     pub fn no_device(message: impl fmt::Display) -> ProbeError {
         ProbeError { kind: ProbeErrorKind::NoDevice, message: message.to_string() }
     }
@@ -142,11 +143,13 @@ impl ProbeError {
         ProbeError { kind: ProbeErrorKind::Panicked, message }
     }
 
-    /// What the device needs is not there yet, and its declaration doesn't name it: call the driver
-    /// again when some other device has been bound. Say what is missing.
+    /// Creates a deferral: the device needs something that is not there yet and that its
+    /// declaration doesn't name. The driver is called again when some other device has been bound.
+    /// Say what is missing.
     ///
-    /// What can be named in the declaration should be: such a device is not probed in vain. See
-    /// also [`ProbeContext::defer`](crate::ProbeContext::defer), which gives up some time.
+    /// What can be named in the declaration should be: then the device is not probed in vain. See
+    /// also [`ProbeContext::defer`](crate::ProbeContext::defer), which gives up after the deferral
+    /// timeout.
     pub fn defer(reason: impl fmt::Display) -> ProbeError {
         ProbeError { kind: ProbeErrorKind::Deferred, message: reason.to_string() }
     }
@@ -159,7 +162,7 @@ impl ProbeError {
         ProbeError { kind: ProbeErrorKind::TimedOut, message }
     }
 
-    /// True where the probe was past its deadline and was not waited for. It may have gone on.
+    /// Returns true if the probe was past its deadline and was not waited for. It may have gone on.
     pub fn is_timeout(&self) -> bool {
         self.kind == ProbeErrorKind::TimedOut
     }
@@ -168,17 +171,17 @@ impl ProbeError {
         self.kind
     }
 
-    /// True where the driver asked to be called again later.
+    /// Returns true if the driver asked to be called again later.
     pub(crate) fn is_deferral(&self) -> bool {
         self.kind == ProbeErrorKind::Deferred
     }
 
-    /// True where the probe panicked.
+    /// Returns true if the probe panicked.
     pub fn is_panic(&self) -> bool {
         self.kind == ProbeErrorKind::Panicked
     }
 
-    /// True where there is no such device.
+    /// Returns true if there is no such device.
     pub(crate) fn is_no_device(&self) -> bool {
         self.kind == ProbeErrorKind::NoDevice
     }
@@ -195,7 +198,7 @@ impl fmt::Display for ProbeError {
     }
 }
 
-/// The message is bounded, and not escaped anew at each level of errors: see [`text::message`].
+/// The message is bounded, and is not escaped anew at each level of errors: see [`text::message`].
 impl fmt::Debug for ProbeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let message = text::message(&self.message);
@@ -205,12 +208,14 @@ impl fmt::Debug for ProbeError {
 
 impl std::error::Error for ProbeError {}
 
-/// Why a shutdown callback did not do all that it should. It is recorded; nothing stops for it.
+/// The reason why a shutdown callback did not do all that it should. It is recorded; nothing stops
+/// for it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ShutdownError(String);
 
 impl ShutdownError {
-    /// What went wrong, and what may be lost. Fits `map_err(ShutdownError::new)`.
+    /// Creates an error; say what went wrong, and what may be lost. Fits
+    /// `map_err(ShutdownError::new)`.
     pub fn new(message: impl fmt::Display) -> ShutdownError {
         ShutdownError(message.to_string())
     }
@@ -229,7 +234,7 @@ impl fmt::Display for ShutdownError {
     }
 }
 
-/// As that of [`ProbeError`].
+/// Formats as [`ProbeError`] does.
 impl fmt::Debug for ShutdownError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ShutdownError").field(&text::message(&self.0)).finish()
@@ -244,7 +249,7 @@ impl std::error::Error for ShutdownError {}
 pub struct CallbackFailure {
     /// The device's name.
     pub device: String,
-    /// Why.
+    /// The reason.
     pub error: ShutdownError,
 }
 
@@ -254,8 +259,8 @@ impl fmt::Display for CallbackFailure {
     }
 }
 
-/// Calls user code: its panic is caught, and its message returned, bounded. So is a panic of the
-/// payload when it is dropped, which is user code too.
+/// Calls user code. If it panics, the panic is caught and its message returned, bounded. A panic
+/// while the payload is dropped, which is user code too, is caught as well.
 pub(crate) fn caught<R>(f: impl FnOnce() -> R) -> Result<R, String> {
     catch_unwind(AssertUnwindSafe(f)).map_err(|payload| {
         let message = text::message(panics::message(&*payload)).to_string();

@@ -1,5 +1,4 @@
-//! What a caller gives a bring-up or a shutdown: an observer that is told, and a switch that stops
-//! it.
+//! Arguments of a bring-up or a shutdown: an observer that is called, and a switch that stops it.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -11,44 +10,44 @@ use corewise_timeline::Outcome;
 
 use crate::error::caught;
 
-/// Something happened to a device.
+/// An event of a device.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// Its probe or its shutdown callback is about to be called.
+    /// The device's probe or shutdown callback is about to be called.
     Started {
         /// The device's name.
         device: &'a str,
     },
-    /// It is done with, one way or the other: also skipped and cancelled devices get here, and
-    /// those without a shutdown callback don't.
+    /// The device is settled, in whatever way. Skipped and cancelled devices get here too; those
+    /// without a shutdown callback don't.
     Finished {
         /// The device's name.
         device: &'a str,
-        /// How it ended.
+        /// Its result.
         outcome: &'a Outcome,
-        /// How many are done with now, this one included.
+        /// Number of devices that are settled now, this one included.
         done: usize,
-        /// How many there are.
+        /// Number of all devices.
         total: usize,
     },
-    /// Its deadline has passed, and it is not over. Told once.
+    /// The deadline has passed, and the device is not settled. Reported once.
     Overdue {
         /// The device's name.
         device: &'a str,
-        /// How long it has been at it.
+        /// Time that the device has taken so far.
         after: Duration,
     },
-    /// The rest is left undone, because of what is overdue. The last event, but for callbacks that
-    /// end after all.
+    /// The rest is left undone, because of what is overdue. This is the last event, except for
+    /// callbacks that end after all.
     GaveUp {
-        /// How many are not done with.
+        /// Number of devices that are not settled.
         left: usize,
     },
 }
 
 impl<'a> Event<'a> {
-    /// The name of the device that it is about.
+    /// Returns the name of the device that the event is about.
     fn device(&self) -> Option<&'a str> {
         match *self {
             Event::Started { device }
@@ -59,18 +58,18 @@ impl<'a> Event<'a> {
     }
 }
 
-/// Told about each [`Event`], for progress bars and logs.
+/// A callback that gets each [`Event`], for progress bars and logs.
 ///
-/// Called on whatever thread the event happens on, several at once, with no lock held. It should be
-/// quick: the thread has work to do. A call that waits for devices is refused there
+/// Called on the thread on which the event happens, several at once, with no lock held. It should
+/// be quick: the thread has work to do. A call in it that waits for devices is refused
 /// ([`Error::InsideProbe`](crate::Error)). A panic in it is caught and logged.
 ///
-/// Its time counts into the deadline of the device whose start it is told, and in a shutdown, after
-/// an end, into that of the thread's next one. So one that hangs is found out, in that device's
-/// name.
+/// Its time counts into the deadline of the device whose start it gets and, in a shutdown, after an
+/// end, into that of the thread's next device. So an observer that hangs is detected, under that
+/// device's name.
 pub type Observer = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 
-/// Tells the observer, if there is one; its panic harms nobody.
+/// Calls the observer, if there is one, and catches its panic.
 pub(crate) fn tell(observer: Option<&Observer>, event: &Event<'_>) {
     if let Some(observer) = observer {
         if let Err(panic) = caught(|| observer(event)) {
@@ -84,11 +83,11 @@ pub(crate) fn tell(observer: Option<&Observer>, event: &Event<'_>) {
     }
 }
 
-// A switch that says "stop", and wakes those who wait.
+// The switch that says "stop", and wakes those who wait.
 
 /// Asks a bring-up to stop starting probes, or a shutdown to leave the rest undone.
 ///
-/// A handle: clones are the same switch, and it can be thrown once.
+/// A handle: clones are the same switch, and the switch can be thrown once.
 #[derive(Clone, Default)]
 pub struct Cancel(Arc<Switch>);
 
@@ -96,19 +95,20 @@ pub struct Cancel(Arc<Switch>);
 struct Switch {
     /// A: true once cancelled.
     cancelled: AtomicBool,
-    /// L: is the lock; guards who has to be woken.
+    /// L: is the lock; guards the list of listeners to wake.
     listeners: Mutex<Vec<Weak<dyn Listener>>>,
 }
 
-/// Woken when the switch is thrown.
+/// A listener that is woken when the switch is thrown.
 pub(crate) trait Listener: Send + Sync {
-    /// Has to take the lock under which the waiter looks at the switch before it sleeps: then
-    /// either the waiter sees the switch, or the wake-up finds it asleep.
+    /// Wakes the waiter. An implementation has to take the lock under which the waiter checks the
+    /// switch before it sleeps: then either the waiter sees the switch, or the wake-up finds it
+    /// asleep.
     fn cancelled(&self);
 }
 
 impl Cancel {
-    /// A switch that was not thrown.
+    /// Creates a switch that was not thrown.
     pub fn new() -> Cancel {
         Cancel::default()
     }
@@ -125,13 +125,13 @@ impl Cancel {
         }
     }
 
-    /// Whether it was thrown.
+    /// Returns true if the switch was thrown.
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.load(Ordering::Acquire)
     }
 
-    /// `listener` is woken when the switch is thrown. Where it is thrown already nothing happens:
-    /// the caller looks at it after this, and before it sleeps.
+    /// Adds a listener that is woken when the switch is thrown. If it is thrown already nothing
+    /// happens: the caller checks it after this call, and before it sleeps.
     pub(crate) fn listen(&self, listener: Weak<dyn Listener>) {
         let mut listeners = self.0.listeners.lock();
         listeners.retain(|l| l.strong_count() > 0);

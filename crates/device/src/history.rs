@@ -1,20 +1,19 @@
-//! How long shutdowns took in earlier runs.
+//! The durations of shutdowns in earlier runs.
 
 use corewise_timeline::{Outcome, SpanKind, Timeline};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// A device that was not seen in so many runs is forgotten.
+/// Number of runs without a device after which it is forgotten.
 const FORGET_AFTER: u32 = 20;
 
-/// How long the shutdown of each device took in earlier runs: so that those which take long start
-/// first.
+/// The duration of each device's shutdown in earlier runs. The devices that take long start first.
 ///
-/// For each it keeps a *decaying maximum*: a longer time counts at once, a shorter one takes a
-/// quarter of the difference away. A device that is started too early costs nothing, one that is
-/// started too late costs the whole of its length; so a device that was slow now and then is taken
-/// as slow, and one that has become quick is after some runs. A median would put those last that
-/// are slow every third time.
+/// For each device it keeps a *decaying maximum*: a longer time counts at once, a shorter one takes
+/// a quarter of the difference away. A device that is started too early costs nothing; one that is
+/// started too late costs the whole of its length. So a device that was slow now and then is taken
+/// as slow, and one that has become quick counts as quick after some runs. A median would put
+/// devices last that are slow every third time.
 ///
 /// Plain data: nothing here blocks. With the feature `serde` a program can keep it from run to run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,7 +22,7 @@ pub struct History {
     devices: HashMap<String, DeviceHistory>,
 }
 
-/// What is known of a device.
+/// Entry of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 struct DeviceHistory {
@@ -35,13 +34,13 @@ struct DeviceHistory {
 }
 
 impl History {
-    /// Knows nothing.
+    /// Creates an empty history.
     pub fn new() -> History {
         History::default()
     }
 
-    /// Takes in what a bring-up or a shutdown did: the spans that ended well. Devices that were not
-    /// seen in twenty of either are forgotten.
+    /// Records a bring-up or a shutdown: the spans that ended well. A device that was not seen in
+    /// twenty of either is forgotten.
     pub fn note(&mut self, timeline: &Timeline) {
         for known in self.devices.values_mut() {
             known.unseen = known.unseen.saturating_add(1);
@@ -64,23 +63,23 @@ impl History {
         self.devices.retain(|_, known| known.unseen <= FORGET_AFTER);
     }
 
-    /// How long the shutdown of that device is expected to take.
+    /// Returns the expected duration of that device's shutdown.
     pub(crate) fn expected_shutdown(&self, device: &str) -> Option<Duration> {
         self.devices.get(device)?.shutdown_ns.map(Duration::from_nanos)
     }
 
-    /// Number of devices of which something is known.
+    /// Returns the number of devices with an entry.
     pub fn len(&self) -> usize {
         self.devices.len()
     }
 
-    /// True where nothing is known.
+    /// Returns true if there is no entry.
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty()
     }
 }
 
-/// See [`History`].
+/// Returns the new decaying maximum; see [`History`].
 fn decayed_maximum(before: u64, took: u64) -> u64 {
     took.max(before - before.saturating_sub(took) / 4)
 }

@@ -1,5 +1,5 @@
-//! What a device is at, what it waits for, what probing it has cost and what became of it, as plain
-//! data.
+//! Plain data about devices: their states, what they wait for, the cost of their probes and the
+//! outcomes.
 
 use crate::error::ProbeError;
 use crate::graph::GraphError;
@@ -9,37 +9,37 @@ use corewise_topology::CpuId;
 use std::fmt;
 use std::time::Duration;
 
-/// What a device is at.
+/// The state of a device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DeviceState {
-    /// Something that it needs is not up.
+    /// Something that the device needs is not up.
     Waiting,
-    /// It is about to be probed.
+    /// The device is about to be probed.
     Queued,
-    /// Its driver was called and has not said how the probe ended.
+    /// The driver was called and has not reported how the probe ended.
     Probing,
-    /// Its driver asked to be called again when another device is up.
+    /// The driver asked to be called again when another device is up.
     Deferred {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It is up.
+    /// The device is up.
     Bound,
-    /// It is being unbound.
+    /// The device is being unbound.
     Leaving,
-    /// It was unbound on purpose, or its devices were shut down.
+    /// The device was unbound on purpose, or its devices were shut down.
     Unbound,
-    /// No driver matches.
+    /// The registered drivers don't match.
     NoDriver,
-    /// Its bring-up was cancelled before it was probed.
+    /// The bring-up was cancelled before the device was probed.
     Cancelled,
-    /// No driver could bind it. The error says why; also where there is no such device.
+    /// The probe failed, or every driver found that there is no such device. The error says why.
     Failed(ProbeError),
 }
 
 impl DeviceState {
-    /// One lower-case word, as it stands in tables and in JSON.
+    /// Returns one lower-case word, as it stands in tables and in JSON.
     pub fn as_str(&self) -> &'static str {
         match self {
             DeviceState::Waiting => "waiting",
@@ -62,25 +62,27 @@ impl fmt::Display for DeviceState {
     }
 }
 
-/// What a device is like. A copy: it doesn't change when the device does.
+/// A copy of a device's properties and state: it doesn't change when the device does.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceInfo {
     /// Its name.
     pub name: String,
-    /// The driver that it is bound to or being probed by; else the one that it names, if any.
+    /// The driver to which the device is bound or which probes it; else the one that it names, if
+    /// any.
     pub driver: Option<String>,
-    /// What it is at.
+    /// The state.
     pub state: DeviceState,
-    /// The NUMA node near which it is: its own, else that of the closest ancestor that has one.
+    /// The NUMA node near which the device is: its own, else that of the closest ancestor that has
+    /// one.
     pub node: Option<u32>,
     /// The parent's name.
     pub parent: Option<String>,
-    /// What it needs: its parent and suppliers, each once.
+    /// The parent and suppliers, each once.
     pub needs: Vec<Need>,
-    /// Those that need it: children and consumers, by name.
+    /// Children and consumers, by name.
     pub feeds: Vec<String>,
-    /// What probing it has cost.
+    /// Cost of its probes.
     pub cost: ProbeCost,
 }
 
@@ -88,39 +90,39 @@ pub struct DeviceInfo {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Need {
-    /// The name of what it needs.
+    /// The name of the device that is needed.
     pub device: String,
-    /// Through which link.
+    /// The kind of the link.
     pub edge: EdgeKind,
-    /// It can do without.
+    /// True if the device can do without it.
     pub optional: bool,
-    /// What that device is at; `None` where there is none of that name.
+    /// The state of the needed device; `None` if there is none of that name.
     pub state: Option<DeviceState>,
 }
 
-/// What probing a device has cost. All times count from the making of the manager.
+/// The cost of a device's probes. All times count from the creation of the manager.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ProbeCost {
-    /// How often a driver was called for it.
+    /// Number of calls of a driver for it.
     pub attempts: u32,
-    /// How often that ended in a deferral.
+    /// Number of calls that ended in a deferral.
     pub deferrals: u32,
-    /// How long all calls took together.
+    /// Time of all calls together.
     pub total: Duration,
-    /// How long the deferred ones took together: what was spent in vain.
+    /// Time of the deferred calls together: time spent in vain.
     pub deferring: Duration,
-    /// The CPU on which the last call began; `None`: not known.
+    /// The CPU on which the last call began; `None` if it is not known.
     pub cpu: Option<CpuId>,
     /// The thread on which the last call began; empty before the first.
     pub worker: String,
-    /// When nothing was left that the last call had to wait for.
+    /// The time from which the last call had nothing left to wait for.
     pub queued: Duration,
-    /// When the last call began.
+    /// The start of the last call.
     pub started: Duration,
-    /// When it was over; `None` while it goes on, or before the first.
+    /// The end of the last call; `None` while it goes on, or before the first.
     pub finished: Option<Duration>,
-    /// What came up last of all that it needs.
+    /// The device that came up last of all that it needs.
     pub released_by: Option<String>,
 }
 
@@ -130,40 +132,40 @@ pub struct ProbeCost {
 pub struct Pending {
     /// Its name.
     pub device: String,
-    /// Why it is not up.
+    /// The reason why it is not up.
     pub state: PendingState,
 }
 
-/// Why a device is not up yet.
+/// The reason why a device is not up yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PendingState {
-    /// It is being probed, for that long by now.
+    /// The device is being probed.
     Probing {
-        /// How long.
+        /// Time since the probe began.
         elapsed: Duration,
-        /// Its deadline has passed.
+        /// True if its deadline has passed.
         overdue: bool,
         /// The name of the driver.
         driver: String,
     },
-    /// Nothing holds it up: it waits for a worker, or for its turn.
+    /// The device is ready: it waits for a worker, or for its turn.
     Queued,
-    /// Its driver asked to be called again when another device is up.
+    /// The driver asked to be called again when another device is up.
     Deferred {
-        /// Why.
+        /// The reason.
         reason: String,
-        /// How often it was tried.
+        /// Number of attempts.
         attempts: u32,
     },
-    /// These are not up.
+    /// Devices that it needs are not up.
     Waiting {
-        /// What it waits for.
+        /// The devices that it waits for.
         on: Vec<AwaitedDevice>,
     },
 }
 
-/// What a device waits for, and through which link.
+/// A device that another one waits for, and the link between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AwaitedDevice {
@@ -171,9 +173,9 @@ pub struct AwaitedDevice {
     pub device: String,
     /// The link.
     pub edge: EdgeKind,
-    /// There is no device of that name.
+    /// True if there is no device of that name.
     pub missing: bool,
-    /// The waiting device can do without it, and will, after the deferral timeout.
+    /// True if the waiting device can do without it, and will after the deferral timeout.
     pub optional: bool,
 }
 
@@ -213,29 +215,30 @@ impl fmt::Display for AwaitedDevice {
     }
 }
 
-/// What became of a device in a bring-up.
+/// The outcome of a device in a bring-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ProbeOutcome {
-    /// It is up.
+    /// The device is up.
     Bound,
-    /// Its probe failed.
+    /// The probe failed.
     Failed(ProbeError),
-    /// It was not probed: something that it needs did not come up. It will be if that comes up
-    /// later.
+    /// The device was not probed: something that it needs did not come up. If that comes up later,
+    /// the device is probed.
     Skipped {
         /// The device at the root of it, which failed or was rejected itself.
         culprit: String,
     },
-    /// Its driver asked to be called again when another device is up, or an optional supplier is
-    /// not there yet: it may still come up by itself.
+    /// The driver asked to be called again when another device is up, or an optional supplier is
+    /// not there yet: the device may still come up by itself.
     Deferred {
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// It was not probed: its declaration is at fault.
+    /// The device was not probed: its declaration is at fault.
     Rejected(GraphError),
-    /// It was not probed: the bring-up was cancelled, or stopped because another device failed.
+    /// The device was not probed: the bring-up was cancelled, or stopped because another device
+    /// failed.
     Cancelled,
 }
 

@@ -1,13 +1,13 @@
 //! Device graph, drivers, parallel probe and shutdown ordered by real dependencies.
 //!
 //! A program declares its devices ([`DeviceDecl`]): each has a driver, perhaps a parent, and
-//! suppliers that it needs. A [`DeviceManager`] brings them up in parallel, each as soon as what it
-//! needs is bound, near its NUMA node; and shuts them down in parallel too, in the order of their
-//! real dependencies alone. Where nothing can be gained, as on one CPU, that takes a few percent
+//! suppliers that it needs. A [`DeviceManager`] brings them up in parallel, near their NUMA nodes,
+//! each as soon as what it needs is bound. It shuts them down in parallel too, in the order of
+//! their real dependencies alone. If nothing can be gained, as on one CPU, that takes a few percent
 //! longer than one by one. A user that needs them one by one says so: a driver by its
 //! [`ProbeType`], a device by [`async_shutdown(false)`](DeviceDecl::async_shutdown()), and all of
-//! them by [`BringUpOptions::asynchronous`] and [`ShutdownOptions::asynchronous`]. Both leave a
-//! [`Timeline`](corewise_timeline::Timeline).
+//! them by [`BringUpOptions::asynchronous`] and [`ShutdownOptions::asynchronous`]. Both directions
+//! leave a [`Timeline`](corewise_timeline::Timeline).
 //!
 //! ```
 //! use corewise_device::{
@@ -57,11 +57,12 @@
 //! # Services of an asynchronous runtime
 //!
 //! A device is whatever has to be up before something else and down after it: a connection, a
-//! shard, a listener. Where that is a task of tokio or another runtime, no thread should wait for
-//! it. So a probe may only *begin*: [`Driver::start_probe`] takes what it needs, hands its
-//! [`ProbeDone`] to the task and returns; the device is up when the task finishes that. A shutdown
-//! is the same with [`Bound::start_shutdown`] and [`ShutdownDone`]. A handle that is dropped (the
-//! task was aborted, the runtime has ended) counts as a failure, so that nobody waits for ever.
+//! shard, a listener. If that is a task of tokio or another runtime, no thread should wait for it.
+//! So a probe may only *begin*: [`Driver::start_probe`] takes what it needs, hands its
+//! [`ProbeDone`] to the task and returns; the device is up when the task finishes the handle. A
+//! shutdown is the same with [`Bound::start_shutdown`] and [`ShutdownDone`]. A handle that is
+//! dropped (the task was aborted, the runtime has ended) counts as a failure, so that nobody waits
+//! for ever.
 //!
 //! ```
 //! # use corewise_device::{
@@ -106,13 +107,14 @@
 //!
 //! # Devices that come and go
 //!
-//! A bring-up is one way in. [`DeviceManager::add`] takes one device, [`ProbeContext::add`] does so
-//! from inside a probe, and whatever it needs may come later; [`DeviceManager::remove`] and
-//! [`DeviceManager::unbind`] take those along that need it, from the outermost inwards.
-//! [`DeviceManager::link`] and [`DeviceManager::unlink`] change who needs whom. Drivers may come
-//! after their devices, match by name or by a table, and be taken back. A probe may ask to be
-//! called again ([`ProbeError::defer`]). [`DeviceManager::pending`] says at any time who waits for
-//! whom, and [`DeviceManager::devices`] what each device is at and what its probes have cost.
+//! Devices also come and go one by one. [`DeviceManager::add`] takes one device,
+//! [`ProbeContext::add`] does so from inside a probe, and whatever the device needs may come later.
+//! [`DeviceManager::remove`] and [`DeviceManager::unbind`] take its consumers along, from the
+//! outermost inwards. [`DeviceManager::link`] and [`DeviceManager::unlink`] change the links.
+//! Drivers may come after their devices, match by name or by a table, and be taken back. A probe
+//! may ask to be called again ([`ProbeError::defer`]). [`DeviceManager::pending`] lists at any time
+//! which device waits for which, and [`DeviceManager::devices`] each device's state and the cost of
+//! its probes.
 //!
 //! To restart a device, unbind it, bind it, and wait for those that need it, which are unbound and
 //! probed with it:
@@ -159,18 +161,18 @@
 //!
 //! # What is promised
 //!
-//! * A probe is called after all that its device needs is bound, and never twice at once; nobody
-//!   waits in a worker for another device. A device that cannot come up is skipped, says because of
-//!   which one, and comes up when that does.
+//! * A probe is called after all that its device needs is bound, and never twice at once; no worker
+//!   waits for another device. A device that cannot come up is skipped, with the name of the one at
+//!   fault, and comes up when that one does.
 //! * A shutdown callback is called at most once, after those of all children and consumers. A
 //!   device that never came up counts as done. Nothing can be added once a shutdown has begun.
 //! * Probes and callbacks of devices that don't need each other may run at the same time; what must
 //!   not is declared.
 //! * Panics of drivers and observers are caught; the device fails, and nothing else.
-//! * A shutdown lets go of the bound objects and then of the drivers. A driver or an object that
-//!   keeps an `Arc` of its manager keeps the manager until then, and no longer.
-//! * A shutdown begins as the plain loop in reverse order, and stays that where callbacks are
-//!   quick, or fewer than two are asynchronous.
+//! * A shutdown releases the bound objects and then the drivers. A driver or an object that keeps
+//!   an `Arc` of its manager keeps the manager until then, and no longer.
+//! * A shutdown begins as the plain loop in reverse order. It stays that if callbacks are quick, or
+//!   fewer than two are asynchronous.
 //!
 //! The protocols and their proofs: `src/registry/README.md`, `src/deferred/README.md`,
 //! `src/counters/README.md`, `src/shutdown/README.md` and
@@ -221,7 +223,7 @@ pub use shutdown::{
     ShutdownReport,
 };
 
-/// The README's example is a test too.
+/// The README's example, as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub mod readme {}

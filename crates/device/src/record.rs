@@ -1,4 +1,4 @@
-//! What is noted while devices come up or go down, and how it becomes a timeline.
+//! Records of what happens while devices come up or go down, and the timeline made from them.
 
 use crate::graph::{DeviceId, Graph};
 use corewise_sync::time;
@@ -7,7 +7,7 @@ use corewise_topology::{CpuId, current_cpu};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Counts from the beginning of a bring-up or a shutdown.
+/// A clock that counts from the beginning of a bring-up or a shutdown.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock(Instant);
 
@@ -21,7 +21,7 @@ impl Clock {
     }
 }
 
-/// Where something runs.
+/// The thread, CPU and node on which something runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Site {
     pub worker: Arc<str>,
@@ -29,8 +29,9 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// The calling thread. `placed` is the CPU near which it was asked to run: on a synthetic
-    /// machine that is the only CPU that means something, on a live one the true one is noted.
+    /// Returns the site of the calling thread. `placed` is the CPU near which the thread was asked
+    /// to run: on a synthetic machine only that CPU means something, on a live one the true CPU is
+    /// recorded.
     pub(crate) fn here(machine: &corewise_topology::Machine, placed: Option<CpuId>) -> Site {
         let thread = corewise_sync::thread::current();
         let worker = Arc::from(thread.name().unwrap_or("a thread without a name"));
@@ -39,8 +40,8 @@ impl Site {
     }
 }
 
-/// One device's part of a bring-up or shutdown. Smaller and cheaper than a [`Span`]: those are made
-/// when somebody wants to see them, not while devices wait.
+/// One device's part of a bring-up or shutdown. It is smaller and cheaper than a [`Span`]: spans
+/// are made when somebody wants to see them, not while devices wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub device: DeviceId,
@@ -54,7 +55,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// Something that took no time. The caller says whether there was anything to call.
+    /// Creates the record of something that took no time. The caller says whether there was
+    /// anything to call.
     pub(crate) fn instant(
         device: DeviceId,
         at: Duration,
@@ -75,8 +77,8 @@ impl Record {
     }
 }
 
-/// Draws the records as a timeline: a span each, by start, and an edge for each dependency of which
-/// both ends were recorded. `driver` names each device's, where that is known.
+/// Creates a timeline from the records: a span each, by start, and an edge for each dependency of
+/// which both ends were recorded. `driver` names each device's driver, if that is known.
 pub(crate) fn timeline(
     name: &str,
     kind: SpanKind,
@@ -112,7 +114,7 @@ pub(crate) fn timeline(
     timeline
 }
 
-/// The driver that a device's declaration names, if it names one.
+/// Returns the driver that a device's declaration names, if it names one.
 pub(crate) fn named_driver(graph: &Graph, device: DeviceId) -> Option<String> {
     Some(graph.decl(device).driver.clone()).filter(|driver| !driver.is_empty())
 }

@@ -1,9 +1,9 @@
-//! Somebody who looks at the clock: a thread that sleeps on a timer, and is woken by it alone.
+//! A watch of the clock: a thread that sleeps on a timer, and is woken by it alone.
 //!
-//! The runner of a callback can't see that it takes long. A thread that can has to be there before,
-//! and must cost next to nothing where all goes quickly. So the thread is started beforehand and
-//! sleeps on a kernel timer (`timerfd`): to set the timer is a system call of a few hundred
-//! nanoseconds that wakes nobody; to start or wake a thread costs tens of microseconds.
+//! The runner of a callback can't see that the callback takes long. A thread that can has to be
+//! there before, and must cost next to nothing if all goes quickly. So the thread is started
+//! beforehand and sleeps on a kernel timer (`timerfd`): to set the timer is a system call of a few
+//! hundred nanoseconds that wakes nobody; to start or wake a thread costs tens of microseconds.
 //!
 //! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` is taken last;
 //! nothing is called while it is held but the setting of the timer.
@@ -16,16 +16,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What is looked at.
+/// An object that a watch checks.
 pub(crate) trait WatchTarget: Send + Sync {
-    /// Looks, on the watch's thread. Returns how long to wait before the next look; `None`: there
-    /// will be nothing to see any more.
+    /// Checks the object, on the watch's thread. Returns how long to wait before the next check;
+    /// `None`: there will be nothing to see any more.
     fn look(self: Arc<Self>) -> Option<Duration>;
 }
 
 /// A thread with a timer. It ends when this is dropped.
 pub(crate) struct Watch {
-    /// I: what the thread shares.
+    /// I: shared with the thread.
     shared: Arc<WatchShared>,
     /// I: until it is dropped.
     thread: Option<JoinHandle<()>>,
@@ -34,7 +34,7 @@ pub(crate) struct Watch {
 struct WatchShared {
     /// I: the timer.
     timer: Timer,
-    /// L: is the lock; guards who is looked at. The timer is set under it.
+    /// L: is the lock; guards the object that is watched. The timer is set under it.
     state: Mutex<WatchState>,
 }
 
@@ -43,15 +43,15 @@ struct WatchState {
     quit: bool,
 }
 
-/// While it lives, its run is looked at.
+/// A guard: while it lives, its run is watched.
 pub(crate) struct WatchGuard<'a>(&'a WatchShared);
 
 impl Watch {
     /// Starts the thread.
     ///
     /// # Errors
-    /// There is no timer or no thread to be had. There never is in shuttle's schedules, which can't
-    /// see a thread wait for the system: it would hold up all the others.
+    /// An error if no timer or no thread can be had. In shuttle's schedules that is always so: they
+    /// can't see a thread wait for the system, and it would hold up all the others.
     pub(crate) fn start() -> io::Result<Watch> {
         let timer = Timer::new()?;
         let shared = Arc::new(WatchShared {
@@ -63,8 +63,8 @@ impl Watch {
         Ok(Watch { shared, thread: Some(thread) })
     }
 
-    /// From `after` from now on `watched` is looked at, until the guard is dropped. Wakes nobody.
-    /// `None` where the timer can't be set.
+    /// Checks `watched`, `after` from now on and then as it says, until the guard is dropped. Wakes
+    /// nobody. Returns `None` if the timer can't be set.
     pub(crate) fn watch(
         &self,
         watched: Arc<dyn WatchTarget>,
@@ -80,8 +80,8 @@ impl Watch {
 impl Drop for WatchGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
-        // The timer is left as it is: setting it costs more than the one wake-up for nothing that
-        // it may lead to, afterwards and elsewhere.
+        // The timer is left as it is: setting it costs more than the one useless wake-up that it
+        // may cause later and elsewhere.
         let watched = state.watched.take();
         drop(state);
         drop(watched);
@@ -89,7 +89,7 @@ impl Drop for WatchGuard<'_> {
 }
 
 impl WatchShared {
-    /// The thread's body.
+    /// Runs the thread.
     fn run(&self) {
         loop {
             if let Err(error) = self.timer.wait() {
@@ -121,15 +121,15 @@ impl WatchShared {
 }
 
 impl Drop for Watch {
-    /// Ends the thread, and waits for it: it is asleep, or in a look that doesn't block.
+    /// Ends the thread, and waits for it: it is asleep, or in a check that doesn't block.
     fn drop(&mut self) {
         let mut state = self.shared.state.lock();
         state.quit = true;
         let set = self.shared.timer.set(Duration::ZERO);
         drop(state);
         let Some(thread) = self.thread.take() else { return };
-        // The last handle of a manager may go with what was looked at, on this very thread. And
-        // where the timer can't be set there is no way to wake it.
+        // The last handle of a manager may go with the watched object, on this very thread. And if
+        // the timer can't be set there is no way to wake it.
         if set.is_ok() && thread.thread().id() != current().id() {
             drop(thread.join());
         }
@@ -141,7 +141,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Sender, channel};
 
-    /// Tells of each look, and wants so many in all.
+    /// A target that reports each check, and wants that many in all.
     struct LookSender(Mutex<(Sender<String>, u32)>);
 
     impl WatchTarget for LookSender {

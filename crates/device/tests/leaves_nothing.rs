@@ -1,5 +1,5 @@
-//! What a manager leaves behind after an orderly shutdown: no thread, no descriptor. Its own
-//! program, since it counts those of the process.
+//! Remains of a manager after an orderly shutdown: no thread, no descriptor. The test is a program
+//! of its own, since it counts those of the process.
 #![cfg(target_os = "linux")]
 
 use corewise_device::{
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 struct Unit;
 impl Bound for Unit {}
 
-/// Adds a child in its probe: by the manager that it keeps, else by its context.
+/// A driver that adds a child in its probe: by the manager that it keeps, else by its context.
 struct Bus(Option<Arc<DeviceManager>>);
 impl Driver for Bus {
     fn name(&self) -> &str {
@@ -39,7 +39,7 @@ fn count(folder: &str, counts: impl Fn(&str) -> bool) -> usize {
     entries.filter(|entry| entry.path().to_str().is_some_and(&counts)).count()
 }
 
-/// Waits until managers have so many threads. One that was joined may be in the list for a moment
+/// Waits until managers have that many threads. One that was joined may be in the list for a moment
 /// more, and a new one has its name when it runs.
 fn threads_become(wanted: usize) {
     let watches = |thread: &str| {
@@ -48,7 +48,7 @@ fn threads_become(wanted: usize) {
     };
     let begun = Instant::now();
     while count("/proc/self/task", watches) != wanted {
-        // Only a thread that stays makes it wait so long.
+        // Only a thread that stays makes the test wait that long.
         assert!(
             begun.elapsed() < Duration::from_secs(300),
             "managers don't come to {wanted} threads"

@@ -25,7 +25,7 @@ enum Callback {
     Quick,
     Fails,
     Panics,
-    /// Ends on another thread.
+    /// The callback ends on another thread.
     Later,
     Blocks,
     None,
@@ -34,11 +34,11 @@ enum Callback {
 /// A web of devices, and what has become of them.
 struct Web {
     callbacks: Vec<Callback>,
-    /// By device: its suppliers.
+    /// Suppliers by device.
     needs: Vec<Vec<usize>>,
-    /// How long a callback computes.
+    /// Time that a callback computes.
     burn: Duration,
-    /// The callback with this number aborts all.
+    /// Number of the callback that aborts all.
     aborts_at: Option<usize>,
     abort: Cancel,
     /// A: callbacks begun.
@@ -130,8 +130,9 @@ impl Web {
         self.callbacks.iter().filter(|its| **its == callback).count()
     }
 
-    /// Every callback that began did so after those of all that need its device, through devices
-    /// without a callback too; and each was called once, unless the shutdown was aborted.
+    /// Checks that every callback that began did so after those of all that need its device,
+    /// through devices without a callback too. Each was called once, unless the shutdown was
+    /// aborted.
     fn check(&self, report: &ShutdownReport, told: Option<usize>) {
         let seen = self.seen.lock().unwrap();
         let aborted = self.aborts_at.is_some_and(|at| self.begun.load(Ordering::SeqCst) > at);
@@ -264,7 +265,7 @@ fn run(machine: &Machine, seed: u64) {
     pools.shutdown();
 }
 
-/// When one shutdown, which takes milliseconds, counts as stuck.
+/// Time after which one shutdown, which takes milliseconds, counts as stuck.
 const STUCK: Duration = Duration::from_secs(120);
 
 #[test]

@@ -1,4 +1,4 @@
-//! Dependency counters: who is ready is decided by one atomic decrement, so that nobody waits.
+//! Dependency counters: one atomic decrement decides which device is ready, so that nobody waits.
 //!
 //! The protocol, its races and its proof stand in `README.md` beside this file; the steps named
 //! there (Seed, Release, Settle) are the names used in the comments here.
@@ -8,7 +8,7 @@ use corewise_sync::atomic::{AtomicU32, Ordering};
 /// One counter of unfinished dependencies per device.
 ///
 /// Devices are plain indices here: the type knows nothing of graphs, so that it can be
-/// model-checked alone (`tests/loom/counters.rs`). No method blocks or allocates, except that
+/// model-checked alone (`tests/loom/counters.rs`). No method blocks. None allocates, except that
 /// [`Counters::finish`] grows the caller's stack.
 #[derive(Debug)]
 pub struct Counters {
@@ -21,28 +21,29 @@ struct Counter {
     left: AtomicU32,
 }
 
-/// What taking one dependency away did.
+/// Result of taking one dependency away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a device that became ready has to be settled, or those behind it wait for ever"]
 pub enum Release {
-    /// Something that it depends on is unfinished.
+    /// Something that the device depends on is unfinished.
     Waiting,
-    /// This was the last one. Exactly one caller is told so, and has to settle the device.
+    /// The last dependency is gone. Exactly one caller gets this, and has to settle the device.
     Ready,
 }
 
-/// What the caller made of a device that was released, see [`Counters::finish`].
+/// The caller's decision about a device that was released, see [`Counters::finish`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Settled {
-    /// It is to be run; its runner calls [`Counters::finish`] for it later.
+    /// The device is to be run; its runner calls [`Counters::finish`] for it later.
     Queued,
-    /// It is finished on the spot (there is nothing to call): those behind it are released too.
+    /// The device is finished on the spot (there is nothing to call): its consumers are released
+    /// too.
     Done,
 }
 
 impl Counters {
-    /// Counters for devices with that many dependencies each. None is released before it was
-    /// seeded, see [`Counters::seed`].
+    /// Creates counters for devices with the given numbers of dependencies. None is released before
+    /// it was seeded, see [`Counters::seed`].
     pub fn new(dependencies: impl IntoIterator<Item = u32>) -> Counters {
         let counter = |n: u32| Counter {
             // The seeder's own count: without it a device could be seen at zero twice, by the
@@ -52,8 +53,8 @@ impl Counters {
         Counters { cells: dependencies.into_iter().map(counter).collect() }
     }
 
-    /// Seed: takes away the count that the starter holds on each device. Called once per device by
-    /// the thread that starts the run, in any order, also while devices seeded before are
+    /// Takes away the count that the starter holds on each device (step Seed). Called once per
+    /// device by the thread that starts the run, in any order, also while devices seeded before are
     /// finishing.
     pub fn seed(&self, device: u32) -> Release {
         self.release(device)
@@ -62,9 +63,9 @@ impl Counters {
     /// Finishes `device` and, without recursion, every device that thereby has nothing left to wait
     /// for and that `settle` finishes on the spot.
     ///
-    /// `feeds(d)` names those that depend on `d`. `settle(released)` is called once for each device
-    /// released here, on this thread, and says what became of it. `stack` is scratch space: it is
-    /// left empty, and reusing it saves the allocation.
+    /// `feeds(d)` returns the devices that depend on `d`. `settle(released)` is called once for
+    /// each device released here, on this thread, and returns what became of it. `stack` is scratch
+    /// space: it is left empty, and reusing it saves the allocation.
     pub fn finish<'g, D: Copy + Into<u32> + 'g>(
         &self,
         device: u32,
@@ -83,7 +84,7 @@ impl Counters {
         }
     }
 
-    /// Release: takes one count away.
+    /// Takes one count away (step Release).
     fn release(&self, device: u32) -> Release {
         let counter = &self.cells[device as usize];
         // Release: what this dependency did (its callback, say) comes before the decrement.
@@ -104,7 +105,7 @@ impl Counters {
 mod tests {
     use super::*;
 
-    /// needs[i] names what i depends on.
+    /// Returns the feeds of each device; `needs[i]` lists what i depends on.
     fn reverse(needs: &[&[u32]]) -> Vec<Vec<u32>> {
         let mut feeds = vec![Vec::new(); needs.len()];
         for (i, mine) in (0u32..).zip(needs) {

@@ -1,4 +1,4 @@
-//! Deferred probing: who is to be probed again, and when (rule 1.2.15 of `docs/rules.md`).
+//! Deferred probing: which devices are probed again, and when (rule 1.2.15 of `docs/rules.md`).
 //!
 //! The protocol, its race and its proof stand in `README.md` beside this file; the steps named
 //! there (ReadTriggers, Park, Recheck, Bump, Splice) are the names used in the comments here.
@@ -14,7 +14,7 @@ use std::marker::PhantomData;
 /// (`tests/loom/deferred.rs`). No method blocks for longer than its own short lock.
 #[derive(Debug)]
 pub struct Deferred<D, R: RecheckPolicy = Recheck> {
-    /// A: how often something was bound that a pending device may have waited for.
+    /// A: number of binds that a pending device may have waited for.
     triggers: AtomicU64,
     /// L: is the lock; guards both lists, and whether deferral has begun.
     lists: Mutex<Lists<D>>,
@@ -23,25 +23,26 @@ pub struct Deferred<D, R: RecheckPolicy = Recheck> {
 
 #[derive(Debug)]
 struct Lists<D> {
-    /// Nobody retries anything before this is set.
+    /// True once deferral has begun; nothing is retried before.
     enabled: bool,
-    /// Wait for the next trigger.
+    /// Devices that wait for the next trigger.
     pending: Vec<D>,
-    /// Are to be probed again now.
+    /// Devices to be probed again now.
     active: VecDeque<D>,
 }
 
-/// What the trigger count was before a probe was begun.
+/// The trigger count before a probe was begun.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt(u64);
 
-/// Whether the step Recheck is there: a model takes it out, to prove that it is needed.
+/// A policy that says whether the step Recheck is done. A model leaves the step out, to prove that
+/// it is needed.
 pub trait RecheckPolicy {
-    /// Whether a device that is put on the list looks at the trigger count again.
+    /// True if a device that is put on the list checks the trigger count again.
     const RECHECK: bool;
 }
 
-/// The step is there.
+/// A policy with the step.
 #[derive(Debug)]
 pub enum Recheck {}
 
@@ -49,7 +50,7 @@ impl RecheckPolicy for Recheck {
     const RECHECK: bool = true;
 }
 
-/// The step is not there. For models only.
+/// A policy without the step, for models only.
 #[derive(Debug)]
 pub enum NoRecheck {}
 
@@ -64,22 +65,23 @@ impl<D, R: RecheckPolicy> Default for Deferred<D, R> {
 }
 
 impl<D, R: RecheckPolicy> Deferred<D, R> {
-    /// Empty lists. Nothing is retried before [`Deferred::enable`].
+    /// Creates empty lists. Nothing is retried before [`Deferred::enable`].
     pub fn new() -> Self {
         let lists = Lists { enabled: false, pending: Vec::new(), active: VecDeque::new() };
         Deferred { triggers: AtomicU64::new(0), lists: Mutex::new(lists), policy: PhantomData }
     }
 
-    /// ReadTriggers: to be called before a probe looks for anything, and handed to
-    /// [`Deferred::park`] if it did not find it.
+    /// Reads the trigger count (step ReadTriggers). Call it before a probe looks for anything, and
+    /// hand the result to [`Deferred::park`] if the probe found too little.
     pub fn attempt(&self) -> Attempt {
         // Acquire pairs with the Release of Bump: a probe that counts a trigger among those before
         // it sees what was bound before that trigger, so that it has no reason to wait for it.
         Attempt(self.triggers.load(Ordering::Acquire))
     }
 
-    /// Park: the probe that began with `attempt` asked to be called later. Returns whether a worker
-    /// is to be set going: something was bound since, so the device is to be probed again at once.
+    /// Stores a device whose probe, begun with `attempt`, asked to be called later (step Park).
+    /// Returns true if a worker has to be started: something was bound since, so the device is to
+    /// be probed again at once.
     #[must_use = "a worker has to be set going, or what is active waits for ever"]
     pub fn park(&self, device: D, attempt: Attempt) -> bool {
         let mut lists = self.lists.lock();
@@ -93,8 +95,8 @@ impl<D, R: RecheckPolicy> Deferred<D, R> {
         false
     }
 
-    /// Bump, Splice: something was bound, so every pending device is to be probed again. Returns
-    /// whether a worker is to be set going.
+    /// Records that something was bound, so every pending device is to be probed again (steps Bump,
+    /// Splice). Returns true if a worker has to be started.
     #[must_use = "a worker has to be set going, or what is active waits for ever"]
     pub fn trigger(&self) -> bool {
         let mut lists = self.lists.lock();
@@ -103,20 +105,20 @@ impl<D, R: RecheckPolicy> Deferred<D, R> {
         lists.enabled && lists.splice()
     }
 
-    /// Deferral begins: what is pending is to be probed again. Returns whether a worker is to be
-    /// set going.
+    /// Begins deferral: what is pending is to be probed again. Returns true if a worker has to be
+    /// started.
     #[must_use = "a worker has to be set going, or what is active waits for ever"]
     pub fn enable(&self) -> bool {
         self.lists.lock().enabled = true;
         self.trigger()
     }
 
-    /// The next device to be probed again.
+    /// Takes the next device to be probed again.
     pub fn next(&self) -> Option<D> {
         self.lists.lock().active.pop_front()
     }
 
-    /// Whether there is a device to be probed again now.
+    /// Returns true if a device is to be probed again now.
     pub fn is_active(&self) -> bool {
         !self.lists.lock().active.is_empty()
     }

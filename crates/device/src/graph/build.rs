@@ -9,7 +9,7 @@ use corewise_timeline::EdgeKind;
 use crate::decl::DeviceDecl;
 use crate::graph::{DeviceId, EdgeTable, Graph, GraphContext, GraphError, NamedDecl};
 
-/// What each device needs, before it is packed: short lists, each entry once.
+/// The needs of each device, before they are packed: short lists, each entry once.
 pub(super) type Needs = Vec<Vec<(DeviceId, EdgeKind)>>;
 
 pub(super) fn build(
@@ -109,8 +109,8 @@ fn check_names(
     by_name
 }
 
-/// Resolves names. A device at fault keeps no needs, but keeps those who need it. Devices outside
-/// are no edges of this graph.
+/// Resolves names. A device at fault keeps no needs, but its consumers keep their needs of it.
+/// Devices outside are no edges of this graph.
 fn link(
     all: &[Arc<DeviceDecl>],
     by_name: &HashMap<NamedDecl, DeviceId>,
@@ -119,7 +119,7 @@ fn link(
     faults: &mut Vec<GraphError>,
 ) -> Needs {
     let mut needs: Needs = Vec::with_capacity(all.len());
-    // Per device: the last one that was seen to need it. Tells in one look whether a supplier was
+    // Per supplier: the last device that was seen to need it. One look tells whether a supplier was
     // named before, however many there are.
     let mut needed_by = vec![usize::MAX; all.len()];
     for (device, decl) in all.iter().enumerate() {
@@ -164,8 +164,9 @@ fn link(
 }
 
 /// Orders the devices so that each comes after all that it needs; among those that may come next
-/// the one registered first (Kahn's algorithm with a heap). A device left over is on a cycle or
-/// behind one: the cycles are found, reported and rejected one by one, until nothing is left.
+/// the one registered first is chosen (Kahn's algorithm with a heap). A device left over is on a
+/// cycle or behind one: the cycles are found, reported and rejected one by one, until nothing is
+/// left.
 fn sort(
     all: &[Arc<DeviceDecl>],
     needs: &mut Needs,
@@ -252,10 +253,10 @@ fn pack(lists: &Needs) -> EdgeTable {
     edges
 }
 
-// Orders devices that exist, and breaks the cycles that links between them have closed.
+// The order of devices that exist, with the cycles broken that links between them have closed.
 
 /// Orders the devices so that each comes after all that it needs; among those that may come next
-/// the one registered first. An error where they need one another in a circle.
+/// the one registered first is chosen. Returns an error if they need one another in a circle.
 pub(super) fn kahn(needs: &Needs) -> Result<Vec<DeviceId>, ()> {
     let feeds = reversed(needs);
     let mut left: Vec<usize> = needs.iter().map(Vec::len).collect();
@@ -277,7 +278,7 @@ pub(super) fn kahn(needs: &Needs) -> Result<Vec<DeviceId>, ()> {
 
 /// Breaks all cycles by registration order: among devices that need one another in a circle, those
 /// registered earlier don't need those registered later. Returns these groups, each in registration
-/// order. The rest is acyclic: within a group all goes one way, and groups form no cycle.
+/// order. The rest is acyclic: within a group all edges go one way, and groups form no cycle.
 pub(super) fn broken(needs: &mut Needs) -> Vec<Vec<DeviceId>> {
     let group = groups(needs);
     let mut members: Vec<Vec<DeviceId>> = vec![Vec::new(); needs.len()];
@@ -292,7 +293,7 @@ pub(super) fn broken(needs: &mut Needs) -> Vec<Vec<DeviceId>> {
     cycles
 }
 
-/// Numbers the strongly connected components (Tarjan's algorithm, with its own stack).
+/// Assigns numbers to the strongly connected components (Tarjan's algorithm, with its own stack).
 fn groups(needs: &Needs) -> Vec<usize> {
     const NEW: usize = usize::MAX;
     let n = needs.len();

@@ -1,4 +1,4 @@
-//! What can be wrong with a set of declarations.
+//! Faults in a set of declarations.
 
 use corewise_sync::text;
 use std::fmt;
@@ -45,7 +45,7 @@ pub enum GraphError {
         /// Indices and names along the circle: each needs the next, and the last needs the first.
         path: Vec<(usize, String)>,
     },
-    /// No driver of that name is registered, or it doesn't match.
+    /// The named driver is not registered, or doesn't match.
     UnknownDriver {
         /// Index of the declaration.
         device: usize,
@@ -53,22 +53,22 @@ pub enum GraphError {
         name: String,
         /// The driver that it names.
         driver: String,
-        /// Those that are registered, by name.
+        /// The registered drivers, by name.
         known: Vec<String>,
     },
-    /// No driver that is registered matches.
+    /// The registered drivers don't match.
     NoMatchingDriver {
         /// Index of the declaration.
         device: usize,
         /// Name of the device.
         name: String,
-        /// The drivers that are registered, by name.
+        /// The registered drivers, by name.
         known: Vec<String>,
     },
 }
 
 impl GraphError {
-    /// Index of the (first) declaration at fault.
+    /// Returns the index of the (first) declaration at fault.
     pub fn device(&self) -> usize {
         match self {
             GraphError::EmptyName { device }
@@ -81,7 +81,7 @@ impl GraphError {
         }
     }
 
-    /// Indices of all declarations at fault: for a cycle everything on it, else one.
+    /// Returns the indices of all declarations at fault: for a cycle every device on it, else one.
     pub fn devices(&self) -> Vec<usize> {
         match self {
             GraphError::Cycle { path } => path.iter().map(|(device, _)| *device).collect(),

@@ -13,12 +13,12 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::sync::{Arc, OnceLock};
 
-/// A device of a [`Graph`]: its place in registration order.
+/// A device of a [`Graph`], by its position in registration order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub(crate) u32);
 
 impl DeviceId {
-    /// The index in registration order.
+    /// Returns the index in registration order.
     pub fn index(self) -> usize {
         self.0 as usize
     }
@@ -37,7 +37,7 @@ impl From<DeviceId> for u32 {
 /// The needs of devices, built once from declarations and never changed.
 ///
 /// A device *needs* its parent and its suppliers: they are bound before it, and shut down after it.
-/// The edges form no cycle. Where devices that are up were linked into one later, it is
+/// The edges form no cycle. If devices that are up were linked into one later, it is
 /// [broken](Graph::cycles).
 ///
 /// All methods are pure and may be called from any context.
@@ -50,21 +50,21 @@ pub struct Graph {
     order: Vec<DeviceId>,
     rank: Vec<u32>,
     cycles: Vec<Vec<DeviceId>>,
-    /// Made when it is first asked for: a shutdown needs no names.
+    /// Created when it is first asked for: a shutdown needs no names.
     by_name: OnceLock<HashMap<NamedDecl, DeviceId>>,
 }
 
-/// What is known of a device that is not part of the graph, but that the graph's devices may need.
+/// A device that is not part of the graph, but that the graph's devices may need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct OutsideNeeds {
     pub node: Option<u32>,
 }
 
-/// What is needed for a graph besides declarations.
+/// Input of a graph besides declarations.
 pub(crate) struct GraphContext<'a> {
     /// The devices that exist already, by name.
     pub outside: &'a dyn Fn(&str) -> Option<OutsideNeeds>,
-    /// What is wrong with the drivers of a device, by its index.
+    /// Returns the fault of a device's drivers, by the device's index.
     pub driver_fault: &'a dyn Fn(usize, &DeviceDecl) -> Option<GraphError>,
 }
 
@@ -80,14 +80,15 @@ impl Graph {
         if faults.is_empty() { Ok(graph) } else { Err(faults) }
     }
 
-    /// As [`Graph::build`], but devices at fault become [rejected](Graph::is_rejected) ones, and
-    /// the rest is as usable as it can be: for bringing up what can be brought up.
+    /// Builds a graph as [`Graph::build`] does, but devices at fault become
+    /// [rejected](Graph::is_rejected) ones, and the rest stays as usable as it can be.
     pub(crate) fn build_tolerant(decls: Vec<DeviceDecl>) -> (Graph, Vec<GraphError>) {
         let alone = GraphContext { outside: &|_| None, driver_fault: &|_, _| None };
         build::build(decls.into_iter().map(Arc::new).collect(), &alone)
     }
 
-    /// As [`Graph::build_tolerant`], among devices that exist already and are no part of it.
+    /// Builds a graph as [`Graph::build_tolerant`] does, among devices that exist already and are
+    /// no part of it.
     pub(crate) fn build_among(
         decls: Vec<Arc<DeviceDecl>>,
         surroundings: &GraphContext<'_>,
@@ -95,8 +96,8 @@ impl Graph {
         build::build(decls, surroundings)
     }
 
-    /// The graph of devices that exist, in registration order; cycles are broken. Each link that
-    /// `needs` says is taken as it is.
+    /// Builds the graph of devices that exist, in registration order; cycles are broken. Each link
+    /// in `needs` is taken as it is.
     pub(crate) fn of_existing(
         decls: Vec<Arc<DeviceDecl>>,
         nodes: Vec<Option<u32>>,
@@ -105,91 +106,91 @@ impl Graph {
         build::of_existing(decls, nodes, needs)
     }
 
-    /// A graph without devices.
+    /// Returns a graph without devices.
     pub fn empty() -> Graph {
         Graph::build_tolerant(Vec::new()).0
     }
 
-    /// Number of devices, rejected ones included.
+    /// Returns the number of devices, rejected ones included.
     pub fn len(&self) -> usize {
         self.decls.len()
     }
 
-    /// True without any device.
+    /// Returns true if there is no device.
     pub fn is_empty(&self) -> bool {
         self.decls.is_empty()
     }
 
-    /// All devices in registration order.
+    /// Returns all devices in registration order.
     pub fn ids(&self) -> impl DoubleEndedIterator<Item = DeviceId> + ExactSizeIterator + use<> {
         (0..self.decls.len()).map(DeviceId::new)
     }
 
-    /// The device of that name.
+    /// Returns the device of that name.
     pub fn find(&self, name: &str) -> Option<DeviceId> {
         self.by_name.get_or_init(|| build::by_name(&self.decls)).get(name).copied()
     }
 
-    /// The declaration of a device.
+    /// Returns the declaration of a device.
     ///
     /// # Panics
     ///
-    /// Here and in the other lookups: when `id` came from a larger graph.
+    /// This and the other lookups panic if `id` came from a larger graph.
     pub fn decl(&self, id: DeviceId) -> &Arc<DeviceDecl> {
         &self.decls[id.index()]
     }
 
-    /// The name of a device.
+    /// Returns the name of a device.
     pub fn name(&self, id: DeviceId) -> &str {
         &self.decls[id.index()].name
     }
 
-    /// The NUMA node near which the device is: its own, else that of the closest ancestor that has
-    /// one.
+    /// Returns the NUMA node near which the device is: its own, else that of the closest ancestor
+    /// that has one.
     pub fn node(&self, id: DeviceId) -> Option<u32> {
         self.nodes[id.index()]
     }
 
-    /// True for a device at fault: it is never probed, and those that need it are skipped.
+    /// Returns true for a device at fault: it is never probed, and those that need it are skipped.
     pub(crate) fn is_rejected(&self, id: DeviceId) -> bool {
         self.rejected[id.index()]
     }
 
-    /// What the device needs: its parent and suppliers, each once.
+    /// Returns what the device needs: its parent and suppliers, each once.
     pub fn needs(&self, id: DeviceId) -> &[DeviceId] {
         self.needs.of(id)
     }
 
-    /// Those that need the device: its children and consumers, each once.
+    /// Returns the devices that need this one: its children and consumers, each once.
     pub fn feeds(&self, id: DeviceId) -> &[DeviceId] {
         self.feeds.of(id)
     }
 
-    /// The base order: registration order, in which only devices registered before something that
-    /// they need are moved behind it. Among devices that may come next the one registered first
+    /// Returns the base order: registration order, except that a device registered before something
+    /// that it needs is moved behind it. Among devices that may come next the one registered first
     /// does, so an order that needs no change has none.
     ///
-    /// The reverse is the order of a serial shutdown; every device comes after all that it needs.
+    /// The reverse is the order of a serial shutdown.
     pub fn order(&self) -> &[DeviceId] {
         &self.order
     }
 
-    /// The place of a device in [`Graph::order`].
+    /// Returns the position of a device in [`Graph::order`].
     pub fn rank(&self, id: DeviceId) -> u32 {
         self.rank[id.index()]
     }
 
-    /// The groups of devices that needed one another in a circle, each in registration order. In
-    /// each the links of a device to others that were registered after it are left out, here and
-    /// everywhere in the graph, so that the rest can be ordered.
+    /// Returns the groups of devices that needed one another in a circle, each in registration
+    /// order. In each group, the links of a device to others that were registered after it are left
+    /// out, here and everywhere in the graph, so that the rest can be ordered.
     ///
-    /// Only devices that are up can be linked into a circle, later; see
+    /// Only devices that are up can be linked into a circle; see
     /// [`DeviceManager::link`](crate::DeviceManager::link).
     pub fn cycles(&self) -> &[Vec<DeviceId>] {
         &self.cycles
     }
 
-    /// Every edge: a device, one that it needs, and why.
+    /// Returns every edge: a device, one that it needs, and the edge's kind.
     pub fn edges(&self) -> impl Iterator<Item = (DeviceId, DeviceId, EdgeKind)> + '_ {
         self.ids().flat_map(|id| {
             let range = self.needs.range(id);
@@ -210,7 +211,7 @@ impl fmt::Debug for Graph {
     }
 }
 
-/// A declaration as a key: found by its name.
+/// A declaration as a key, which its name finds.
 #[derive(Clone, Debug)]
 pub(crate) struct NamedDecl(pub Arc<DeviceDecl>);
 

@@ -1,5 +1,5 @@
-//! The conclusion of a callback that may be completed later: by its caller, or by the thread that
-//! completes it.
+//! The conclusion of a callback that may be completed later: its caller concludes, or the thread
+//! that completes it.
 //!
 //! The protocol, its race and its proof stand in `README.md` beside this file; the steps named
 //! there (Finish, Return, Panic) are the names used in the comments here.
@@ -10,18 +10,18 @@ use std::fmt;
 
 /// The call has not returned, and there is no result.
 const CALLED: u8 = 0;
-/// It is finished, with nothing to tell; the caller concludes when the call returns.
+/// The callback is finished, with nothing to report; the caller concludes when the call returns.
 const FINISHED: u8 = 1;
-/// As [`FINISHED`], with a result.
+/// The callback is finished like [`FINISHED`], but with a result.
 const TOLD: u8 = 2;
 /// The call has returned; the thread that brings the result concludes.
 const RETURNED: u8 = 3;
-/// It is concluded, or nobody wants the result.
+/// The callback is concluded, or nobody wants the result.
 const OVER: u8 = 4;
 
 /// The meeting of a call that returns and a result that is handed over, in any order, on any
-/// threads. Exactly one side gets the result, and concludes. Where there is nothing to tell
-/// (`None`, a plain success, say) that costs one exchange on each side.
+/// threads. Exactly one side gets the result, and concludes. If there is nothing to report (`None`,
+/// a plain success, say), that costs one exchange on each side.
 ///
 /// No method blocks, except for the length of the other side's step.
 pub struct Handoff<T> {
@@ -38,26 +38,26 @@ impl<T> Default for Handoff<T> {
 }
 
 impl<T> Handoff<T> {
-    /// For one call, which begins.
+    /// Creates a handoff for one call, which begins.
     pub fn new() -> Handoff<T> {
         Handoff { phase: AtomicU8::new(CALLED), result: Mutex::new(None) }
     }
 
-    /// Finish: hands the result over. `Some` gives it back where the call has returned: the
-    /// finisher concludes. A result that nobody wants, since there is one or the call panicked, is
-    /// dropped.
+    /// Hands the result over (step Finish). Returns `Some` with the result if the call has
+    /// returned: the finisher concludes. A result that nobody wants, since there is one or the call
+    /// panicked, is dropped.
     pub fn finish(&self, result: Option<T>) -> Option<Option<T>> {
         let phase = match result {
             None => FINISHED,
             Some(result) => {
-                // Before the exchange: who sees `TOLD` finds it. Not where there is one: that came
-                // first, and counts.
+                // Before the exchange: a thread that sees `TOLD` finds it. A result that is there
+                // already came first, and counts.
                 self.result.lock().get_or_insert(result);
                 TOLD
             }
         };
         // Release: what was done before the end comes before what its conclusion releases. Acquire
-        // where the call has returned. Partners: `returned`, `panicked`.
+        // if the call has returned. Partners: `returned`, `panicked`.
         let before = self.change(CALLED, phase).or_else(|before| match before {
             RETURNED => self.change(RETURNED, OVER).and(Err(RETURNED)),
             other => Err(other),
@@ -68,8 +68,8 @@ impl<T> Handoff<T> {
         }
     }
 
-    /// Return: the call has returned. `Some` is its result, and the caller concludes; `None`: who
-    /// finishes it later will.
+    /// Records that the call has returned (step Return). Returns `Some` with its result if the
+    /// caller concludes, `None` if the thread that finishes later does.
     pub fn returned(&self) -> Option<Option<T>> {
         match self.change(CALLED, RETURNED) {
             Err(phase @ (FINISHED | TOLD)) => {
@@ -80,8 +80,8 @@ impl<T> Handoff<T> {
         }
     }
 
-    /// Panic: the call ended by a panic, and the caller concludes in any case: with the result,
-    /// where there is one. A later one is not wanted any more.
+    /// Records that the call ended by a panic (step Panic). The caller concludes in any case, with
+    /// the result if there is one. A later result is not wanted any more.
     pub fn panicked(&self) -> Option<Option<T>> {
         match self.phase.swap(OVER, Ordering::AcqRel) {
             phase @ (FINISHED | TOLD) => Some(self.taken(phase)),
@@ -89,7 +89,7 @@ impl<T> Handoff<T> {
         }
     }
 
-    /// Makes it fit for the next call, by its only owner.
+    /// Prepares the handoff for the next call; called by its only owner.
     pub fn reset(&mut self) {
         self.phase.store(CALLED, Ordering::Relaxed);
         // A result that nobody wanted.
@@ -100,7 +100,7 @@ impl<T> Handoff<T> {
         self.phase.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
     }
 
-    /// What there is to tell.
+    /// Takes the result, if there is one.
     fn taken(&self, phase: u8) -> Option<T> {
         if phase == TOLD { self.result.lock().take() } else { None }
     }

@@ -9,33 +9,33 @@ use corewise_sync::context;
 
 impl DeviceManager {
     /// Adds one device, and probes it if it can be probed: a synchronous driver is called by this
-    /// call, near the device's node; an asynchronous one is queued, and this returns at once. Where
+    /// call, near the device's node; an asynchronous one is queued, and this returns at once. If
     /// both kinds match, the synchronous ones are asked first, and the rest in one queued scan
-    /// (rule 1.2.4). A device that can't be probed yet is when it can: when all that it needs is
+    /// (rule 1.2.4). A device that can't be probed yet is probed later: when all that it needs is
     /// up, whether or not that exists now, or when a driver that matches is registered.
     ///
-    /// Returns what the device is at when this is through. A device that fails is no error.
+    /// Returns the device's state at the end of the call. A device that fails is no error.
     ///
-    /// May be called from a probe ([`ProbeContext::add`](crate::ProbeContext::add)), on whose
-    /// thread a child that the probe registers is probed in place (rule 1.2.12), before its parent
-    /// is bound: hand the child what it needs in its [`config`](DeviceDecl::config). Where its
+    /// May be called from a probe ([`ProbeContext::add`](crate::ProbeContext::add)). A child that
+    /// the probe registers is probed in place, on the probe's thread (rule 1.2.12), before its
+    /// parent is bound: hand the child what it needs in its [`config`](DeviceDecl::config). If its
     /// driver is asynchronous, the child waits for its parent. Either way it goes when its parent
-    /// is unbound, or fails. Probes in place take stack, each inside of the one before: for devices
+    /// is unbound, or fails. Probes in place take stack, each inside the one before: for devices
     /// that are more than some dozen deep, use an asynchronous driver.
     ///
-    /// Costs what the device's own links cost, however many devices there are. May block, where a
+    /// Costs what the device's own links cost, however many devices there are. May block if a
     /// driver is called.
     ///
     /// # Errors
     ///
     /// [`Error::Rejected`] for a name that is empty or taken, and for a device that needs itself,
     /// in however many steps. [`Error::ShuttingDown`] from the beginning of a shutdown on.
-    /// [`Error::NoSuchDevice`] where another thread has removed it, or its parent, meanwhile.
+    /// [`Error::NoSuchDevice`] if another thread has removed it, or its parent, meanwhile.
     pub fn add(&self, decl: DeviceDecl) -> Result<DeviceState, Error> {
         self.registry.add(decl)
     }
 
-    /// Removes a device, with its children: all that need any of them are unbound first, in the
+    /// Removes a device with its children. All that need any of them are unbound first, in the
     /// order of a shutdown, and wait for a device of that name from then on. Blocks until that is
     /// done; a probe in progress is waited for. Returns the callbacks that failed.
     ///
@@ -48,30 +48,30 @@ impl DeviceManager {
         let _walk = self.begin_walk("DeviceManager::remove")?;
         let device = self.find(name)?;
         let failed = self.registry.leave(device, true);
-        // A shutdown that has begun meanwhile does the rest.
+        // If a shutdown has begun meanwhile, it does the rest.
         match self.registry.state.lock().devices.state(device.key) {
             Some(_) => Err(Error::ShuttingDown),
             None => Ok(failed),
         }
     }
 
-    /// Unbinds a device from its driver; those who need it are unbound first, in the order of a
-    /// shutdown, and are probed again when it is [bound](DeviceManager::bind) again. It stays
+    /// Unbinds a device from its driver. The devices that need it are unbound first, in the order
+    /// of a shutdown, and are probed again when it is [bound](DeviceManager::bind) again. It stays
     /// unbound until then. Blocks until that is done; a probe in progress is waited for. Returns
     /// the callbacks that failed.
     ///
     /// # Errors
     ///
-    /// As for [`DeviceManager::remove`].
+    /// The errors of [`DeviceManager::remove`].
     #[track_caller]
     pub fn unbind(&self, name: &str) -> Result<Vec<CallbackFailure>, Error> {
         let _walk = self.begin_walk("DeviceManager::unbind")?;
         Ok(self.registry.leave(self.find(name)?, false))
     }
 
-    /// Probes a device that is not up, whatever the reason; then those who wait for it. One that is
-    /// up is left as it is. Synchronous drivers are called by this call, asynchronous ones are
-    /// queued. Returns what the device is at when this is through.
+    /// Probes a device that is not up, whatever the reason, then those that wait for it. A device
+    /// that is up is left as it is. This call calls synchronous drivers and queues asynchronous
+    /// ones. Returns the device's state at the end of the call.
     ///
     /// # Errors
     ///
@@ -90,17 +90,17 @@ impl DeviceManager {
         self.registry.state_after(key?, name)
     }
 
-    /// Links a consumer to a supplier, from now on: the supplier is shut down and unbound after
-    /// it, and a consumer that is not up waits for it. A link that exists already stays as it is.
+    /// Links a consumer to a supplier, from now on: the supplier is shut down and unbound after it,
+    /// and a consumer that is not up waits for it. A link that exists already stays as it is.
     ///
-    /// Links may close a circle where the consumer is up. Then this one holds up no probe, and a
+    /// If the consumer is up, its links may close a circle. Such a link holds up no probe, and a
     /// shutdown breaks the circle by the order of registration ([`Graph::cycles`](crate::Graph)).
     ///
     /// # Errors
     ///
-    /// [`Error::NoSuchDevice`] for either. [`Error::NotUp`] where the consumer is up and the
-    /// supplier is not. [`Error::Rejected`] where the consumer is not up, and would wait for
-    /// itself. [`Error::ShuttingDown`].
+    /// [`Error::NoSuchDevice`] for either. [`Error::NotUp`] if the consumer is up and the supplier
+    /// is not. [`Error::Rejected`] if the consumer is not up, and would wait for itself.
+    /// [`Error::ShuttingDown`].
     pub fn link(&self, consumer: &str, supplier: &str) -> Result<(), Error> {
         let state = &mut *self.registry.state.lock();
         if state.devices.is_closed() {
@@ -118,11 +118,11 @@ impl DeviceManager {
         }
     }
 
-    /// Takes a link away, whether it was declared or made by [`DeviceManager::link`]: from now on
-    /// the consumer waits for that supplier no more, and neither goes before nor after it. If that
-    /// was all it waited for, it is probed: by another thread, this call waits for no probe. Its
-    /// driver keeps anything that it has got from the supplier. Returns whether there was one, so a
-    /// second call harms nobody. The supplier need not exist (any more).
+    /// Takes a link away, whether it was declared or made by [`DeviceManager::link`]. From now on
+    /// the consumer waits for that supplier no more, and neither goes before nor after it. If the
+    /// consumer waited for nothing else, another thread probes it: this call waits for no probe.
+    /// Its driver keeps what it has got from the supplier. Returns true if there was a link, so a
+    /// second call does no harm. The supplier need not exist (any more).
     ///
     /// # Errors
     ///
@@ -145,7 +145,7 @@ impl DeviceManager {
         })
     }
 
-    /// Somebody is about to unbind devices.
+    /// Begins a walk, which unbinds devices.
     #[track_caller]
     pub(super) fn begin_walk(&self, what: &'static str) -> Result<Walk<'_>, Error> {
         context::might_block(what);

@@ -1,5 +1,5 @@
 //! The device manager: drivers, bring-up, look-up. Devices that come and go one by one are in
-//! `late.rs`, its shutdown in `shutdown.rs`.
+//! `late.rs`, its shutdown is in `shutdown.rs`.
 
 use crate::bound::{Bound, downcast};
 use crate::decl::DeviceDecl;
@@ -24,36 +24,36 @@ use std::time::Duration;
 mod late;
 mod shutdown;
 
-/// Holds the devices of a program: brings them up in parallel, lets them come and go, and shuts
-/// them down in the order of their real dependencies.
+/// The manager of a program's devices. It brings them up in parallel, lets them come and go, and
+/// shuts them down in the order of their real dependencies.
 ///
-/// Share it in an `Arc`. Shut it down before the pools. Dropped without a shutdown, it drops the
-/// bound objects, each device before what it needs, and calls no callback.
+/// Share it in an `Arc`. Shut it down before the pools. If it is dropped without a shutdown, it
+/// drops the bound objects, each device before what it needs, and calls no callback.
 pub struct DeviceManager {
-    /// I: where probes run.
+    /// I: places probes on the pools.
     placer: Arc<Placer>,
-    /// I: what the manager and its workers share.
+    /// I: the state that the manager and its workers share.
     registry: Arc<Registry>,
 }
 
-/// How long devices wait for what may never come: that of Linux.
+/// Deferral timeout, the same as that of Linux.
 const DEFERRAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The devices at the moment from which on nothing changes them.
 struct Snapshot {
     graph: Arc<Graph>,
-    /// By device.
+    /// Bound objects by device.
     bound: Vec<Option<Arc<dyn Bound>>>,
     /// The registry's count of changes.
     changes: u64,
 }
 
 impl DeviceManager {
-    /// A manager without drivers and devices, whose probes run on those pools.
+    /// Creates a manager without drivers and devices, whose probes run on those pools.
     ///
     /// # Errors
     ///
-    /// [`Error::Queue`] where the pools give no queue.
+    /// [`Error::Queue`] if the pools give no queue.
     pub fn new(pools: &WorkerPools) -> Result<DeviceManager, Error> {
         let placer = Arc::new(Placer::new(pools).map_err(Error::Queue)?);
         let state = RegistryState {
@@ -93,14 +93,15 @@ impl DeviceManager {
         Ok(DeviceManager { placer, registry })
     }
 
-    /// The machine that its devices are on.
+    /// Returns the machine that its devices are on.
     pub fn machine(&self) -> &Machine {
         self.placer.machine()
     }
 
-    /// Makes a driver known by its name. Devices that exist and are not up are offered to it, in
-    /// their order: synchronous probes are made by this call (near the device's node), asynchronous
-    /// ones are queued (rules 1.2.2 and 1.2.3). During a bring-up its own devices take their turn.
+    /// Registers a driver by its name. Devices that exist and are not up are offered to it, in
+    /// their order. This call makes synchronous probes (near the device's node) and queues
+    /// asynchronous ones (rules 1.2.2 and 1.2.3). During a bring-up its own devices take their
+    /// turn.
     ///
     /// The driver is kept until [`DeviceManager::unregister`] or the end of a
     /// [`DeviceManager::shutdown`]. A driver that adds devices in its probes does so by
@@ -133,7 +134,7 @@ impl DeviceManager {
         for (key, decl) in matching {
             let candidate = driver.candidate(&decl, false);
             self.registry.step(|state, now, fx| {
-                // It may have been taken back meanwhile.
+                // The driver may have been taken back meanwhile.
                 if state.drivers.list.iter().any(|d| Arc::ptr_eq(d, &driver)) {
                     state.devices.offer(key, candidate, now, fx);
                 }
@@ -156,7 +157,7 @@ impl DeviceManager {
         let driver = removed.ok_or_else(|| Error::NoSuchDriver(name.to_string()))?;
         loop {
             let users = self.registry.step(|state, _, fx| {
-                // A shutdown has begun meanwhile, and does the rest.
+                // If a shutdown has begun meanwhile, it does the rest.
                 let taken = state.devices.is_taken();
                 (!taken).then(|| state.devices.revoke(&driver, fx))
             });
@@ -168,28 +169,29 @@ impl DeviceManager {
         }
     }
 
-    /// How long after the first bring-up (or the first device that was added, where there was none)
-    /// devices wait for [optional suppliers](DeviceDecl::optional_suppliers), and drivers may
-    /// [defer](crate::ProbeContext::defer): 10 s, as in Linux. A driver that is registered begins
-    /// it anew, as long as it is not over. When it is over, a device that still waits is logged,
-    /// and see [`DeviceManager::pending`]. To be set before.
+    /// Sets the deferral timeout: how long devices wait for [optional
+    /// suppliers](DeviceDecl::optional_suppliers), and drivers may
+    /// [defer](crate::ProbeContext::defer). It counts from the first bring-up, or from the first
+    /// device that was added without one. The default is 10 s, as in Linux. Until it is over, each
+    /// driver that is registered starts it anew. Afterwards a device that still waits is logged,
+    /// and [`DeviceManager::pending`] lists it. Set it before the first device.
     pub fn set_deferral_timeout(&self, timeout: Duration) {
         self.registry.state.lock().deferral_timeout = timeout;
     }
 
-    /// Brings devices up, side by side: each is probed as soon as its parent and suppliers are
-    /// bound, near its node. May be called again with further devices, which may need earlier ones.
+    /// Brings devices up in parallel: each is probed near its node, as soon as its parent and
+    /// suppliers are bound. May be called again with further devices, which may need earlier ones.
     ///
-    /// Blocks until each device is settled: bound, failed, skipped, deferred, or cancelled.
-    /// Asynchronous probes, which is what they are unless the driver, the declaration or the
-    /// [options](BringUpOptions::asynchronous) say otherwise, run on pool workers; synchronous ones
-    /// one after another, in registration order, on a worker near their node or in the calling
-    /// thread. Drivers must be registered before.
+    /// Blocks until each device is settled: bound, failed, skipped, deferred, or cancelled. Probes
+    /// are asynchronous unless the driver, the declaration or the
+    /// [options](BringUpOptions::asynchronous) say otherwise. Asynchronous probes run on pool
+    /// workers. Synchronous ones run one after another, in registration order, on a worker near
+    /// their node or in the calling thread. Drivers must be registered before.
     ///
     /// A device whose driver asks to be called again ([`ProbeError::defer`](crate::ProbeError)) is
     /// tried again when all others of the first bring-up have been tried, and from then on after
-    /// each bind. A device still deferred when nothing else can happen is reported so, and comes up
-    /// by itself when it can.
+    /// each bind. A device that is still deferred when nothing else can happen is reported so, and
+    /// comes up by itself when it can.
     ///
     /// Without [`keep_going`](BringUpOptions::keep_going) the first failure stops the start of
     /// further probes, and what is up stays up: shut it down, or use it.
@@ -212,7 +214,7 @@ impl DeviceManager {
         options.cancel.listen(Arc::downgrade(&listener));
         let mut drivers = Drivers::default();
         let mut candidates: Vec<Vec<Candidate>> = Vec::new();
-        // Drivers are asked without the lock; should one come or go meanwhile, once more.
+        // Drivers are asked without the lock. If one comes or goes meanwhile, they are asked again.
         let fx = loop {
             let mut state = self.registry.state.lock();
             if state.devices.is_closed() {
@@ -286,35 +288,37 @@ impl DeviceManager {
         Ok(fx)
     }
 
-    /// The bound object of a device by name; `None` where there is no such device, it is not up
-    /// (from the beginning of the shutdown on, too), or it is no `T`. Does not block.
+    /// Returns the bound object of a device by name; `None` if there is no such device, it is not
+    /// up (from the beginning of the shutdown on, too), or it is no `T`. Does not block.
     pub fn bound<T: Bound>(&self, name: &str) -> Option<Arc<T>> {
         downcast(self.registry.state.lock().devices.bound_object(name)?)
     }
 
-    /// What a device is like at the moment; `None` where there is none of that name. Does not
-    /// block.
+    /// Returns the properties and state of a device at the moment; `None` if there is none of that
+    /// name. Does not block.
     pub fn device(&self, name: &str) -> Option<DeviceInfo> {
         self.registry.state.lock().devices.info(name)
     }
 
-    /// What all devices are like at the moment, in the order in which they were registered. Does
-    /// not block, but holds others up as long as it copies: some microseconds for ten devices.
+    /// Returns the properties and state of all devices at the moment, in the order in which they
+    /// were registered. Does not block, but holds others up while it copies: some microseconds for
+    /// ten devices.
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.registry.state.lock().devices.infos()
     }
 
-    /// The devices that are being waited for: everything that is not up and may come up yet, and
-    /// why. From any thread and at any time, also during a bring-up. Does not block.
+    /// Returns the devices that are being waited for: everything that is not up and may come up
+    /// yet, with the reason. From any thread and at any time, also during a bring-up. Does not
+    /// block.
     pub fn pending(&self) -> Vec<Pending> {
         let now = self.registry.clock.now();
         self.registry.state.lock().devices.pending(now)
     }
 
     /// Waits until no probe is in progress or about to begin, and nothing that was deferred is
-    /// being tried again (rule 1.2.17). Others may begin new ones at once. Devices that wait for
-    /// something that isn't coming are not waited for. Like a bring-up, it prepares what a shutdown
-    /// needs to know: worth a call when many devices have been added one by one.
+    /// being tried again (rule 1.2.17). Others may begin new ones at once. A device that waits for
+    /// something that isn't coming is not waited for. Like a bring-up, this call prepares what a
+    /// shutdown needs to know: it pays when many devices have been added one by one.
     ///
     /// # Errors
     ///
@@ -361,12 +365,12 @@ impl DeviceManager {
         }
         let (changes, graph) = (state.devices.changes(), state.devices.graph());
         let bound = state.devices.take_bound();
-        // Walks have nothing to wait for any more.
+        // Walks have nothing left to wait for.
         self.registry.changed.notify_all();
         Ok(Snapshot { graph, bound, changes })
     }
 
-    /// The device of that name, as it is now.
+    /// Returns the device of that name, as it is now.
     fn find(&self, name: &str) -> Result<Instance, Error> {
         let devices = &self.registry.state.lock().devices;
         let key = devices.find(name).ok_or_else(|| Error::NoSuchDevice(name.to_string()))?;
@@ -375,21 +379,22 @@ impl DeviceManager {
 }
 
 impl RegistryState {
-    /// Deferral begins, if it has not: what was deferred is tried again, now and after each bind.
+    /// Begins deferral, if it has not begun: what was deferred is tried again, now and after each
+    /// bind.
     pub(crate) fn begin_deferral(&mut self, now: Duration, fx: &mut Effects) {
         self.deferral_ends.get_or_insert(now.saturating_add(self.deferral_timeout));
         self.devices.begin_deferral(fx);
     }
 
-    /// Nothing is in progress: no probe, no bring-up, no unbinding but for callbacks that are being
-    /// called, and those that wait for these.
+    /// Returns true if nothing is in progress: no probe, no bring-up, no unbinding but for
+    /// callbacks that are being called, and those that wait for these.
     pub(crate) fn is_quiet(&self) -> bool {
         let held = self.unbindings.len() + self.waiting;
         self.devices.is_quiet() && !self.devices.has_batch() && self.walks == held
     }
 }
 
-/// The fault of a device that no driver matches.
+/// Returns the fault of a device that no driver matches.
 fn no_driver(device: usize, decl: &DeviceDecl, drivers: &Drivers) -> GraphError {
     let (name, known) = (decl.name.clone(), drivers.names());
     let named = Some(&decl.driver).filter(|driver| !driver.is_empty());

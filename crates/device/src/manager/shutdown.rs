@@ -1,4 +1,5 @@
-//! The device manager's shutdown: what it takes over from the registry, and what it leaves.
+//! The device manager's shutdown: the state that it takes over from the registry, and what it
+//! leaves.
 
 use std::sync::Arc;
 
@@ -24,21 +25,20 @@ impl DeviceManager {
     ///
     /// From its beginning on no device can be added. A bring-up in progress is cancelled, and its
     /// running probes are waited for. Then the caller runs one callback after another, until one
-    /// takes longer than a millisecond, or until what is left, of quick ones too, is worth a
-    /// helper: from then on it runs the synchronous ones and helps with the asynchronous ones, and
-    /// helpers on the worker pools join in. With fewer than two asynchronous callbacks it is a
-    /// plain loop in reverse order. Blocks until all is done, or was
-    /// [aborted](ShutdownOptions::abort). Errors and panics of callbacks are reported, and stop
-    /// nothing.
+    /// takes longer than a millisecond, or until the rest is worth a helper. From then on it runs
+    /// the synchronous ones and helps with the asynchronous ones, and helpers on the worker pools
+    /// join in. With fewer than two asynchronous callbacks it is a plain loop in reverse order.
+    /// Blocks until all is done, or was [aborted](ShutdownOptions::abort). Errors and panics of
+    /// callbacks are reported, and stop nothing.
     ///
     /// Afterwards the bound objects of devices that were shut down are dropped, each before what it
-    /// needs; those left undone by an abort stay with the manager. Then the drivers are dropped,
-    /// the one that was registered last first, on the caller's thread.
+    /// needs. After an abort, the objects that were left undone stay with the manager. Then the
+    /// drivers are dropped on the caller's thread, the one that was registered last first.
     ///
     /// # Errors
     ///
     /// [`Error::ShuttingDown`] for a second shutdown, [`Error::InsideProbe`] from a driver,
-    /// callback or observer. [`Error::Busy`] where it was aborted while waiting for probes.
+    /// callback or observer. [`Error::Busy`] if it was aborted while waiting for probes.
     #[track_caller]
     pub fn shutdown(&self, options: &ShutdownOptions) -> Result<ShutdownReport, Error> {
         context::might_block("DeviceManager::shutdown");
@@ -80,11 +80,11 @@ impl DeviceManager {
             state.shutdown = Some((run.state.clone(), clock));
             state.watch.take()
         };
-        // No bring-up has started one where all devices were added one by one.
+        // If all devices were added one by one, no bring-up has started a watch.
         let watch = watch.or_else(|| run.first_look().and_then(|_| start_watch()));
         run.run(watch.as_deref());
         let elapsed = clock.now();
-        // Its thread ends.
+        // Ends its thread.
         drop(watch);
         let remaining = run.state.remaining(elapsed);
         let finished = run.state.finish(elapsed);
@@ -94,7 +94,7 @@ impl DeviceManager {
         if remaining.is_empty() {
             state.shutdown = None;
         }
-        // Nothing is probed any more, nor anything of it looked at.
+        // Nothing is probed any more.
         let (drivers, known) = (state.drivers.list.clone(), state.outline.take());
         drop(state);
         drop(known);
@@ -113,16 +113,16 @@ impl DeviceManager {
         }
     }
 
-    /// What is not shut down, while a shutdown is in progress or after it was aborted; else
-    /// nothing. From any thread and at any time: this is how to say what is left undone where
-    /// the shutdown's caller is held by a callback.
+    /// Returns what is not shut down, while a shutdown is in progress or after it was aborted; else
+    /// nothing. From any thread and at any time: it tells what is left undone while a callback
+    /// holds the shutdown's caller.
     pub fn remaining(&self) -> Vec<Remaining> {
         let shutdown = self.registry.state.lock().shutdown.clone();
         shutdown.map_or_else(Vec::new, |(state, clock)| state.remaining(clock.now()))
     }
 
-    /// Called when devices have come up: prepares what a shutdown needs to know, and starts the
-    /// watch. Now, so that a shutdown has to do neither.
+    /// Prepares what a shutdown needs to know, and starts the watch, so that a shutdown has to do
+    /// neither. Called when devices have come up.
     pub(super) fn expect_shutdown(&self) {
         let (graph, bound, changes, unwatched) = {
             let mut state = self.registry.state.lock();
@@ -144,12 +144,12 @@ impl DeviceManager {
             }
             state.outline.replace((changes, Arc::new(outline)))
         };
-        // Each may be the last one that knows a device that has gone.
+        // Each may be the last handle of a device that has gone.
         drop(former);
         drop_in_order(&graph, bound, &[]);
     }
 
-    /// The outline that was prepared, if it is still right.
+    /// Returns the outline that was prepared, if it is still right.
     fn outline(&self, snapshot: &Snapshot, asynchronous: bool) -> Arc<Outline> {
         let prepared = self.registry.state.lock().outline.take();
         let prepared = prepared.filter(|(of, _)| asynchronous && *of == snapshot.changes);
@@ -167,8 +167,9 @@ fn start_watch() -> Option<Arc<Watch>> {
     watch.ok().map(Arc::new)
 }
 
-/// How long callbacks are expected to take, from each to the end of the longest chain behind it, in
-/// nanoseconds; `None` where nothing is known. And how many asynchronous ones are slow by that.
+/// Returns how long callbacks are expected to take, from each to the end of the longest chain
+/// behind it, in nanoseconds; `None` if nothing is known. Returns also how many asynchronous ones
+/// are slow by that.
 fn expected(outline: &Outline, history: Option<&History>) -> (Option<Vec<u64>>, usize) {
     let mut expected = vec![];
     let mut slow = 0;
@@ -189,7 +190,7 @@ pub(super) fn drop_in_order(
     mut bound: Vec<Option<Arc<dyn Bound>>>,
     remaining: &[Remaining],
 ) -> Vec<Option<Arc<dyn Bound>>> {
-    // Mostly nothing remains. Then there is nothing to note by device.
+    // Usually nothing remains, and nothing is noted by device.
     let mut keep = vec![false; if remaining.is_empty() { 0 } else { bound.len() }];
     for id in remaining.iter().filter_map(|r| graph.find(&r.device)) {
         keep[id.index()] = true;
@@ -198,7 +199,7 @@ pub(super) fn drop_in_order(
     let known = bound.len();
     let mut order = graph.order().iter().copied().rev().filter(|id| id.index() < known);
     let mut at = None;
-    // Nobody panics, as a rule: so all of it is tried at once, and the rest once more.
+    // Usually nothing panics: all is tried at once, and the rest once more.
     while let Err(panic) = caught(|| {
         for id in order.by_ref() {
             at = Some(id);

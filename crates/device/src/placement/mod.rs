@@ -1,10 +1,10 @@
-//! Where probes run: the one helper that both the synchronous and the asynchronous path use. See
+//! Placement of probes: the one helper that both the synchronous and the asynchronous path use. See
 //! `README.md` beside this file.
 //!
-//! A probe is placed once, here, near its device's node; the worker that runs it carries a
+//! A probe is placed once, here, near its device's node. The worker that runs it carries a
 //! placement token, so that nobody places it again. CPUs of the node are given out in rotation, and
-//! isolated CPUs never. The CPU only chooses the pod whose pool runs the probe: affinity is soft,
-//! so a CPU that goes between the choice and the queueing costs locality and nothing else.
+//! isolated CPUs never. The CPU only chooses the pod whose pool runs the probe. Affinity is soft: a
+//! CPU that goes between the choice and the queueing costs locality and nothing else.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -15,22 +15,23 @@ use corewise_sync::{Mutex, context, hint, time};
 use corewise_topology::{AffinityScope, CpuId, Machine, Masks, current_cpu};
 use corewise_workqueue::{At, BuildError, WorkerPools, Workqueue};
 
-/// Places probes on the worker pools of one machine.
+/// The placer of probes on the worker pools of one machine.
 pub(crate) struct Placer {
     /// I: a handle.
     pools: WorkerPools,
     /// I: a handle; unbound, and never on an isolated CPU.
     queue: Workqueue,
-    /// L: is the lock; guards whose turn it is.
+    /// L: is the lock; guards the rotations.
     rotations: Mutex<Rotations>,
     /// A: tasks on workers that wait for a probe on another node. Relaxed: only the number counts,
     /// and a thread that adds one sees a value that has it.
     nested: AtomicUsize,
-    /// I: how quick probes are; atomic itself.
+    /// I: the recent duration of probes; atomic itself.
     pace: Pace,
 }
 
-/// Whose turn it is, per node and of all nodes together, as of one epoch of the machine's masks.
+/// Rotations of CPUs, one for each node and one for all nodes together, as of one epoch of the
+/// machine's masks.
 #[derive(Default)]
 struct Rotations {
     epoch: Option<u64>,
@@ -58,19 +59,19 @@ impl Placer {
         self.pools.machine()
     }
 
-    /// The queue itself, for work that belongs near no device.
+    /// Returns the queue itself, for work that belongs near no device.
     pub(crate) fn queue(&self) -> &Workqueue {
         &self.queue
     }
 
-    /// Queues `f` for another CPU than the caller's, which goes on: each time for the next one. The
-    /// worker of the caller's own CPU would wait for that. Does not block. If the pools are shut
-    /// down, `f` is dropped.
+    /// Queues `f` for another CPU than the caller's, each time for the next one: the caller goes
+    /// on, and work for the worker of its own CPU would wait for that. Does not block. If the pools
+    /// are shut down, `f` is dropped.
     pub(crate) fn spawn_elsewhere(&self, f: impl FnOnce() + Send + 'static) {
         self.queue_at(self.choose_elsewhere(), move |_| f());
     }
 
-    /// Choose: the next CPU but the caller's.
+    /// Chooses the next CPU but the caller's (step Choose).
     fn choose_elsewhere(&self) -> Choice {
         let here = self.here();
         let mut rotations = self.rotations.lock();
@@ -79,14 +80,15 @@ impl Placer {
         (cpu.map_or(Place::Anywhere, |_| Place::Near), cpu)
     }
 
-    /// Queues `f` near the node; anywhere, where the node is unknown or has no usable CPU. `f` gets
+    /// Queues `f` near the node, or anywhere if the node is unknown or has no usable CPU. `f` gets
     /// the CPU that was chosen. Does not block. If the pools are shut down, `f` is dropped.
     pub(crate) fn spawn(&self, node: Option<u32>, f: impl FnOnce(Option<CpuId>) + Send + 'static) {
         let choice = self.choose(Path::Async, node, false);
         self.queue_at(choice, f);
     }
 
-    /// QueueAt: what was chosen may have changed by now; the pod's workers have followed that.
+    /// Queues `f` at the chosen CPU (step QueueAt). The masks may have changed since the choice;
+    /// the pod's workers have followed that.
     fn queue_at(&self, (place, cpu): Choice, f: impl FnOnce(Option<CpuId>) + Send + 'static) {
         match (place, cpu) {
             (Place::Near, Some(cpu)) => {
@@ -96,18 +98,18 @@ impl Placer {
         }
     }
 
-    /// Runs `f` near the node and waits for it; in the calling thread, where the node is unknown or
-    /// has no usable CPU, where the caller is on that node already, by its placement token or by
-    /// the CPU that it is on, or where too many workers wait for each other's nodes. If the pools
-    /// are shut down, `f` is dropped.
+    /// Runs `f` near the node and waits for it. It runs in the calling thread in three cases: the
+    /// node is unknown or has no usable CPU; the caller is on that node already, by its placement
+    /// token or by its CPU; or too many workers wait for each other's nodes. If the pools are shut
+    /// down, `f` is dropped.
     pub(crate) fn call(&self, node: Option<u32>, f: impl FnOnce(Option<CpuId>) + Send + 'static) {
         let waits = Placement::current().map(|_| NestedWait::enter(&self.nested));
         let waiting = waits.as_ref().map_or(0, |nested| nested.waiting);
         let must_not_wait = too_many_wait(waiting, self.pools.max_workers());
         match self.choose(Path::Sync, node, must_not_wait) {
             (Place::Near, Some(cpu)) => {
-                // `f` catches the panics of what it calls, and tells when it is dropped unused, so
-                // that there is no result to lose here (rule 9).
+                // `f` catches the panics of what it calls, and reports when it is dropped unused,
+                // so there is no result to lose here (rule 9).
                 let _ = self.queue.at(At::Cpu(cpu)).spawn(move || f(Some(cpu))).join();
             }
             _ => {
@@ -117,21 +119,22 @@ impl Placer {
         }
     }
 
-    /// So many probes of a node can run at once at most: it has no more threads.
+    /// Returns how many probes of a node can run at once at most, which is the number of its
+    /// threads.
     pub(crate) fn most_at_once(&self) -> usize {
         if hint::IN_MODEL {
-            // Else nobody would stand in line there.
+            // With more nobody would stand in line there.
             return 2;
         }
         let pods = self.pools.pods().scope(AffinityScope::CacheShard).len();
         self.pools.max_workers().saturating_mul(pods)
     }
 
-    /// Calls a driver's probe, on this thread. If that is a worker, its pool is told that it may
-    /// take long, so that others start meanwhile; but not where probes are so quick that it
-    /// wouldn't pay, or so many run at once that they would only wait for each other. Says whether
-    /// the worker may go on with another probe, too: not in the last case, where its pool says how
-    /// many run.
+    /// Calls a driver's probe, on this thread. If that is a worker, its pool is told that the probe
+    /// may take long, so that other work starts meanwhile. It is not told if probes are so quick
+    /// that it wouldn't pay, or if so many run at once that they would only wait for each other.
+    /// Returns also whether the worker may go on with another probe: in the last case it may not,
+    /// as there its pool decides how many run.
     pub(crate) fn probing<R>(&self, probe: impl FnOnce() -> R) -> (R, bool) {
         context::might_block("device probe");
         let (pacing, began) = (self.pace.begin(), time::now());
@@ -143,7 +146,7 @@ impl Placer {
         (result, goes_on)
     }
 
-    /// Choose: the place, and the CPU whose turn it is.
+    /// Chooses the place, and the CPU whose turn it is (step Choose).
     fn choose(&self, path: Path, node: Option<u32>, must_not_wait: bool) -> Choice {
         let mut rotations = self.rotations.lock();
         let rotation = node.map(|node| rotations.on(Some(node), &self.pools));
@@ -161,7 +164,7 @@ impl Placer {
         (place, cpu)
     }
 
-    /// The CPU that the calling thread is on, where the machine is the one that it runs on.
+    /// Returns the CPU of the calling thread, if the machine is the one that it runs on.
     fn here(&self) -> Option<CpuId> {
         if self.machine().is_synthetic() { None } else { current_cpu() }
     }
@@ -172,7 +175,7 @@ impl Rotations {
         if self.epoch != Some(pools.machine().epoch()) || !self.nodes.contains_key(&node) {
             let masks = pools.machine().masks();
             if self.epoch != Some(masks.epoch) {
-                // Other nodes' turns are of the old masks.
+                // The other nodes' rotations belong to the old masks.
                 *self = Rotations { epoch: Some(masks.epoch), nodes: HashMap::new() };
             }
             let cpus = rotation(&candidates(pools, &masks, node));
@@ -190,7 +193,7 @@ impl Rotation {
     }
 }
 
-/// The online CPUs of the node, or of all, that are not isolated. Where every online CPU is
+/// Returns the online CPUs of the node, or of all, that are not isolated. If every online CPU is
 /// isolated there is no housekeeping CPU, and none is a candidate.
 fn candidates(pools: &WorkerPools, masks: &Masks, node: Option<u32>) -> Vec<Candidate> {
     let topology = pools.machine().topology();
@@ -207,11 +210,11 @@ fn candidates(pools: &WorkerPools, masks: &Masks, node: Option<u32>) -> Vec<Cand
     near.map(|c| candidate(c.cpu, c.core)).collect()
 }
 
-/// A task on a worker that waits, or is about to, until dropped.
+/// A task on a worker that waits, or is about to, until this is dropped.
 struct NestedWait<'p> {
     /// A: the placer's.
     count: &'p AtomicUsize,
-    /// How many do, this one included.
+    /// Number of such tasks, this one included.
     waiting: usize,
 }
 
@@ -227,49 +230,49 @@ impl Drop for NestedWait<'_> {
     }
 }
 
-// Where a probe runs, decided: pure functions over plain values, tested without threads. Rule
+// The decision where a probe runs: pure functions over plain values, tested without threads. Rule
 // numbers are those of `docs/rules.md`.
 
-/// Which path asks for a place.
+/// The path that asks for a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
     /// The caller waits for the probe.
     Sync,
-    /// Nobody waits.
+    /// The caller goes on.
     Async,
 }
 
-/// Where a probe goes.
+/// The place of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// Into the calling thread: queue nothing.
+    /// The calling thread: nothing is queued.
     Inline,
-    /// Onto the queue, at a CPU near the node.
+    /// The queue, at a CPU near the node.
     Near,
-    /// Onto the queue, anywhere.
+    /// The queue, at any CPU.
     Anywhere,
 }
 
-/// What is known of the asker.
+/// The task that asks for a place.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct ProbeOrigin {
     /// The placement token of the task that asks.
     pub token: Option<Placement>,
-    /// Its thread is on a CPU of the wanted node that may be used. It may have moved a moment
-    /// later: that costs locality, once, and is cheaper than to hold it there.
+    /// True if its thread is on a usable CPU of the wanted node. It may move a moment later: that
+    /// costs locality, once, and is cheaper than to hold it there.
     pub on_node: bool,
-    /// It may not wait for another worker: see [`too_many_wait`].
+    /// True if it may not wait for another worker: see [`too_many_wait`].
     pub must_not_wait: bool,
 }
 
-/// Where to run a probe for `node` (rules 1.2.6 to 1.2.13). `usable` says that the node is known
-/// and has a CPU that is online and not isolated.
+/// Returns where to run a probe for `node` (rules 1.2.6 to 1.2.13). `usable` says that the node is
+/// known and has a CPU that is online and not isolated.
 ///
 /// The two paths differ in their fallback (rule 8): a synchronous probe runs in the caller, an
-/// asynchronous one is still queued. Where the caller is counts for the synchronous path only:
-/// there it *is* the place where the probe would run. On the asynchronous path it is whatever task
-/// released the device, and running inline would put one device's probe after another's for no
-/// reason.
+/// asynchronous one is still queued. The caller's position counts for the synchronous path only:
+/// there it *is* the place where the probe would run. On the asynchronous path the caller is
+/// whatever task released the device, and running inline would put one device's probe after
+/// another's for no reason.
 pub(crate) fn place(path: Path, node: Option<u32>, usable: bool, asker: ProbeOrigin) -> Place {
     let placed = node.is_some() && asker.token.and_then(|token| token.node) == node;
     match path {
@@ -280,20 +283,21 @@ pub(crate) fn place(path: Path, node: Option<u32>, usable: bool, asker: ProbeOri
     }
 }
 
-/// Whether one more task on a worker must not wait for a probe on another node, where so many do
-/// (`waiting`, itself included) and a pool has at most so many threads.
+/// Returns true if one more task on a worker must not wait for a probe on another node. `waiting`
+/// tasks do so, itself included, and a pool has at most `threads` threads.
 ///
-/// Tasks of node 0 that wait for node 1, and the other way round, hold a thread each: were all
-/// threads of both pools such, nobody would run what they wait for (rule 1.3). As long as fewer
-/// wait than a pool has threads, each pool has one that does not, and that one ends.
+/// Tasks of node 0 that wait for node 1, and the other way round, hold a thread each. If all
+/// threads of both pools did, nobody would run what they wait for (rule 1.3). As long as fewer wait
+/// than a pool has threads, each pool has one that does not, and that one ends.
 pub(crate) fn too_many_wait(waiting: usize, threads: usize) -> bool {
     waiting >= threads
 }
 
-/// So many declared probes a CPU run at once: enough that one computes while the others sleep.
+/// Number of declared probes a CPU that run at once: enough that one computes while the others
+/// sleep.
 const AT_ONCE: usize = 8;
 
-/// Whether one more probe must not be declared as blocking, where so many others are that run.
+/// Returns true if one more probe must not be declared as blocking, beside `others` that run.
 pub(crate) fn too_many_at_once(others: usize, cpus: usize) -> bool {
     others >= cpus.max(1) * AT_ONCE
 }
@@ -308,11 +312,11 @@ pub(crate) struct Candidate {
     pub pod: Option<u32>,
 }
 
-/// The order in which the CPUs of a node are given out, round and round: pods in turn, so that no
-/// shard gets two probes before each has one; within a pod each core once before any SMT sibling
-/// (rule 1.5: the first CPU would always mean the first shard).
+/// Returns the order in which the CPUs of a node are given out, round and round. Pods take turns,
+/// so that no shard gets two probes before each has one. Within a pod each core comes once before
+/// any SMT sibling (rule 1.5: the first CPU would always mean the first shard).
 pub(crate) fn rotation(candidates: &[Candidate]) -> Vec<CpuId> {
-    // How many CPUs of the same core, and of the same pod and sibling rank, came before.
+    // Numbers of earlier CPUs of the same core, and of the same pod and sibling rank.
     let mut siblings: BTreeMap<u32, usize> = BTreeMap::new();
     let mut pods: BTreeMap<Option<u32>, Vec<(usize, CpuId)>> = BTreeMap::new();
     for c in candidates {
@@ -335,30 +339,32 @@ pub(crate) fn rotation(candidates: &[Candidate]) -> Vec<CpuId> {
 #[cfg(test)]
 mod tests;
 
-// Whether a probe's worker tells its pool that it blocks. Nobody knows the nature of a probe, so by
-// default it does: others then start beside it at once. But that costs two switches between threads
-// (some µs), and where probes are over in less, they are faster one after the other.
+// Whether a probe's worker tells its pool that it blocks. The nature of a probe is unknown, so by
+// default it does: other work then starts beside it at once. But that costs two switches between
+// threads (some µs), and probes that are over in less are faster one after the other.
 //
 // So after some quick ones in a row the next isn't declared. If that one blocks all the same, the
-// pool finds out within a fraction of a millisecond; and more quick ones in a row are asked for,
-// the more often that happens.
+// pool detects it within a fraction of a millisecond. The more often that happens, the more quick
+// ones in a row are required.
 //
-// Nor is it where many that are declared run already. A declared probe holds no core for its pool,
-// also while it computes: with all of a hundred devices at once each would wait for the others, and
-// have a thread of its own. Beyond that many the pool starts the next one when one sleeps or ends.
+// A probe isn't declared either if many declared ones run already. A declared probe holds no core
+// for its pool, also while it computes: with all of a hundred devices at once each would wait for
+// the others, and have a thread of its own. Beyond that number the pool starts the next one when
+// one sleeps or ends.
 
-/// What is over so soon is quick: about what it costs to have another worker take over.
+/// Duration below which a probe is quick: about the cost of letting another worker take over.
 const QUICK: Duration = Duration::from_micros(20);
-/// How many quick ones in a row are asked for at first, and at most.
+/// Number of quick probes in a row that is required at first, and at most.
 const PROOF: u32 = 4;
 const MOST_PROOF: u32 = 1 << 14;
 
-/// How quick the probes of late have been.
+/// The recent duration of probes.
 #[derive(Debug)]
 pub(super) struct Pace {
-    /// A: quick probes in a row. Relaxed, as the other: hints, and a lost update costs a switch.
+    /// A: quick probes in a row. Relaxed, as is the next one: both are hints, and a lost update
+    /// costs a switch.
     quick: AtomicU32,
-    /// A: how many are asked for.
+    /// A: number of quick probes in a row that is required.
     wanted: AtomicU32,
     /// A: declared probes that run. Relaxed: only the number counts.
     declared: AtomicUsize,
@@ -371,7 +377,7 @@ pub(super) struct Pace {
 pub(super) struct Pacing<'p> {
     /// A: the pace's.
     declared: Option<&'p AtomicUsize>,
-    /// It isn't since so many others are.
+    /// True if it isn't declared because too many others are.
     crowded: bool,
 }
 
@@ -385,7 +391,7 @@ impl Pace {
         }
     }
 
-    /// A probe begins: says whether it tells its pool that it blocks.
+    /// Begins a probe, and decides whether it tells its pool that it blocks.
     pub(super) fn begin(&self) -> Pacing<'_> {
         if self.are_quick() {
             return Pacing { declared: None, crowded: false };
@@ -405,7 +411,7 @@ impl Pace {
         self.quick.load(Ordering::Relaxed) >= self.wanted.load(Ordering::Relaxed)
     }
 
-    /// A probe was over after so long.
+    /// Records the duration of a probe.
     pub(super) fn note(&self, took: Duration, declared: bool) {
         if took <= QUICK {
             if declared {
@@ -422,7 +428,7 @@ impl Pace {
 }
 
 impl Pacing<'_> {
-    /// Whether its worker may go on with another probe without asking its pool.
+    /// Returns true if its worker may go on with another probe without asking its pool.
     pub(super) fn goes_on(&self) -> bool {
         !self.crowded
     }
@@ -480,7 +486,7 @@ mod policy_tests {
 
     #[test]
     fn a_worker_whose_token_names_no_node_is_not_taken_for_placed() {
-        // A deferred-probe worker, say: that it is a worker proves nothing (rule 1.3).
+        // A deferred-probe worker, say: a worker as such proves nothing (rule 1.3).
         assert_eq!(place(Path::Sync, Some(1), true, with_token(None, Some(3))), Place::Near);
         assert_eq!(place(Path::Sync, None, false, with_token(None, None)), Place::Inline);
     }

@@ -1,5 +1,5 @@
-//! Tests of the placer against synthetic machines; nothing here depends on real CPUs. Those of the
-//! whole way of a probe: `tests/it/placement.rs`.
+//! Tests of the placer against synthetic machines; nothing here depends on real CPUs.
+//! `tests/it/placement.rs` tests the whole path of a probe.
 
 use super::*;
 use corewise_topology::{CpuId, CpuSet, Topology};
@@ -35,7 +35,7 @@ fn rule_10_probes_of_one_node_rotate_over_its_shards_and_cpus_and_not_its_first_
 
 #[test]
 fn rule_10_cores_come_before_siblings_that_are_numbered_far_apart_on_two_nodes() {
-    // As many servers number them: CPUs 0-3 and 8-11 on node 0, n and n + 8 share a core.
+    // The numbering of many servers: CPUs 0-3 and 8-11 on node 0, n and n + 8 share a core.
     let machine = Machine::synthetic("numa:2 l3:1 core:4 pu:2(indexes=2*8:8*1)").unwrap();
     let siblings: Vec<u32> = machine.topology().cpus().iter().filter_map(|c| c.core).collect();
     assert_eq!(siblings[0], siblings[8], "the description says what the test is about");
@@ -48,7 +48,7 @@ fn rule_10_cores_come_before_siblings_that_are_numbered_far_apart_on_two_nodes()
 #[test]
 fn probes_that_help_the_caller_go_to_each_shard_in_turn() {
     let (pools, placer) = placer(&Machine::synthetic("numa:2 l3:1 core:2 pu:1").unwrap());
-    // The choice: where a probe then runs is its queue's matter, which lets an idle pod take over
+    // The choice alone: the queue decides where a probe then runs, and lets an idle pod take over
     // from a busy one.
     let cpus = (0..8).map(|_| placer.choose_elsewhere().1.map(CpuId::number));
     assert_eq!(cpus.collect::<Vec<_>>(), [0, 2, 1, 3, 0, 2, 1, 3].map(Some));
@@ -88,13 +88,14 @@ fn rule_14_cpus_isolated_later_get_no_probe_from_then_on() {
     assert_eq!(turns(&placer, 0, 4), [0, 1, 2, 3]);
     assert_eq!(turns(&placer, 1, 1), [4]);
     machine.set_isolated(&"0-1,4".parse().unwrap());
-    // Each node learns of it, whichever is asked first.
+    // Each node follows the change, whichever is asked first.
     assert_eq!(turns(&placer, 0, 3), [2, 3, 2]);
     assert_eq!(turns(&placer, 1, 2), [5, 6]);
     pools.shutdown();
 }
 
-/// The interleaving of rule 14: Choose, then the masks change, then QueueAt. Where it then runs.
+/// Returns where a probe runs in the interleaving of rule 14: Choose, then the masks change, then
+/// QueueAt.
 fn runs_after(change: impl FnOnce(&Machine)) -> CpuSet {
     // Two nodes of one shard each, so that a pod's CPUs are a node's.
     let machine = Machine::synthetic("numa:2 l3:1 core:2 pu:1").unwrap();
@@ -153,7 +154,7 @@ fn rule_9_an_unknown_or_offline_node_is_no_place_and_no_node_is_not_node_zero() 
     pools.shutdown();
 }
 
-/// The CPUs that the system lets this thread run on.
+/// Returns the CPUs on which the system lets this thread run.
 fn allowed_cpus() -> String {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let line = status.lines().find(|line| line.starts_with("Cpus_allowed_list:"));
@@ -163,7 +164,7 @@ fn allowed_cpus() -> String {
 #[test]
 fn rule_11_the_caller_s_own_cpu_counts_on_the_live_machine_and_nobody_is_pinned() {
     if !corewise_sync::sys::KERNEL_THREADS {
-        // No thread is on a CPU that means anything.
+        // The CPU of a thread means nothing here.
         return;
     }
     let machine = Machine::live().unwrap();
@@ -204,7 +205,7 @@ fn rule_12_a_nested_call_on_the_same_node_runs_in_place_and_is_placed_once() {
 fn rule_12_the_token_is_gone_after_a_probe_also_after_one_that_panicked() {
     let (pools, placer) = placer(&Machine::synthetic("numa:2 core:2 pu:1").unwrap());
     for _ in 0..2 {
-        // A caller on a worker of node 0: what it gets back is its own token.
+        // A caller on a worker of node 0 gets back its own token.
         let (tell, told) = mpsc::channel();
         let nested = placer.clone();
         placer.call(Some(0), move |_| {

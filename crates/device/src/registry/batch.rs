@@ -21,46 +21,47 @@ pub(crate) struct Batch {
     options: BatchOptions,
     /// The devices of this bring-up alone, as they were declared.
     graph: Arc<Graph>,
-    /// By device; `None` for those that were rejected and do not exist.
+    /// Keys by device; `None` for those that were rejected and do not exist.
     keys: Vec<Option<DeviceKey>>,
     outcomes: Vec<Option<ProbeOutcome>>,
     /// Synchronous devices whose turn has not come, in base order.
     turns: VecDeque<u32>,
-    /// How many have no outcome.
+    /// Number of devices that have no outcome.
     left: usize,
-    /// How many are ready or being probed.
+    /// Number of devices that are ready or being probed.
     pub(super) active: usize,
-    /// How many of those are ready and stand in `turns`.
+    /// Number of active devices that are ready and stand in `turns`.
     pub(super) ready_turns: usize,
-    /// How many of those are being probed, past their deadline.
+    /// Number of active devices whose probe is past its deadline.
     pub(super) overdue: usize,
-    /// Something has changed since the caller looked.
+    /// True if something has changed since the caller looked.
     news: bool,
-    /// The whole has taken longer than it may.
+    /// True if the whole bring-up is past its deadline.
     late: bool,
-    /// What is not settled is left so, because of what is overdue.
+    /// True if unsettled devices are left so, because of what is overdue.
     gave_up: bool,
-    /// Those past their deadlines, by place.
+    /// Devices past their deadlines, by place.
     named: Vec<u32>,
-    /// Outcomes and overdue probes that the observer was not told about yet.
+    /// Number of outcomes and overdue probes that the observer has not got yet.
     untold: usize,
     stopped_by: Option<u32>,
     records: Vec<Record>,
     began: Duration,
 }
 
-/// How a bring-up goes about it.
+/// Options of a bring-up.
 pub(crate) struct BatchOptions {
     pub keep_going: bool,
     pub cancel: Cancel,
     pub observed: bool,
-    /// Its caller is a worker: it begins what is queued itself, where no other one has come.
+    /// True if its caller is a worker: then it begins queued devices itself, if no other worker has
+    /// come.
     pub helps: bool,
-    /// How long a probe may take before it is named.
+    /// Deadline of a probe, after which it is named.
     pub device_timeout: Option<Duration>,
-    /// How long all may take.
+    /// Deadline of the whole bring-up.
     pub timeout: Option<Duration>,
-    /// What is done about a probe that is past its deadline.
+    /// The policy for a probe that is past its deadline.
     pub on_hang: HangPolicy,
 }
 
@@ -72,7 +73,7 @@ pub(crate) struct OverdueDevice {
     pub in_batch: Option<u32>,
 }
 
-/// What the caller of the bring-up does next.
+/// The next step of the bring-up's caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallerStep {
     /// Probes this synchronous device.
@@ -83,14 +84,14 @@ pub(crate) enum CallerStep {
     Done,
 }
 
-/// What a finished bring-up leaves.
+/// The result of a finished bring-up.
 pub(crate) struct FinishedBringUp {
     pub graph: Arc<Graph>,
-    /// By device: what became of it, by which driver and at what cost.
+    /// Outcome, driver and cost by device.
     pub devices: Vec<(ProbeOutcome, ProbeRecord)>,
     pub records: Vec<Record>,
     pub stopped_by: Option<u32>,
-    /// Those past their deadlines.
+    /// Devices past their deadlines.
     pub overdue: Vec<u32>,
     pub gave_up: bool,
 }
@@ -111,7 +112,7 @@ impl Devices {
     }
 
     /// Adds the devices of a bring-up: those that are not rejected exist from now on. A device that
-    /// needs nothing becomes ready, what can't come up is settled.
+    /// needs nothing becomes ready; one that can't come up is settled.
     pub(crate) fn begin_batch(
         &mut self,
         graph: Arc<Graph>,
@@ -191,13 +192,14 @@ impl Devices {
         }
     }
 
-    /// Seed: a device of a bring-up is made ready, or settled if it can't be.
+    /// Makes a device of a bring-up ready, or settles it if it can't come up (step Seed).
     fn seed(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         self.attach(index, false, None, now, fx);
         self.skip_if_hopeless(index, now, fx);
     }
 
-    /// Those who need a device that doesn't exist: it was rejected, so it is nobody's link.
+    /// Settles the need of those that need a rejected device: it doesn't exist, so no link leads to
+    /// it.
     fn blame_rejected(&mut self, place: u32, now: Duration, fx: &mut Effects) {
         let Some(batch) = &self.batch else { return };
         let feeds = batch.graph.feeds(DeviceId(place)).iter();
@@ -209,8 +211,8 @@ impl Devices {
         }
     }
 
-    /// Blame: a device of a bring-up is settled; those in it that need it have one open need less.
-    /// A device with none left, and yet unmet ones, is skipped, and so on.
+    /// Records that a device of a bring-up is settled (step Blame): those in it that need it have
+    /// one open need less. A device with none left, and yet unmet ones, is skipped, and so on.
     pub(super) fn blame(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         let mut stack = vec![index];
         while let Some(index) = stack.pop() {
@@ -243,8 +245,8 @@ impl Devices {
         }
     }
 
-    /// Skip: a device of the bring-up whose needs are all settled and not all up is not probed.
-    /// Should they come up later after all, it will be.
+    /// Skips a device of the bring-up whose needs are all settled and not all up (step Skip). If
+    /// they come up later after all, it is probed.
     fn skip(&mut self, index: u32, now: Duration, fx: &mut Effects) -> bool {
         let slot = self.slot(index);
         if slot.open > 0 || slot.unmet == 0 || !matches!(slot.phase, Phase::Waiting) {
@@ -299,25 +301,26 @@ impl Devices {
         matches!(self.slot(index).phase, Phase::Bound)
     }
 
-    /// Whether the device is in the bring-up and has no outcome.
+    /// Returns true if the device is in the bring-up and has no outcome.
     pub(super) fn is_unsettled(&self, index: u32) -> bool {
         let outcome = |place: u32| Some(&self.batch.as_ref()?.outcomes[place as usize]);
         matches!(self.slot(index).in_batch.and_then(outcome), Some(None))
     }
 
-    /// Whether it needs something outside the bring-up that is in progress.
+    /// Returns true if the device needs something outside the bring-up that is in progress.
     fn waits_for_others(&self, index: u32) -> bool {
         let other = |to: u32| self.slot(to).in_batch.is_none() && self.slot(to).is_in_progress();
         self.slot(index).needs.iter().filter_map(Link::device).any(other)
     }
 
-    /// Whether all that it lacks is optional: it will be probed without, after the timeout.
+    /// Returns true if all that the device lacks is optional: it will be probed without, after the
+    /// timeout.
     pub(super) fn may_be_waived(&self, index: u32) -> bool {
         let met = |l: &Link| l.waived || l.device().is_some_and(|to| self.is_up(to));
         !self.hopeless && self.slot(index).needs.iter().all(|l| l.optional || met(l))
     }
 
-    /// A device of the bring-up, if it is in one, has its outcome.
+    /// Records the outcome of a device, if it is in a bring-up.
     pub(super) fn note(
         &mut self,
         index: u32,
@@ -355,7 +358,7 @@ impl Devices {
         }
     }
 
-    /// The record of a device that is being settled.
+    /// Returns the record of a device that is being settled.
     fn record(&self, place: u32, outcome: &ProbeOutcome, at: Duration) -> Record {
         let (id, outcome) = (DeviceId(place), outcome.on_timeline());
         let batch = self.batch.as_ref().expect("only devices of a bring-up are noted");
@@ -380,7 +383,7 @@ impl Devices {
         }
     }
 
-    /// The next step of the caller.
+    /// Returns the next step of the caller.
     pub(crate) fn caller_step(&mut self, now: Duration, fx: &mut Effects) -> CallerStep {
         loop {
             let Some(batch) = &mut self.batch else { return CallerStep::Done };
@@ -417,7 +420,7 @@ impl Devices {
                     self.give_up_overdue(policy == HangPolicy::GiveUp, now, fx);
                 }
                 StuckAction::Conclude => {
-                    // Those first that others wait for.
+                    // Devices that others wait for come first.
                     let deferred = |i: &u32| matches!(self.slot(*i).phase, Phase::Deferred(_));
                     let (first, then): (Vec<u32>, Vec<u32>) =
                         unsettled.into_iter().partition(deferred);
@@ -431,9 +434,9 @@ impl Devices {
         }
     }
 
-    /// The synchronous device whose turn it is. While another one is before it and may still come,
-    /// nothing is done. Where nothing is in progress but those behind it, the first one waits for
-    /// something that was deferred, and they go before it.
+    /// Returns the synchronous device whose turn it is. While another one is before it and may
+    /// still come, nothing is done. If nothing is in progress but those behind it, the first one
+    /// waits for something that was deferred, and they go before it.
     fn next_turn(&mut self) -> Option<CallerStep> {
         let batch = self.batch.as_mut()?;
         let slots = &mut self.slots;
@@ -443,7 +446,8 @@ impl Devices {
                 batch.keys[place as usize].filter(|_| batch.outcomes[place as usize].is_none());
             match key.map(|key| &mut slots[key.index as usize]) {
                 Some(slot) if slot.in_turn && matches!(slot.phase, Phase::Ready) => break 0,
-                // It may end elsewhere: the next one is begun when it has, unless it is late.
+                // The probe may end elsewhere: the next one begins after its end, unless it is
+                // late.
                 Some(slot) if slot.phase.holds_turns() => return None,
                 Some(slot) if slot.in_turn && matches!(slot.phase, Phase::Waiting) => {
                     if batch.ready_turns == 0 || batch.active > batch.ready_turns + batch.overdue {
@@ -460,7 +464,7 @@ impl Devices {
             }
             batch.turns.pop_front();
         };
-        // It stays in its place until it is settled.
+        // The device stays in its place until it is settled.
         let place = *batch.turns.get(at)?;
         batch.ready_turns -= 1;
         let key = batch.keys[place as usize]?;
@@ -468,7 +472,7 @@ impl Devices {
         Some(CallerStep::Run(self.due(key.index)))
     }
 
-    /// Whether the caller of the bring-up has something to do.
+    /// Returns true if the caller of the bring-up has something to do.
     pub(crate) fn caller_is_wanted(&self) -> bool {
         let Some(batch) = &self.batch else { return false };
         let front = batch.turns.front().and_then(|&place| batch.keys[place as usize]);
@@ -479,8 +483,8 @@ impl Devices {
         batch.news && (turn || only_these || helps || batch.late || batch.stopping())
     }
 
-    /// Help: an asynchronous device that is queued, for a caller that would wait on a worker.
-    /// Perhaps all others wait like that, and nobody would come for it.
+    /// Returns an asynchronous device that is queued, for a caller that would wait on a worker
+    /// (step Help). Perhaps all other workers wait like that, and nobody would come for it.
     pub(crate) fn to_help_with(&self) -> Option<DueProbe> {
         let is_queued = |&index: &u32| {
             let slot = self.slot(index);
@@ -492,22 +496,22 @@ impl Devices {
         left.find(is_queued).map(|index| self.due(index))
     }
 
-    /// A device is queued, which a caller that helps may begin.
+    /// Records that a device is queued, which a caller that helps may begin.
     pub(super) fn news_for_helper(&mut self) {
         if let Some(batch) = &mut self.batch {
             batch.news |= batch.options.helps;
         }
     }
 
-    /// The caller of the bring-up has something to look at.
+    /// Records that the caller of the bring-up has something to look at.
     pub(crate) fn news(&mut self) {
         if let Some(batch) = &mut self.batch {
             batch.news = true;
         }
     }
 
-    /// Give up: probes of the bring-up that are past their deadline count as failed. They go on;
-    /// what they bring up late is taken in after all. `all`: nothing else is begun either.
+    /// Counts probes of the bring-up that are past their deadline as failed (step Give up). They go
+    /// on; what they bring up late is taken in after all. `all`: nothing else is begun either.
     fn give_up_overdue(&mut self, all: bool, now: Duration, fx: &mut Effects) {
         let unsettled: Vec<u32> = self.unsettled().collect();
         if let Some(batch) = &mut self.batch {
@@ -532,8 +536,8 @@ impl Devices {
         }
     }
 
-    /// Overdue: marks each device past its deadline. Returns them, and when to look again. The
-    /// observer is to be told about those of the bring-up.
+    /// Marks each device past its deadline (step Overdue). Returns them, and when to look again.
+    /// The observer is to be told about those of the bring-up.
     pub(crate) fn overdue(
         &mut self,
         now: Duration,
@@ -576,7 +580,7 @@ impl Devices {
         (named, next.map(|at| at.saturating_sub(now)))
     }
 
-    /// As if every probe of the bring-up had been allowed no time at all.
+    /// Treats every probe of the bring-up as if its time limit were zero.
     #[cfg(test)]
     pub(super) fn limit_all(&mut self) {
         if let Some(batch) = &mut self.batch {
@@ -584,13 +588,13 @@ impl Devices {
         }
     }
 
-    /// How long all of the bring-up may take.
+    /// Returns the deadline of the whole bring-up.
     pub(crate) fn batch_limit(&self) -> Option<Duration> {
         self.batch.as_ref()?.options.timeout
     }
 
-    /// Cancels whatever is ready but was not started: also what sits in a queue, so that the caller
-    /// waits only for probes that run; and whatever waits.
+    /// Cancels what is ready but was not started, and what waits. That includes what sits in a
+    /// queue, so that the caller waits only for probes that run.
     fn sweep(&mut self, now: Duration, fx: &mut Effects) {
         let unsettled: Vec<u32> = self.unsettled().collect();
         for index in unsettled {
@@ -606,7 +610,7 @@ impl Devices {
         }
     }
 
-    /// A device doesn't wait for its turn any more, ready or not.
+    /// Removes a device from the turns, ready or not.
     pub(super) fn leave_turn(&mut self, index: u32) {
         let slot = self.slot_mut(index);
         let was_ready = matches!(slot.phase, Phase::Ready);
@@ -617,7 +621,8 @@ impl Devices {
         }
     }
 
-    /// Somebody unbinds or removes a device that the bring-up has not settled.
+    /// Takes a device out of the bring-up, because somebody unbinds or removes it. If it has no
+    /// outcome, it is cancelled.
     pub(super) fn withdraw_from_batch(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         if self.is_unsettled(index) {
             self.note(index, ProbeOutcome::Cancelled, now, fx);
@@ -633,7 +638,7 @@ impl Devices {
         open.filter_map(|(key, _)| key.map(|key| key.index))
     }
 
-    /// Deferral begins: what was deferred is tried again, now and after each bind.
+    /// Begins deferral: what was deferred is tried again, now and after each bind.
     pub(crate) fn begin_deferral(&mut self, fx: &mut Effects) {
         if std::mem::replace(&mut self.deferring, true) {
             return;
@@ -642,8 +647,8 @@ impl Devices {
         self.want_late_worker(active, fx);
     }
 
-    /// The observer was told about `n` devices that are finished or overdue. Not called where there
-    /// is none.
+    /// Records that the observer has got `n` devices that are finished or overdue. Not called if
+    /// there is none.
     pub(crate) fn told(&mut self, n: usize) {
         if let Some(batch) = &mut self.batch {
             batch.untold = batch.untold.saturating_sub(n);
@@ -651,7 +656,7 @@ impl Devices {
         }
     }
 
-    /// How long a probe that begins now may take before somebody has to look.
+    /// Returns how long a probe that begins now may take before somebody has to look.
     pub(super) fn time_left(&self, index: u32) -> Option<Duration> {
         let slot = self.slot(index);
         let late = slot.in_batch.is_some() && self.batch.as_ref().is_some_and(|b| b.late);
@@ -663,7 +668,7 @@ impl Devices {
         self.slot(index).in_batch.and(self.batch.as_ref()?.options.device_timeout)
     }
 
-    /// Everything that is over: only after the caller was told `Done`.
+    /// Returns the result of the bring-up: only after the caller got `Done`.
     pub(crate) fn finish_batch(&mut self) -> Option<FinishedBringUp> {
         let batch = self.batch.take()?;
         for key in batch.keys.iter().flatten() {
@@ -687,7 +692,7 @@ impl Devices {
         })
     }
 
-    /// How many devices the bring-up in progress has.
+    /// Returns the number of devices of the bring-up in progress.
     pub(crate) fn batch_total(&self) -> usize {
         self.batch.as_ref().map_or(0, |b| b.outcomes.len())
     }

@@ -1,5 +1,5 @@
-//! The live registry: every device that exists, its needs, and what each one is at. No threads
-//! and no clock here: tests step it by hand, [`super::run`] and `crate::manager` drive it.
+//! The live registry: every device that exists, its needs, and its state. It has neither threads
+//! nor clock: tests step it by hand, [`super::run`] and `crate::manager` drive it.
 //!
 //! `README.md` beside this file has the states, the steps by name, and the argument why nobody
 //! waits for something that can't come. All of this lies under one lock, the manager's. No user
@@ -21,22 +21,22 @@ use crate::error::ProbeError;
 use crate::graph::{DeviceId, Graph, NamedDecl as ByName};
 use crate::record::Site;
 
-/// Names one device as long as it exists; afterwards it names nobody.
+/// The key of one device as long as it exists; afterwards it finds nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct DeviceKey {
     pub(super) index: u32,
     pub(super) generation: u32,
 }
 
-/// A device from one time that it was unbound to the next. A walk takes down that one, and no later
-/// one.
+/// A device from one time that it was unbound to the next. A walk takes down that instance, and no
+/// later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Instance {
     pub key: DeviceKey,
     pub(super) unbinds: u64,
 }
 
-/// A device that was made ready, and which time that was. A prober that never comes must not
+/// A device that was made ready, with the number of that time. A prober that never comes must not
 /// end a later time's probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DueProbe {
@@ -47,16 +47,17 @@ pub(crate) struct DueProbe {
 /// All devices.
 pub(crate) struct Devices {
     pub(super) slots: Vec<DeviceSlot>,
-    /// By slot. Apart from the slots, so that a shutdown can take them all at once.
+    /// Bound objects by slot. They are apart from the slots, so that a shutdown can take them all
+    /// at once.
     pub(super) bound: Vec<Option<Arc<dyn Bound>>>,
     pub(super) free: Vec<u32>,
     pub(super) by_name: HashMap<ByName, u32>,
-    /// Those that need a device that doesn't exist (any more, or yet), by its name.
+    /// Devices that need one that doesn't exist (any more, or yet), by that one's name.
     pub(super) dangling: HashMap<String, Vec<u32>>,
-    /// Slots are in registration order: none was used twice.
+    /// True while slots are in registration order: none was used twice.
     pub(super) in_order: bool,
     pub(super) registrations: u64,
-    /// How many devices are ready or being probed.
+    /// Number of devices that are ready or being probed.
     pub(super) active: usize,
     /// The bring-up in progress.
     pub(super) batch: Option<Batch>,
@@ -64,79 +65,82 @@ pub(crate) struct Devices {
     pub(super) lines: Lines,
     /// Ready synchronous devices that nobody waits for: the one late worker probes them in turn.
     pub(super) late: VecDeque<DueProbe>,
-    /// The late worker was asked for and has not left.
+    /// True while the late worker was asked for and has not left.
     pub(super) late_worker: bool,
-    /// Counts late workers: one that hangs in a probe is replaced, and finds that when it is back.
+    /// Number of the current late worker: one that hangs in a probe is replaced, and learns that
+    /// when it is back.
     pub(super) late_number: u64,
-    /// What the late worker is probing, or was.
+    /// The device that the late worker probes, or probed last.
     pub(super) late_probing: Option<DueProbe>,
-    /// Whose drivers asked to be called later.
+    /// Devices whose drivers asked to be called later.
     pub(super) deferred: Deferred<DeviceKey>,
-    /// Deferral has begun. Before that no bind is told to `deferred`: it has begun with one Bump of
-    /// its own.
+    /// True once deferral has begun. Before that `deferred` gets no bind: deferral begins with one
+    /// Bump of its own.
     pub(super) deferring: bool,
-    /// The deferral timeout has passed: nobody waits for optional suppliers any more.
+    /// True once the deferral timeout has passed: nobody waits for optional suppliers any more.
     pub(super) hopeless: bool,
-    /// Nothing is probed any more.
+    /// True once nothing is probed any more.
     pub(super) closed: bool,
     /// The graph of all devices, until something changes.
     pub(super) graph: Option<OrderedGraph>,
-    /// Grows with each change of the graph or of what is bound.
+    /// Number of changes of the graph or of what is bound.
     pub(super) changes: u64,
-    /// The bound objects were handed to a shutdown: nothing is up any more.
+    /// True once the bound objects were handed to a shutdown: nothing is up any more.
     pub(super) taken: bool,
 }
 
-/// The graph of all devices, and which slot each of its devices has.
+/// The graph of all devices, and the slot of each of its devices.
 pub(super) struct OrderedGraph {
     pub(super) graph: Arc<Graph>,
-    /// Not kept where slots are in registration order, and none is free.
+    /// Slots by device; `None` if slots are in registration order, and none is free.
     pub(super) slots: Option<Vec<u32>>,
 }
 
 /// One device.
 pub(super) struct DeviceSlot {
     pub(super) generation: u32,
-    /// None: the slot is free.
+    /// The declaration; `None` if the slot is free.
     pub(super) decl: Option<Arc<DeviceDecl>>,
     pub(super) registration: u64,
-    /// Its own, else its parent's, as far as that is known.
+    /// The device's own node, else its parent's, as far as that is known.
     pub(super) node: Option<u32>,
     pub(super) phase: Phase,
     pub(super) needs: Vec<Link>,
-    /// Those that need this one, each once.
+    /// Devices that need this one, each once.
     pub(super) feeds: Vec<u32>,
-    /// How many of its needs are not bound and hold it up.
+    /// Number of needs that are not bound and hold it up.
     pub(super) unmet: u32,
-    /// Some of its needs don't hold it up: its links have to be looked at one by one.
+    /// True if some of its needs don't hold it up: its links have to be checked one by one.
     pub(super) lenient: bool,
-    /// Synchronous ones first (rule 1.2.4), each kind in registration order of the drivers.
+    /// Drivers that may have it: synchronous ones first (rule 1.2.4), each kind in registration
+    /// order of the drivers.
     pub(super) candidates: Vec<Candidate>,
     /// The candidate whose turn it is, while ready or probing.
     pub(super) turn: usize,
-    /// How often it was made ready.
+    /// Number of times it was made ready.
     pub(super) times: u64,
     /// The first real failure of this round.
     pub(super) failure: Option<ProbeError>,
-    /// Which driver it is bound to, or is being probed by.
+    /// The driver to which it is bound, or which is probing it.
     pub(super) driver: Option<Arc<RegisteredDriver>>,
-    /// Somebody waits to unbind it: it doesn't begin, and isn't used when its probe is over.
+    /// True while somebody waits to unbind it: it doesn't begin, and isn't used when its probe is
+    /// over.
     pub(super) leaving: bool,
-    /// Somebody removes it: it doesn't begin any more.
+    /// True while somebody removes it: it doesn't begin any more.
     pub(super) going: bool,
-    /// Somebody wants it unbound: it is not probed again by itself.
+    /// True if somebody wants it unbound: it is not probed again by itself.
     pub(super) stays_down: bool,
-    /// How often it was unbound.
+    /// Number of times it was unbound.
     pub(super) unbinds: u64,
-    /// So many threads drop an object that it had.
+    /// Number of threads that drop an object that it had.
     pub(super) dropping: u32,
-    /// Its parent has registered it during its own probe, and takes it along when it goes.
+    /// True if its parent has registered it during its own probe, and takes it along when it goes.
     pub(super) by_probe: bool,
     /// Its place in the bring-up in progress.
     pub(super) in_batch: Option<u32>,
-    /// It is synchronous there, and its turn has not come.
+    /// True if it is synchronous there, and its turn has not come.
     pub(super) in_turn: bool,
-    /// How many of its needs in the same bring-up are not settled.
+    /// Number of its needs in the same bring-up that are not settled.
     pub(super) open: u32,
     /// The first device in the bring-up that makes this one impossible.
     pub(super) culprit: Option<u32>,
@@ -145,23 +149,23 @@ pub(super) struct DeviceSlot {
     pub(super) cost: Cost,
 }
 
-/// What a device is at. README.md says who moves it from where to where.
+/// The state of a device. README.md says who makes each transition.
 pub(super) enum Phase {
     /// Something that it needs is not bound.
     Waiting,
-    /// It may be probed: it is queued, or waits for its turn.
+    /// The device may be probed: it is queued, or waits for its turn.
     Ready,
-    /// Its driver was called and has not said how the probe ended.
+    /// Its driver was called and has not reported how the probe ended.
     Probing(ProbeInProgress),
     /// Its driver asked to be called later.
     Deferred(String),
-    /// It is up.
+    /// The device is up.
     Bound,
-    /// It is up, but nobody new may use it: it is unbound as soon as nobody does.
+    /// The device is up, but nobody new may use it: it is unbound as soon as nobody does.
     Leaving,
     /// Its callback is being called.
     Unbinding,
-    /// It is not up, and somebody has to ask for that to change.
+    /// The device is not up, and stays so until somebody asks.
     Idle(LeaveReason),
 }
 
@@ -171,34 +175,34 @@ pub(super) struct ProbeInProgress {
     /// The thread that called the driver, until that returns.
     pub(super) caller: Option<ThreadId>,
     pub(super) attempt: Attempt,
-    /// It was named as overdue.
+    /// True once it was named as overdue.
     pub(super) overdue: bool,
-    /// Its bring-up counts it as failed, and it goes on.
+    /// True once its bring-up counts it as failed; the probe goes on.
     pub(super) given_up: bool,
-    /// Its driver is through and has failed; the children that it has registered go first.
+    /// True if its driver has failed, and the children that it has registered go first.
     pub(super) failing: bool,
 }
 
-/// Why a device is idle.
+/// The reason why a device is idle.
 #[derive(Clone, Debug)]
 pub(super) enum LeaveReason {
-    /// No driver matches.
+    /// The registered drivers don't match.
     NoDriver,
-    /// It was unbound on purpose.
+    /// The device was unbound on purpose.
     Unbound,
     /// Its bring-up was cancelled.
     Cancelled,
-    /// No driver could bind it.
+    /// The probe failed, or every driver refused the device.
     Failed(ProbeError),
 }
 
-/// A need, and how it stands.
+/// A need, and its state.
 pub(super) struct Link {
     pub(super) to: Target,
     pub(super) kind: EdgeKind,
     pub(super) optional: bool,
-    /// It doesn't hold the device up: nobody waits for this optional supplier any more, or this
-    /// parent is being probed and has registered the device itself.
+    /// True if it doesn't hold the device up: nobody waits for this optional supplier any more, or
+    /// this parent is being probed and has registered the device itself.
     pub(super) waived: bool,
 }
 
@@ -207,14 +211,14 @@ pub(super) enum Target {
     Missing(String),
 }
 
-/// What probing the device has cost.
+/// The cost of probing a device.
 #[derive(Clone, Default)]
 pub(super) struct Cost {
     pub(super) attempts: u32,
     pub(super) deferrals: u32,
     pub(super) total: Duration,
     pub(super) deferring: Duration,
-    /// Of the last attempt.
+    /// The last attempt.
     pub(super) last: Option<LastProbe>,
 }
 
@@ -227,30 +231,30 @@ pub(super) struct LastProbe {
     pub(super) released_by: Option<Arc<DeviceDecl>>,
 }
 
-/// What the caller of a step owes, all of it without the lock.
+/// Duties of the caller of a step, all to be done without the lock.
 #[derive(Default)]
 pub(crate) struct Effects {
-    /// Probers to queue near their nodes, and whom they probe first.
+    /// Probers to queue near their nodes, with the device that each probes first.
     pub queue: Vec<(DueProbe, Option<u32>)>,
-    /// Synchronous probes that the caller of the step has to do itself.
+    /// Synchronous probes that the caller of the step has to make itself.
     pub mine: Vec<DueProbe>,
-    /// The late worker of that number has to be set going.
+    /// Number of the late worker to start.
     pub late_worker: Option<u64>,
-    /// Those who wait for some device have to be woken.
+    /// True if threads that wait for some device have to be woken.
     pub wake: bool,
-    /// A probe with a deadline has begun: somebody has to look at the clock after that time.
+    /// Time after which the deadlines have to be checked: a probe with a deadline has begun.
     pub look_after: Option<Duration>,
-    /// Somebody waits for what the deferral timeout ends.
+    /// True if somebody waits for what the deferral timeout ends.
     pub hopes: bool,
-    /// That many devices of the bring-up are left as they are, because of what is overdue.
+    /// Number of devices of the bring-up that are left as they are, because of what is overdue.
     pub gave_up: Option<usize>,
-    /// Devices of the bring-up that are done with; the number counts them.
+    /// Devices of the bring-up that are settled, each with its ordinal number.
     pub finished: Vec<(Arc<DeviceDecl>, Outcome, usize)>,
-    /// To be dropped.
+    /// Objects to drop.
     pub trash: Vec<DeferredDrops>,
 }
 
-/// What may run user code when it is dropped.
+/// An object that may run user code when it is dropped.
 pub(crate) enum DeferredDrops {
     Object(#[expect(dead_code, reason = "only dropped")] Arc<dyn Bound>),
     Decl(#[expect(dead_code, reason = "only dropped")] Arc<DeviceDecl>),
@@ -296,7 +300,7 @@ impl Devices {
         }
     }
 
-    /// How many devices there are.
+    /// Returns the number of devices.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
@@ -315,7 +319,7 @@ impl Devices {
         self.closed
     }
 
-    /// Nothing is added or probed from now on. A ready device is cancelled when its turn comes.
+    /// Stops all adding and probing. A ready device is cancelled when its turn comes.
     pub(crate) fn close(&mut self) {
         self.closed = true;
     }
@@ -324,7 +328,7 @@ impl Devices {
         DeviceKey { index, generation: self.slots[index as usize].generation }
     }
 
-    /// The device as it was made ready last.
+    /// Returns the device as it was made ready last.
     pub(super) fn due(&self, index: u32) -> DueProbe {
         DueProbe { key: self.key(index), time: self.slot(index).times }
     }
@@ -337,7 +341,7 @@ impl Devices {
         &mut self.slots[index as usize]
     }
 
-    /// The slot, if the device still exists.
+    /// Returns the slot, if the device still exists.
     pub(super) fn live(&self, key: DeviceKey) -> Option<&DeviceSlot> {
         self.slots.get(key.index as usize).filter(|s| s.generation == key.generation)
     }
@@ -350,7 +354,7 @@ impl Devices {
         self.live(key)?.node
     }
 
-    /// All devices in registration order.
+    /// Returns all devices in registration order.
     pub(super) fn in_registration_order(&self) -> Vec<u32> {
         let used = |&i: &u32| self.slot(i).decl.is_some();
         let mut all: Vec<u32> = (0u32..).take(self.slots.len()).filter(used).collect();
@@ -360,7 +364,7 @@ impl Devices {
         all
     }
 
-    /// The graph of all devices as they are now. Kept until something changes.
+    /// Returns the graph of all devices as they are now. It is kept until something changes.
     pub(crate) fn graph(&mut self) -> Arc<Graph> {
         self.ordered().graph.clone()
     }
@@ -398,7 +402,8 @@ impl Devices {
         self.by_device(bound)
     }
 
-    /// The device's callback is being called: a shutdown is to find this in its place.
+    /// Replaces the object of a device whose callback is being called, so that a shutdown finds the
+    /// replacement.
     pub(crate) fn hand_over(
         &mut self,
         key: DeviceKey,
@@ -410,23 +415,24 @@ impl Devices {
         }
     }
 
-    /// Whether a shutdown has taken everything.
+    /// Returns true if a shutdown has taken everything.
     pub(crate) fn is_taken(&self) -> bool {
         self.taken
     }
 
-    /// Grows with each change of [`Devices::graph`] or of what is bound.
+    /// Returns a number that grows with each change of [`Devices::graph`] or of what is bound.
     pub(crate) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// The bound objects as they are, by device of [`Devices::graph`].
+    /// Returns the bound objects as they are, by device of [`Devices::graph`].
     pub(crate) fn bound_objects(&mut self) -> Vec<Option<Arc<dyn Bound>>> {
         let bound = self.bound.clone();
         self.by_device(bound)
     }
 
-    /// What is by slot. Looks at no slot: there are many, and a shutdown waits.
+    /// Turns a list by slot into one by device. Reads no slot: there are many, and a shutdown
+    /// waits.
     pub(super) fn by_device(
         &mut self,
         mut bound: Vec<Option<Arc<dyn Bound>>>,
@@ -438,26 +444,26 @@ impl Devices {
     }
 }
 
-/// The lines of all nodes: asynchronous devices that are ready, beyond those that a work item was
-/// queued for. The items are as many as could ever run at once. The worker that runs such an item,
-/// a *prober*, probes the device that it was queued for, and then takes one after the other from
-/// the line. So ten thousand devices cost no more items than threads, and take no more turns at the
-/// queue. The first prober queues the others, so the thread that made the devices ready may lose
-/// its CPU to it meanwhile.
+/// The lines of all nodes. A line has asynchronous devices that are ready, beyond those that a work
+/// item was queued for. There are as many items as could ever run at once. The worker that runs
+/// such an item, a *prober*, probes the device that it was queued for, and then takes one after the
+/// other from the line. So ten thousand devices cost no more items than threads, and take no more
+/// turns at the queue. The first prober queues the others, so the thread that made the devices
+/// ready may lose its CPU to it meanwhile.
 pub(super) struct Lines {
-    /// So many probers of a node at most.
+    /// Greatest number of probers of a node.
     most: usize,
-    /// One a node for which something was queued; there are few.
+    /// One line for each node for which something was queued; there are few.
     lines: Vec<Line>,
 }
 
 struct Line {
-    /// Near which its devices are.
+    /// The node of its devices.
     node: Option<u32>,
-    /// Those that stand in line. None do where there is no prober: the last one that leaves finds
-    /// none.
+    /// Devices that stand in line. If there is no prober, there are none: the last one that leaves
+    /// finds none.
     dues: VecDeque<DueProbe>,
-    /// Items that are queued for it, or run.
+    /// Number of items that are queued for it, or run.
     probers: usize,
 }
 
@@ -476,12 +482,12 @@ impl Lines {
 }
 
 impl Devices {
-    /// No node has more probers than so many; at least one.
+    /// Sets the greatest number of probers of a node; at least one.
     pub(crate) fn limit_probers(&mut self, most: usize) {
         self.lines.most = most.max(1);
     }
 
-    /// Stand: a ready device gets a prober of its own, or stands in line.
+    /// Gives a ready device a prober of its own, or puts it in line (step Stand).
     pub(super) fn stand(&mut self, node: Option<u32>, due: DueProbe, fx: &mut Effects) {
         let most = self.lines.most;
         let line = self.lines.of(node);
@@ -493,8 +499,8 @@ impl Devices {
         }
     }
 
-    /// Next: a prober is through with its device, and takes the next one; `None`: there is none,
-    /// and it leaves.
+    /// Returns the next device for a prober that is through with its device (step Next). `None`:
+    /// there is none, and the prober leaves.
     pub(crate) fn next_in_line(&mut self, node: Option<u32>) -> Option<DueProbe> {
         let line = self.lines.of(node);
         let next = line.dues.pop_front();
@@ -502,14 +508,14 @@ impl Devices {
         next
     }
 
-    /// Hand over: as Next, but another worker is to go on, when its pool sees fit.
+    /// Hands the line to another worker, which goes on when its pool sees fit (step Hand over).
     pub(crate) fn hand_line_over(&mut self, node: Option<u32>, fx: &mut Effects) {
         let next = self.next_in_line(node);
         fx.queue.extend(next.map(|due| (due, node)));
     }
 
-    /// A prober will never come, as its pools are shut down. Those for whom none is left, which
-    /// nobody probes.
+    /// Records that a prober will never come, as its pools are shut down. Returns the devices for
+    /// which none is left, which nobody probes.
     pub(crate) fn prober_is_lost(&mut self, node: Option<u32>) -> VecDeque<DueProbe> {
         let line = self.lines.of(node);
         line.probers -= 1;
@@ -522,7 +528,7 @@ mod tests {
     use crate::error::ProbeError;
     use crate::registry::stepped::{Stepped, decl};
 
-    /// Devices of one node, which has two probers at most.
+    /// Creates devices of one node, which has two probers at most.
     fn with_two_probers(names: &[&str]) -> Stepped {
         let mut s = Stepped::new();
         s.devices.limit_probers(2);

@@ -25,23 +25,23 @@ pub(crate) struct StartedProbe {
     pub node: Option<u32>,
     /// The bound objects of what the device needs, by name.
     pub needs: Vec<(String, Arc<dyn Bound>)>,
-    /// Nobody waits for optional suppliers any more.
+    /// True if nobody waits for optional suppliers any more.
     pub hopeless: bool,
-    /// It is part of the bring-up in progress.
+    /// True if it is part of the bring-up in progress.
     pub in_batch: bool,
 }
 
-/// What the thread that ended a probe does next.
+/// The next step of a thread that ended a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextStep {
-    /// The device is done with, or is somebody else's business.
+    /// The device is settled, or is somebody else's business.
     Done,
     /// Another driver is to be asked for it, in the same way.
     Again,
 }
 
 impl Devices {
-    /// Add: a device that didn't exist does. `mine`: who adds it probes it itself where it is ready
+    /// Adds a device (step Add). `mine`: the thread that adds it probes it itself if it is ready
     /// and synchronous.
     pub(crate) fn add(
         &mut self,
@@ -52,12 +52,12 @@ impl Devices {
         fx: &mut Effects,
     ) -> DeviceKey {
         let parent = decl.parent.as_deref().and_then(|p| self.by_name.get(p).copied());
-        // Rule 1.2.12: who is being probed on this thread registers its own child.
+        // Rule 1.2.12: a device that is being probed on this thread registers its own child.
         let by_probe = parent.is_some_and(|parent| {
             let its = &self.slot(parent).phase;
             matches!(its, Phase::Probing(p) if p.caller == Some(thread))
         });
-        // An asynchronous one waits for its parent, as for all else.
+        // An asynchronous child waits for its parent, as for all else.
         let nested = by_probe && candidates.first().is_some_and(|c| !c.asynchronous);
         let index = self.enter(decl, nested);
         let slot = self.slot_mut(index);
@@ -66,7 +66,7 @@ impl Devices {
         self.key(index)
     }
 
-    /// Attach: a device that waits, or that was left alone, is made ready if it can be probed.
+    /// Makes a device ready if it waits, or was left alone, and can be probed (step Attach).
     pub(super) fn attach(
         &mut self,
         index: u32,
@@ -83,7 +83,8 @@ impl Devices {
         self.attach_to(index, None, mine, by, now, fx);
     }
 
-    /// As Attach, for one candidate alone. The caller probes, where it is synchronous.
+    /// Makes a device ready like Attach, for one candidate alone. The caller probes if that is
+    /// synchronous.
     pub(super) fn attach_only(&mut self, index: u32, at: usize, now: Duration, fx: &mut Effects) {
         self.attach_to(index, Some(at), true, None, now, fx);
     }
@@ -128,7 +129,7 @@ impl Devices {
         self.dispatch(index, mine, fx);
     }
 
-    /// Dispatch: a ready device goes where it is probed.
+    /// Sends a ready device to the place where it is probed (step Dispatch).
     fn dispatch(&mut self, index: u32, mine: bool, fx: &mut Effects) {
         self.slot_mut(index).times += 1;
         let (due, slot) = (self.due(index), self.slot(index));
@@ -142,7 +143,7 @@ impl Devices {
             // A caller that is a worker may have to take it.
             self.news_for_helper();
         } else if slot.in_turn {
-            // The caller of the bring-up takes it when it is its turn.
+            // The caller of the bring-up takes it when its turn comes.
             if let Some(batch) = &mut self.batch {
                 batch.ready_turns += 1;
             }
@@ -155,7 +156,7 @@ impl Devices {
         }
     }
 
-    /// The late worker is set going, unless it is.
+    /// Starts the late worker, unless it runs.
     pub(super) fn want_late_worker(&mut self, wanted: bool, fx: &mut Effects) {
         if wanted && !self.late_worker {
             self.late_worker = true;
@@ -164,7 +165,7 @@ impl Devices {
         }
     }
 
-    /// The late worker hangs in a probe that is past its deadline: another one goes on.
+    /// Replaces the late worker, which hangs in a probe that is past its deadline.
     pub(super) fn replace_late_worker(&mut self, hangs: DeviceKey, fx: &mut Effects) {
         if self.late_worker && self.late_probing.is_some_and(|due| due.key == hangs) {
             self.late_worker = false;
@@ -174,8 +175,8 @@ impl Devices {
         }
     }
 
-    /// What the late worker of that number probes next; `None`: it leaves. Devices that were
-    /// deferred are made ready again here, and asynchronous ones among them are queued.
+    /// Returns what the late worker of that number probes next; `None`: it leaves. Devices that
+    /// were deferred are made ready again here, and asynchronous ones among them are queued.
     pub(crate) fn next_late(
         &mut self,
         number: u64,
@@ -194,7 +195,7 @@ impl Devices {
         self.late_probing
     }
 
-    /// The next device that was deferred, where it is synchronous.
+    /// Returns the next device that was deferred, if it is synchronous.
     fn next_retry(&mut self, now: Duration, fx: &mut Effects) -> Option<DueProbe> {
         while let Some(key) = self.deferred.next() {
             // It may have been bound, removed or probed otherwise meanwhile.
@@ -209,8 +210,8 @@ impl Devices {
         None
     }
 
-    /// Begin: somebody is about to call the driver of a ready device. `None` where it is not to be
-    /// called any more.
+    /// Begins the probe of a ready device; the caller is about to call its driver (step Begin).
+    /// Returns `None` if the driver is not to be called any more.
     pub(crate) fn begin(
         &mut self,
         key: DeviceKey,
@@ -262,13 +263,13 @@ impl Devices {
         Some(StartedProbe { decl, driver, node, needs, hopeless, in_batch })
     }
 
-    /// Recede: a ready device waits again.
+    /// Makes a ready device wait again (step Recede).
     pub(super) fn recede(&mut self, index: u32, fx: &mut Effects) {
         self.slot_mut(index).phase = Phase::Waiting;
         self.left_progress(index, fx);
     }
 
-    /// A device is no longer ready or being probed.
+    /// Records that a device is no longer ready or being probed.
     pub(super) fn left_progress(&mut self, index: u32, fx: &mut Effects) {
         self.active -= 1;
         if self.slot(index).in_batch.is_some() {
@@ -280,7 +281,7 @@ impl Devices {
         fx.wake = true;
     }
 
-    /// The driver has returned on that thread; the probe may go on.
+    /// Records that the driver has returned on that thread; the probe may go on.
     pub(crate) fn returned(&mut self, key: DeviceKey, thread: ThreadId) {
         if self.live(key).is_some() {
             if let Phase::Probing(probing) = &mut self.slot_mut(key.index).phase {
@@ -291,8 +292,8 @@ impl Devices {
         }
     }
 
-    /// End: the probe was over at `at`, or will never be called (its worker is gone: an error).
-    /// `again` says that the caller can ask the next driver itself. Devices are released
+    /// Ends a probe (step End). It was over at `at`, or will never be called (its worker is gone:
+    /// an error). `again` says that the caller can ask the next driver itself. Devices are released
     /// `now`: another probe may have ended after `at`, and have come first.
     pub(crate) fn end(
         &mut self,
@@ -305,7 +306,7 @@ impl Devices {
     ) -> NextStep {
         let open = |s: &DeviceSlot| matches!(s.phase, Phase::Ready | Phase::Probing(_));
         if !self.live(key).is_some_and(open) {
-            // It was cancelled, or has gone: nobody is there to take it.
+            // The device was cancelled, or has gone: nothing takes the object.
             fx.trash.extend(result.ok().map(DeferredDrops::Object));
             return NextStep::Done;
         }
@@ -345,8 +346,8 @@ impl Devices {
         NextStep::Done
     }
 
-    /// Lost: nobody comes any more to probe a device that was made ready that time. It has failed,
-    /// unless it isn't ready any more, or was made so again: then somebody else is to probe it.
+    /// Fails a device whose prober will never come (step Lost). If the device isn't ready any more,
+    /// or was made ready again, nothing happens: then somebody else is to probe it.
     pub(crate) fn lost(&mut self, due: DueProbe, why: ProbeError, now: Duration, fx: &mut Effects) {
         let is_it = |s: &DeviceSlot| matches!(s.phase, Phase::Ready) && s.times == due.time;
         if self.live(due.key).is_some_and(is_it) {
@@ -354,8 +355,9 @@ impl Devices {
         }
     }
 
-    /// The end of a probe that was given up is taken in like any other, late, unless the devices
-    /// were shut down meanwhile: then nobody would ever call its callback.
+    /// Returns true if the end of a probe that was given up is wanted. Such an end is taken in like
+    /// any other, unless the devices were shut down meanwhile: then nobody would ever call its
+    /// callback.
     fn is_late_end_wanted(&mut self, index: u32) -> bool {
         let closed = self.closed;
         let in_batch = self.slot(index).in_batch.is_some();
@@ -378,8 +380,8 @@ impl Devices {
         !closed
     }
 
-    /// Bind: the device is up. Those who need it may be ready now, and those who were deferred are
-    /// to be tried again.
+    /// Brings the device up (step Bind). Those that need it may be ready now, and those that were
+    /// deferred are to be tried again.
     fn bind(
         &mut self,
         index: u32,
@@ -391,7 +393,7 @@ impl Devices {
         self.bound[index as usize] = Some(bound);
         self.changes += 1;
         if self.slot(index).is_wanted_down() {
-            // Somebody waits to unbind it. Those who need it must not begin.
+            // Somebody waits to unbind it. Its consumers must not begin.
             self.conclude(index, ProbeOutcome::Bound, at, fx);
             self.slot_mut(index).phase = Phase::Leaving;
             self.blame(index, now, fx);
@@ -405,7 +407,7 @@ impl Devices {
         }
     }
 
-    /// Defer: the driver asked to be called again.
+    /// Defers the device: its driver asked to be called again (step Defer).
     fn defer(&mut self, index: u32, error: &ProbeError, now: Duration, fx: &mut Effects) {
         let key = self.key(index);
         let slot = self.slot_mut(index);
@@ -420,7 +422,7 @@ impl Devices {
         self.waive_behind(index, now, fx);
     }
 
-    /// Notes what a probe has cost.
+    /// Records the cost of a probe.
     fn account(&mut self, index: u32, result: &ProbeResult, at: Duration, fx: &mut Effects) {
         let slot = self.slot_mut(index);
         let Phase::Probing(ProbeInProgress { since, site, .. }) = &slot.phase else {
@@ -436,7 +438,7 @@ impl Devices {
         let released_by = by.and_then(|key| self.live(key)).and_then(|s| s.decl.clone());
         let last = LastProbe { site, queued, started, finished: Some(at), released_by };
         let former = self.slot_mut(index).cost.last.replace(last);
-        // It may be the last one that knows a device that has gone.
+        // It may be the last handle of a device that has gone.
         fx.trash.extend(former.and_then(|last| last.released_by).map(DeferredDrops::Decl));
     }
 
@@ -450,8 +452,8 @@ impl Devices {
         self.settle_at(index, outcome, now, now, fx);
     }
 
-    /// Settle: a device that was in progress has its outcome. In a bring-up that releases, or
-    /// skips, those that waited for it.
+    /// Settles a device that was in progress (step Settle). In a bring-up that releases, or skips,
+    /// those that waited for it.
     fn settle_at(
         &mut self,
         index: u32,
@@ -476,13 +478,14 @@ impl Devices {
         self.blame(index, now, fx);
     }
 
-    /// A device is done with for now: its bring-up, if it is in one, is told.
+    /// Reports the outcome to the device's bring-up, if it is in one.
     fn conclude(&mut self, index: u32, outcome: ProbeOutcome, at: Duration, fx: &mut Effects) {
         self.left_progress(index, fx);
         self.note(index, outcome, at, fx);
     }
 
-    /// Release: those who need a device that is up now have one unmet need less.
+    /// Releases those that need a device that is up now: each has one unmet need less (step
+    /// Release).
     fn release(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         let by = Some(self.key(index));
         let feeds = std::mem::take(&mut self.slot_mut(index).feeds);
@@ -496,8 +499,8 @@ impl Devices {
         self.slot_mut(index).feeds = feeds;
     }
 
-    /// Waive: the deferral timeout has passed, and a device that was in progress then did not come
-    /// up. Those who can do without it don't wait any longer.
+    /// Waives optional needs of a device that was in progress when the deferral timeout passed, and
+    /// did not come up (step Waive). Those that can do without it don't wait any longer.
     pub(super) fn waive_behind(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         if !self.hopeless {
             return;
@@ -516,7 +519,8 @@ impl Devices {
         self.slot_mut(index).feeds = feeds;
     }
 
-    /// Withdraw: those who need a device that must not be used any more have one unmet need more.
+    /// Gives those that need a device that must not be used any more one unmet need more (step
+    /// Withdraw).
     pub(super) fn withdraw(&mut self, index: u32) {
         let feeds = std::mem::take(&mut self.slot_mut(index).feeds);
         for &consumer in &feeds {
@@ -525,14 +529,14 @@ impl Devices {
         self.slot_mut(index).feeds = feeds;
     }
 
-    /// One of a device's needs is met, or is no more. Returns whether all are met.
+    /// Records that one of a device's needs is met, or is no more. Returns true if all are met.
     fn meets(&mut self, consumer: u32, need: u32, met: bool) -> bool {
         let slot = self.slot_mut(consumer);
         if slot.lenient {
             let is_it = |l: &&mut Link| matches!(l.to, Target::Device(to) if to == need);
             let link = slot.needs.iter_mut().find(is_it);
             if let Some(link) = link.filter(|link| link.waived) {
-                // It was not counted. A parent counts from its own bind on.
+                // The link was not counted. A parent counts from its own bind on.
                 link.waived = link.kind != EdgeKind::Parent;
                 return false;
             }
@@ -547,14 +551,14 @@ impl Devices {
 }
 
 impl DeviceSlot {
-    /// That candidate is the one to be asked.
+    /// Makes that candidate the one to be asked.
     fn takes_turn(&mut self, at: usize) {
         self.turn = at;
         self.candidates[at].asked = true;
     }
 }
 
-/// Of the errors of several drivers the one to be reported: the first that is no quiet refusal.
+/// Returns the error to report, of those of several drivers: the first that is no quiet refusal.
 fn first_real(first: Option<ProbeError>, next: ProbeError) -> ProbeError {
     first.filter(|e| e.kind() != ProbeErrorKind::NoDevice).unwrap_or(next)
 }

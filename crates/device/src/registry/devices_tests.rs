@@ -46,7 +46,7 @@ fn rule_1_2_4_synchronous_drivers_are_scanned_by_the_caller_and_one_scan_asks_al
 
 #[test]
 fn rule_1_2_5_what_is_run_in_place_by_whoever_queues_it_finds_no_lock_and_no_half_done_step() {
-    // The queue runs each probe at once, inside the step's aftermath: a chain of them.
+    // The queue runs each probe at once, after the step: a chain of them.
     let mut s = Stepped::new();
     let names: Vec<String> = (0..100).map(|i| format!("d{i}")).collect();
     for (i, name) in names.iter().enumerate() {
@@ -106,7 +106,7 @@ fn a_driver_that_comes_during_a_probe_is_asked_before_the_device_is_given_up() {
     }
 }
 
-/// The drivers asked for `x` from the probe in progress on, if nobody takes it.
+/// Returns the drivers asked for `x` from the probe in progress on, if nobody takes it.
 fn asked_until_given_up(s: &mut Stepped) -> Vec<String> {
     let mut asked = Vec::new();
     while s.state("x") != "failed" {
@@ -224,7 +224,7 @@ fn removing_takes_the_children_along_and_consumers_wait_for_the_name() {
             .to_string()
             .contains("\"port1\", which does not exist")
     );
-    // The slots are used again, and nobody is confused.
+    // The slots are used again, and keys are not mixed up.
     s.add(decl("port1", &[]), vec![candidate("d", false)]);
     s.probe("port1");
     assert_eq!(s.late().as_deref(), Some("user"));
@@ -287,7 +287,7 @@ fn two_walks_over_the_same_devices_share_the_work_and_neither_waits_for_the_othe
     assert_eq!(decl.name, "c");
     assert!(matches!(s.leave_step(&mut two), LeaveStep::Wait), "for the callback of c");
     s.unbound(key);
-    // The first walk is not heard of any more; the second one goes on.
+    // The first walk is gone; the second one goes on.
     let LeaveStep::Unbind { key, decl, .. } = s.leave_step(&mut two) else { panic!("b is up") };
     assert_eq!(decl.name, "b");
     s.unbound(key);
@@ -364,7 +364,8 @@ fn an_optional_supplier_is_waited_for_until_the_timeout_and_then_done_without() 
     assert_eq!(s.late().as_deref(), Some("x"));
     assert_eq!(s.begin("x"), Some(Vec::new()));
     s.end("x", true);
-    // From then on nobody waits for such a one, and one that comes is no reason for anything.
+    // From then on nobody waits for an optional supplier, and one that comes is no reason for
+    // anything.
     s.add(DeviceDecl::new("y", "d").optional_supplier("gone"), vec![candidate("d", false)]);
     s.probe("y");
     s.add(decl("gone", &[]), vec![candidate("d", false)]);
@@ -429,7 +430,7 @@ fn a_link_that_is_taken_away_holds_up_nobody_any_more() {
     assert_eq!(unlink(&mut s, "child", "b"), UnlinkOutcome::Parent);
 }
 
-/// Walked from each to the beginning of the chain, this would take minutes.
+/// Adds devices to a chain that would take minutes if it were checked to its beginning for each.
 #[test]
 fn devices_that_are_awaited_at_the_end_of_a_long_chain_are_added_and_a_circle_is_found_there() {
     let mut s = Stepped::new();

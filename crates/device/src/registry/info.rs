@@ -1,4 +1,4 @@
-//! What devices are like at one moment, put into words.
+//! Plain data about devices at one moment, for users.
 
 use super::devices::{Cost, DeviceKey, Devices, LastProbe, LeaveReason, Link, Phase, Target};
 use crate::decl::DeviceDecl;
@@ -6,8 +6,8 @@ use crate::info::{AwaitedDevice, DeviceInfo, DeviceState, Need, Pending, Pending
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Which driver was called for a device, and what that has cost. It becomes words when somebody
-/// asks for them: the caller of a bring-up waits until the last device's was taken down.
+/// The driver that was called for a device, and the cost. It becomes text when somebody asks for
+/// it: the caller of a bring-up waits until the last device's record is made.
 #[derive(Clone, Default)]
 pub(crate) struct ProbeRecord {
     pub driver: Option<Arc<str>>,
@@ -40,12 +40,12 @@ impl Cost {
 }
 
 impl Devices {
-    /// Everything about every device, in registration order.
+    /// Returns the data of every device, in registration order.
     pub(crate) fn infos(&self) -> Vec<DeviceInfo> {
         self.in_registration_order().into_iter().filter_map(|i| self.info_of(i)).collect()
     }
 
-    /// Everything about one.
+    /// Returns the data of one device.
     pub(crate) fn info(&self, name: &str) -> Option<DeviceInfo> {
         self.info_of(*self.by_name.get(name)?)
     }
@@ -95,7 +95,7 @@ impl Devices {
         Need { device, edge: link.kind, optional: link.optional, state }
     }
 
-    /// The driver that was called for a device, and what that has cost by now.
+    /// Returns the driver that was called for a device, and the cost so far.
     pub(super) fn called(&self, key: DeviceKey) -> ProbeRecord {
         let Some(slot) = self.live(key) else { return ProbeRecord::default() };
         let driver = slot.driver.as_ref().map(|driver| driver.name.clone());
@@ -118,7 +118,7 @@ impl Devices {
         cost
     }
 
-    /// Everything that is not up and may come up yet, in registration order.
+    /// Returns everything that is not up and may come up yet, in registration order.
     pub(crate) fn pending(&self, now: Duration) -> Vec<Pending> {
         let of = |index| {
             let slot = self.slot(index);

@@ -1,5 +1,5 @@
-//! Threads inside user code, and of which manager: a call that would wait for itself there is
-//! refused.
+//! Threads inside user code, and the managers that called it: a call that would wait for itself
+//! there is refused.
 //!
 //! Guards: `O:` the owner thread only.
 
@@ -10,18 +10,18 @@ use std::sync::Arc;
 
 corewise_sync::per_thread! {
     /// O: the registries whose drivers, callbacks or observers this thread is in, by their
-    /// addresses, the outermost first; and those inside of which somebody waits for this thread.
+    /// addresses, the outermost first; and those inside which somebody waits for this thread.
     static INSIDE: RefCell<Vec<usize>> = RefCell::new(Vec::new());
 }
 
-/// While it lives, the thread is inside user code that a registry called. To be dropped in the
-/// opposite order, on the same thread.
+/// A guard: while it lives, the thread is inside user code that a registry called. Drop guards in
+/// the opposite order, on the same thread.
 pub(crate) struct ProbesInside {
-    /// How many there were before.
+    /// Length of the list before.
     before: usize,
 }
 
-/// What a thread is inside of, for another one that works for it while it waits.
+/// The registries that a thread is inside, for another thread that works for it while it waits.
 #[derive(Clone, Default)]
 pub(crate) struct ProbesAround(Option<Arc<[usize]>>);
 
@@ -30,13 +30,12 @@ impl ProbesInside {
         ProbesInside::enter_all(&[address(registry)])
     }
 
-    // A thread that is about to end may have no such list any more: it is inside of nothing then.
+    // A thread that is about to end may have no such list any more: it is inside nothing then.
     fn enter_all(registries: &[usize]) -> ProbesInside {
         let before = INSIDE.try_with(|inside| {
             let inside = &mut *inside.borrow_mut();
             let before = inside.len();
-            // Each once: what is inside of probes inside of probes is handed on from each of them
-            // to the next.
+            // Each once: the list is handed on through nested probes.
             registries.iter().for_each(|of| {
                 if !inside.contains(of) {
                     inside.push(*of);
@@ -47,8 +46,8 @@ impl ProbesInside {
         ProbesInside { before: before.unwrap_or(0) }
     }
 
-    /// Whether this thread is inside user code that `registry` called, however far out. A call that
-    /// would wait for other devices there might wait for itself.
+    /// Returns true if this thread is inside user code that `registry` called, however far out. A
+    /// call that would wait for other devices there might wait for itself.
     pub(crate) fn is_in(registry: &Registry) -> bool {
         INSIDE.try_with(|inside| inside.borrow().contains(&address(registry))).unwrap_or(false)
     }
@@ -61,7 +60,7 @@ impl Drop for ProbesInside {
 }
 
 impl ProbesAround {
-    /// What this thread is inside of.
+    /// Returns the registries that this thread is inside.
     pub(crate) fn here() -> ProbesAround {
         let here = |inside: &RefCell<Vec<usize>>| {
             let inside = inside.borrow();
@@ -70,12 +69,13 @@ impl ProbesAround {
         ProbesAround(INSIDE.try_with(here).unwrap_or(None))
     }
 
-    /// The thread is inside of all that until the guard is dropped.
+    /// Puts the thread inside all of them until the guard is dropped.
     pub(crate) fn enter(&self) -> ProbesInside {
         ProbesInside::enter_all(self.0.as_deref().unwrap_or_default())
     }
 
-    /// An observer that is inside of all that, and of the registry, whenever it is called.
+    /// Returns an observer that is inside all of them, and inside the registry, whenever it is
+    /// called.
     pub(crate) fn observer(&self, registry: &Registry, observer: Observer) -> Observer {
         let (around, registry) = (self.clone(), address(registry));
         Arc::new(move |event: &Event<'_>| {

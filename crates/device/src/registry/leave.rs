@@ -1,10 +1,10 @@
-//! Unbinding and removing: those who need a device go first, in the order of a shutdown.
+//! Unbinding and removing: the devices that need one go first, in the order of a shutdown.
 //!
 //! A thread that unbinds a device walks over all that need it, marks them so that nothing new
 //! begins to use them, and unbinds them from the outermost inwards. A walk trusts nothing that it
 //! saw under an earlier lock: a device is taken by the walk that finds, under the same lock, that
-//! nobody uses it. It waits only for what runs (a probe, another one's callback), never for another
-//! walk: README.md has the argument.
+//! nobody uses it. A walk waits only for what runs (a probe, another walk's callback), never for
+//! another walk: README.md has the argument.
 
 use super::devices::{
     DeferredDrops, DeviceKey, DeviceSlot, Devices, Effects, Instance, LeaveReason, Link, Phase,
@@ -17,12 +17,12 @@ use std::time::Duration;
 
 /// One walk.
 pub(crate) struct LeaveWalk {
-    /// It stays down when it is unbound, unless it is to be removed.
+    /// The device that is to be unbound. It stays down then, unless it is to be removed.
     root: Instance,
-    /// Each one but the first needed the one before when it was put there. That may have changed
-    /// since.
+    /// Frames: each device but the first needed the one before when its frame was put there. That
+    /// may have changed since.
     stack: Vec<WalkFrame>,
-    /// How many frames of the stack are a device's, for those who have any.
+    /// Number of frames by device, for those that have any.
     on_stack: HashMap<DeviceKey, u32>,
     /// Devices that were visited, and may be up again when all is done.
     passed: Vec<DeviceKey>,
@@ -31,15 +31,15 @@ pub(crate) struct LeaveWalk {
 #[derive(Clone, Copy)]
 struct WalkFrame {
     device: Instance,
-    /// It goes for good, and not only its driver.
+    /// True if the device goes for good, and not only its driver.
     remove: bool,
-    /// Those before this place among its feeds were not looked at in this round.
+    /// Position among its feeds: those before it were not checked in this round.
     cursor: usize,
 }
 
-/// What to do next.
+/// The next step of a walk.
 pub(crate) enum LeaveStep {
-    /// Calls this device's callback, then says so with [`Devices::unbound`].
+    /// Calls this device's callback, then reports it with [`Devices::unbound`].
     Unbind { key: DeviceKey, decl: Arc<DeviceDecl>, bound: Arc<dyn Bound> },
     /// Waits until something changes.
     Wait,
@@ -48,7 +48,7 @@ pub(crate) enum LeaveStep {
 }
 
 impl LeaveWalk {
-    /// A walk from a device that is to be unbound, or removed with its children.
+    /// Creates a walk from a device that is to be unbound, or removed with its children.
     pub(crate) fn new(root: Instance, remove: bool) -> LeaveWalk {
         let (stack, on_stack) = (Vec::new(), HashMap::new());
         let mut walk = LeaveWalk { root, stack, on_stack, passed: vec![] };
@@ -70,7 +70,7 @@ impl LeaveWalk {
         }
     }
 
-    /// The latest frame of a device.
+    /// Returns the latest frame of a device.
     fn frame_of(&self, key: DeviceKey) -> Option<&WalkFrame> {
         self.on_stack.get(&key)?;
         self.stack.iter().rev().find(|frame| frame.device.key == key)
@@ -78,25 +78,25 @@ impl LeaveWalk {
 }
 
 impl Devices {
-    /// The device as it is now, until it is unbound.
+    /// Returns the device as it is now, until it is unbound.
     pub(crate) fn instance(&self, key: DeviceKey) -> Instance {
         Instance { key, unbinds: self.live(key).map_or(0, |slot| slot.unbinds) }
     }
 
-    /// The children that a device has registered during its own probe.
+    /// Returns the children that a device has registered during its own probe.
     pub(crate) fn children_by_probe(&self, key: DeviceKey) -> Vec<DeviceKey> {
-        // A shutdown has taken all objects: nothing is up, and nobody's callback is called any
-        // more.
+        // If a shutdown has taken all objects, nothing is up, and no callback is called any more.
         let slot = self.live(key).filter(|_| !self.taken);
         let Some(slot) = slot else { return Vec::new() };
         let is_its = |&&i: &&u32| self.is_by_probe_of(i, key.index);
         slot.feeds.iter().rev().filter(is_its).map(|&i| self.key(i)).collect()
     }
 
-    /// A probe has failed, and the children that it has registered go before that is taken in:
-    /// until then the device is being probed, and what it needs stays up for them. The thread that
-    /// is to take it in walks over them meanwhile, so a walk must not wait for it where it waits
-    /// for that walk: [`Devices::is_in_circle`].
+    /// Marks a probe as failed, and returns the children that it has registered. They go before the
+    /// failure is taken in: until then the device is being probed, and what it needs stays up for
+    /// them. The thread that takes the failure in walks over the children meanwhile. So another
+    /// walk must not wait for the probe if the probe waits for that walk:
+    /// [`Devices::is_in_circle`].
     pub(crate) fn failing(&mut self, key: DeviceKey, fx: &mut Effects) -> Vec<Instance> {
         let children = self.children_by_probe(key);
         if !children.is_empty() {
@@ -112,7 +112,7 @@ impl Devices {
         self.slot(index).by_probe && self.slot(index).parent() == Some(parent)
     }
 
-    /// The next step of a walk.
+    /// Returns the next step of a walk.
     pub(crate) fn leave_step(
         &mut self,
         walk: &mut LeaveWalk,
@@ -121,15 +121,15 @@ impl Devices {
     ) -> LeaveStep {
         while let Some(&WalkFrame { device, remove, .. }) = walk.stack.last() {
             let (key, index) = (device.key, device.key.index);
-            // Where a shutdown has taken all objects, nothing is up.
+            // If a shutdown has taken all objects, nothing is up.
             let Some(slot) = self.live(key).filter(|_| !self.taken) else {
                 walk.pop();
                 continue;
             };
             let unbinds = slot.unbinds;
             if unbinds != device.unbinds {
-                // The reason for which it was put there has gone, by this walk or another one.
-                // Perhaps it is up again.
+                // The reason for its frame has gone, by this walk or another one. Perhaps it is up
+                // again.
                 if !remove {
                     walk.pop();
                     walk.passed.push(key);
@@ -141,12 +141,12 @@ impl Devices {
             }
             let is_root = device == walk.root;
             self.mark(index, remove, is_root, fx);
-            // Outwards: those that need this one, the latest first.
+            // Outwards: its consumers, the latest first.
             if let Some((feed, remove)) = self.next_outwards(walk) {
                 walk.push(self.instance(self.key(feed)), remove);
                 continue;
             }
-            // Nobody uses it, and nobody can begin to as long as this lock is held.
+            // Nobody uses it, and nobody can begin to while this lock is held.
             if self.runs_at_or_behind(index) {
                 return LeaveStep::Wait;
             }
@@ -177,15 +177,15 @@ impl Devices {
         LeaveStep::Done
     }
 
-    /// The device that has to go before the one on top of the stack, and whether it goes for good.
-    /// `None`: all feeds were looked at, and there is nobody.
+    /// Returns the device that has to go before the one on top of the stack, and true if it goes
+    /// for good. `None`: all feeds were checked, and none has to.
     fn next_outwards(&self, walk: &mut LeaveWalk) -> Option<(u32, bool)> {
         let &WalkFrame { device, remove, cursor } = walk.stack.last()?;
         let index = device.key.index;
         let feeds = &self.slot(index).feeds;
         let cursor = cursor.min(feeds.len());
         let found = |&at: &usize| self.goes_before(walk, feeds[at], index, remove);
-        // Those that were looked at are so again: one may have come up since.
+        // Those that were checked are checked again: one may have come up since.
         let at = (0..cursor).rev().chain((cursor..feeds.len()).rev()).find(found);
         if let Some(frame) = walk.stack.last_mut() {
             frame.cursor = at.unwrap_or(usize::MAX);
@@ -193,7 +193,8 @@ impl Devices {
         at.map(|at| (feeds[at], self.goes_along(feeds[at], index, remove)))
     }
 
-    /// A child of what is removed, or unbound after it has registered that child, is removed too.
+    /// Returns true if the feed is removed too. That is so for a child of a removed device, and for
+    /// a child of an unbound device that has registered it.
     fn goes_along(&self, feed: u32, index: u32, remove: bool) -> bool {
         remove && self.slot(feed).parent() == Some(index) || self.is_by_probe_of(feed, index)
     }
@@ -203,19 +204,20 @@ impl Devices {
         let goes_along = self.goes_along(feed, index, remove);
         match walk.frame_of(self.key(feed)) {
             None => goes_along || uses && !self.is_in_circle(index, feed),
-            // It has a frame below. Either the two need each other, and one of them has to be
+            // The feed has a frame below. Either the two need each other, and one of them has to be
             // first; or links have changed since, and then it goes before this one all the same.
             Some(frame) => goes_along && !frame.remove || uses && !self.uses(index, feed),
         }
     }
 
-    /// A probe that has failed waits for the walk over its children, and one of them uses the
-    /// device that uses it: who waited for that probe might be the one it waits for.
+    /// Returns true if waiting for the feed could close a circle. That is so if its probe has
+    /// failed and waits for the walk over its children, and one of these uses the device that uses
+    /// the feed.
     fn is_in_circle(&self, index: u32, feed: u32) -> bool {
         matches!(&self.slot(feed).phase, Phase::Probing(p) if p.failing) && self.uses(index, feed)
     }
 
-    /// Whether `from` uses `to`, directly or through others that are up.
+    /// Returns true if `from` uses `to`, directly or through others that are up.
     fn uses(&self, from: u32, to: u32) -> bool {
         let mut seen: HashSet<u32> = HashSet::new();
         let mut todo = vec![from];
@@ -232,13 +234,13 @@ impl Devices {
         false
     }
 
-    /// Whether the walk still has to wait where it is.
+    /// Returns true while the walk has to wait where it is.
     pub(crate) fn leave_must_wait(&self, walk: &LeaveWalk) -> bool {
         let top = walk.stack.last().filter(|frame| self.live(frame.device.key).is_some());
         !self.taken && top.is_some_and(|frame| self.runs_at_or_behind(frame.device.key.index))
     }
 
-    /// Whether the device, or one that needs it, is in somebody's hands.
+    /// Returns true if a thread works on the device, or on one that needs it.
     fn runs_at_or_behind(&self, index: u32) -> bool {
         let runs = |i: u32| matches!(self.slot(i).phase, Phase::Probing(_) | Phase::Unbinding);
         let in_hands = |feed: u32| {
@@ -247,7 +249,7 @@ impl Devices {
         runs(index) || self.slot(index).feeds.iter().any(|&feed| in_hands(feed))
     }
 
-    /// Mark: nothing new begins to use the device, nor does it begin anything.
+    /// Marks the device: nothing new begins to use it, nor does it begin anything (step Mark).
     fn mark(&mut self, index: u32, remove: bool, stays_down: bool, fx: &mut Effects) {
         let slot = self.slot_mut(index);
         slot.going |= remove;
@@ -258,7 +260,7 @@ impl Devices {
                 self.withdraw(index);
             }
             Phase::Ready => {
-                // Its prober finds that it isn't ready any more.
+                // Its prober will see that it isn't ready any more.
                 slot.leaving = true;
                 self.leave_turn(index);
                 self.recede(index, fx);
@@ -268,7 +270,7 @@ impl Devices {
         }
     }
 
-    /// Take: who takes a marked device calls its callback.
+    /// Takes a marked device; the taker calls its callback (step Take).
     fn take(&mut self, index: u32) -> Option<LeaveStep> {
         if !matches!(self.slot(index).phase, Phase::Leaving) {
             return None;
@@ -279,8 +281,9 @@ impl Devices {
         Some(LeaveStep::Unbind { key: self.key(index), decl, bound })
     }
 
-    /// Unbound: the callback of a device that was taken is over. Its object is dropped, and it
-    /// waits for what it needs, as before its first probe; or stays down, where that was asked for.
+    /// Records that the callback of a device that was taken is over (step Unbound). Its object is
+    /// dropped. It waits for what it needs, as before its first probe, or stays down if that was
+    /// asked for.
     pub(crate) fn unbound(&mut self, key: DeviceKey, now: Duration, fx: &mut Effects) {
         if self.live(key).is_none() {
             return;
@@ -297,15 +300,15 @@ impl Devices {
         }
     }
 
-    /// Drops: the caller is about to drop the object of a device that it has unbound. Another walk
-    /// waits for that before it takes what the object may use.
+    /// Announces that the caller is about to drop the object of a device that it has unbound (step
+    /// Drops). Another walk waits for that before it takes what the object may use.
     pub(crate) fn drops(&mut self, key: DeviceKey) {
         if self.live(key).is_some() {
             self.slot_mut(key.index).dropping += 1;
         }
     }
 
-    /// Dropped: the object is gone.
+    /// Records that the object is gone (step Dropped).
     pub(crate) fn dropped(&mut self, key: DeviceKey, fx: &mut Effects) {
         if self.live(key).is_some() {
             self.slot_mut(key.index).dropping -= 1;
@@ -313,7 +316,7 @@ impl Devices {
         }
     }
 
-    /// A device that somebody wants unbound is not up.
+    /// Keeps a device down that somebody wants unbound and that is not up.
     fn stay_down(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         self.withdraw_from_batch(index, now, fx);
         let slot = self.slot_mut(index);
@@ -325,14 +328,14 @@ impl Devices {
 }
 
 impl Phase {
-    /// Those behind it in a bring-up wait for its end.
+    /// Returns true if those behind it in a bring-up wait for its end.
     pub(super) fn holds_turns(&self) -> bool {
         matches!(self, Phase::Probing(probing) if !probing.overdue)
     }
 }
 
 impl DeviceSlot {
-    /// It uses what it needs, or may before long.
+    /// Returns true if it uses what it needs, or may before long.
     fn uses_what_it_needs(&self) -> bool {
         match &self.phase {
             Phase::Ready | Phase::Probing(_) | Phase::Bound | Phase::Leaving | Phase::Unbinding => {
@@ -342,7 +345,7 @@ impl DeviceSlot {
         }
     }
 
-    /// It must not begin: somebody waits to unbind it, or to remove it.
+    /// Returns true if it must not begin, because somebody waits to unbind it, or to remove it.
     pub(super) fn is_wanted_down(&self) -> bool {
         self.leaving || self.going
     }

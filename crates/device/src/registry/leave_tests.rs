@@ -6,7 +6,7 @@ use crate::registry::links::LinkOutcome;
 use crate::registry::matching::Candidate;
 use crate::registry::stepped::{Stepped, decl, driver};
 
-/// Synchronous devices that are up.
+/// Returns synchronous devices that are up.
 fn up(decls: &[(&str, &[&str])]) -> Stepped {
     let mut s = Stepped::new();
     decls.iter().for_each(|(name, needs)| add(&mut s, decl(name, needs)));
@@ -30,7 +30,7 @@ fn bind(s: &mut Stepped, name: &str) {
     }
 }
 
-/// The next callback of a walk.
+/// Returns the next callback of a walk.
 fn called(s: &mut Stepped, walk: &mut LeaveWalk) -> (DeviceKey, String) {
     match s.leave_step(walk) {
         LeaveStep::Unbind { key, decl, .. } => (key, decl.name.clone()),
@@ -87,7 +87,7 @@ fn a_device_that_another_walk_marked_goes_before_its_suppliers() {
     assert!(s.devices.leave_must_wait(&one));
     s.unbound(m);
     assert!(!s.devices.leave_must_wait(&one));
-    // The second walk is not heard of any more: the first one takes what that has marked.
+    // The second walk is gone: the first one takes the devices that it had marked.
     assert_eq!(s.walk_on(&mut one), ["n", "s", "r"]);
     assert!(s.walk_on(&mut two).is_empty());
     assert_eq!(s.state("n"), "unbound", "the second walk wanted it so");
@@ -110,7 +110,7 @@ fn a_device_that_is_unbound_on_purpose_stays_down_whichever_walk_unbinds_it() {
 fn links_that_turn_round_under_a_walk_turn_its_order_round() {
     let mut s = up(&[("a", &[]), ("b", &["a"]), ("c", &["b"])]);
     let mut walk = s.leave("a", false);
-    // It has come as far as c, through b.
+    // The walk has come as far as c, through b.
     let (c, name) = called(&mut s, &mut walk);
     assert_eq!(name, "c");
     // Meanwhile b is taken down by another walk that was past it, and both come up the other way

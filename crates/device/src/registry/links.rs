@@ -16,14 +16,15 @@ use crate::registry::devices::{
 use crate::registry::matching::{Candidate, RegisteredDriver};
 
 impl Devices {
-    /// What the builder of a graph has to know about a device that exists.
+    /// Returns what the builder of a graph has to know about a device that exists.
     pub(crate) fn outside(&self, name: &str) -> Option<OutsideNeeds> {
         let &index = self.by_name.get(name)?;
         Some(OutsideNeeds { node: self.slot(index).node })
     }
 
-    /// Link: a new device takes its name, and is linked with what it needs and with those who have
-    /// been waiting for that name. `nested`: its parent is being probed, and registers it.
+    /// Enters a new device under its name (step Link): links it with what it needs and with those
+    /// that have been waiting for that name. `nested`: its parent is being probed, and registers
+    /// it.
     pub(super) fn enter(&mut self, decl: Arc<DeviceDecl>, nested: bool) -> u32 {
         self.graph = None;
         self.changes += 1;
@@ -74,7 +75,7 @@ impl Devices {
         let hopeless = self.hopeless;
         let met = target.is_some_and(|to| matches!(self.slot(to).phase, Phase::Bound));
         let coming = target.is_some_and(|to| self.slot(to).is_in_progress());
-        // A new device's needs are added one after another: one that it has already came last.
+        // A new device's needs are added one after another: a need that it has already came last.
         let last = match target {
             Some(to) => self.slot(to).feeds.last(),
             None => self.dangling.get(name).and_then(|waiting| waiting.last()),
@@ -102,7 +103,7 @@ impl Devices {
         }
     }
 
-    /// A device without a node of its own takes over its parent's, and hands it on.
+    /// Gives a device without a node of its own its parent's, and hands that on.
     fn take_over_node(&mut self, index: u32) {
         let mut todo = vec![index];
         while let Some(index) = todo.pop() {
@@ -116,7 +117,7 @@ impl Devices {
         }
     }
 
-    /// A device that nobody uses any more leaves. Those who need it wait for its name.
+    /// Removes a device that nobody uses any more. Those that need it wait for its name.
     pub(super) fn forget(&mut self, index: u32, fx: &mut Effects) {
         self.graph = None;
         self.changes += 1;
@@ -143,7 +144,7 @@ impl Devices {
         fx.trash.extend(self.bound[index as usize].take().map(DeferredDrops::Object));
     }
 
-    /// A supplier no longer has that consumer.
+    /// Removes a consumer from a supplier.
     pub(super) fn drop_feed(&mut self, needed: &Target, consumer: u32) {
         match needed {
             Target::Device(to) => {
@@ -164,8 +165,8 @@ impl Devices {
         }
     }
 
-    /// The cycles that new devices would close with devices that wait for them by name. Links
-    /// among the new ones are the graph builder's business.
+    /// Returns the cycles that new devices would close with devices that wait for them by name.
+    /// Links among the new ones are the graph builder's business.
     pub(crate) fn cycles_closed_by(&self, decls: &[Arc<DeviceDecl>]) -> Vec<GraphError> {
         let awaited = |(_, d): &(usize, &Arc<DeviceDecl>)| self.dangling.contains_key(&d.name);
         let suspects: Vec<_> = decls.iter().enumerate().filter(awaited).collect();
@@ -188,10 +189,10 @@ impl Devices {
         suspects.into_iter().filter_map(fault).collect()
     }
 
-    /// Whether a way leads from a device back to itself. Looks along what it needs and along who
-    /// needs it, by turns: where one side soon comes to its end, it doesn't matter how long the
-    /// other is. So a device at the end of a long chain, which somebody waits for, costs as little
-    /// as any other.
+    /// Returns true if a path leads from a device back to itself. It searches along what the device
+    /// needs and along its consumers, by turns: if one side soon comes to its end, the length of
+    /// the other doesn't matter. So a device at the end of a long chain, which somebody waits for,
+    /// costs as little as any other.
     fn is_on_circle(
         &self,
         from: &str,
@@ -224,7 +225,7 @@ impl Devices {
         }
     }
 
-    /// What a device needs, by name, whether it exists or is one of the new ones.
+    /// Returns what a device needs, by name, whether it exists or is one of the new ones.
     fn needs_of(&self, name: &str, new: &HashMap<&str, &DeviceDecl>) -> Vec<String> {
         if let Some(decl) = new.get(name) {
             return decl.needs().cloned().collect();
@@ -233,7 +234,7 @@ impl Devices {
         self.slot(index).needs.iter().map(|l| self.target_name(&l.to).to_string()).collect()
     }
 
-    /// A way from a device along what it needs, back to itself.
+    /// Returns a path from a device along what it needs, back to itself.
     pub(super) fn path_back(
         &self,
         from: &str,
@@ -258,7 +259,7 @@ impl Devices {
         None
     }
 
-    /// Whether `from` needs `to`, directly or not.
+    /// Returns true if `from` needs `to`, directly or not.
     pub(super) fn needs_indirectly(&self, from: u32, to: u32) -> bool {
         let mut seen: HashSet<u32> = HashSet::new();
         let mut todo = vec![from];
@@ -331,7 +332,7 @@ impl DeviceSlot {
         self.needs.iter().find(|l| l.kind == EdgeKind::Parent).and_then(Link::device)
     }
 
-    /// It is ready or being probed: it will be settled by itself.
+    /// Returns true if it is ready or being probed: it will be settled by itself.
     pub(super) fn is_in_progress(&self) -> bool {
         match &self.phase {
             Phase::Ready => true,
@@ -341,21 +342,21 @@ impl DeviceSlot {
     }
 }
 
-// Changes of a device's drivers: those that come and go, devices that are bound again, links
-// that are added.
+// Changes of a device's drivers and links: drivers that come and go, devices that are bound again,
+// links that are added.
 
-/// What became of a link that was to go.
+/// Result of unlinking.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum UnlinkOutcome {
-    /// It was there.
+    /// The link is gone.
     Done,
-    /// There is none.
+    /// The link doesn't exist.
     None,
-    /// It is that to the parent.
+    /// The link leads to the parent.
     Parent,
 }
 
-/// What became of a link.
+/// Result of linking.
 pub(crate) enum LinkOutcome {
     Done,
     /// The consumer is not up, and would wait for itself.
@@ -381,7 +382,7 @@ impl Devices {
         Graph::build_among(decls.to_vec(), &surroundings)
     }
 
-    /// What is wrong with one device that is to be added. Its needs need not exist.
+    /// Returns the faults of one device that is to be added. Its needs need not exist.
     pub(crate) fn refuse(&self, decl: &Arc<DeviceDecl>) -> Vec<GraphError> {
         let (device, name) = (0, decl.name.clone());
         if name.is_empty() {
@@ -396,15 +397,15 @@ impl Devices {
         self.cycles_closed_by(std::slice::from_ref(decl))
     }
 
-    /// All devices that are not up, in registration order.
+    /// Returns all devices that are not up, in registration order.
     pub(crate) fn unbound_devices(&self) -> Vec<(DeviceKey, Arc<DeviceDecl>)> {
         let all = self.in_registration_order().into_iter();
         let of = |i| Some((self.key(i), self.slot(i).decl.clone()?));
         all.filter(|&i| !self.is_up(i)).filter_map(of).collect()
     }
 
-    /// Offer (driver-attach, rules 1.2.2 and 1.2.3): a driver has come that matches the device. One
-    /// that nobody has is probed with that driver alone.
+    /// Offers a driver that has come to a device that it matches (step Offer; driver-attach, rules
+    /// 1.2.2 and 1.2.3). A device that is not up is probed with that driver alone.
     pub(crate) fn offer(
         &mut self,
         key: DeviceKey,
@@ -426,7 +427,7 @@ impl Devices {
         slot.candidates.insert(at, candidate);
         match slot.phase {
             Phase::Ready | Phase::Probing(_) => {
-                // It is asked in this round, before anybody gives up.
+                // The driver is asked in this round, before the device is given up.
                 slot.turn += usize::from(at <= slot.turn);
             }
             Phase::Waiting | Phase::Idle(_) | Phase::Deferred(_) if !closed => {
@@ -436,7 +437,8 @@ impl Devices {
         }
     }
 
-    /// Revoke: a driver has gone. Returns the devices that it still has, which are to be unbound.
+    /// Removes a driver that has gone from all devices (step Revoke). Returns the devices that it
+    /// still has, which are to be unbound.
     pub(crate) fn revoke(
         &mut self,
         driver: &Arc<RegisteredDriver>,
@@ -470,7 +472,7 @@ impl Devices {
         users
     }
 
-    /// Rebind: somebody asks for a device that is not up.
+    /// Makes a device that is not up ready, because somebody asks for it (step Rebind).
     pub(crate) fn rebind(&mut self, key: DeviceKey, now: Duration, fx: &mut Effects) {
         let phase = &self.slot(key.index).phase;
         if matches!(phase, Phase::Waiting | Phase::Idle(_) | Phase::Deferred(_)) {
@@ -478,19 +480,19 @@ impl Devices {
         }
     }
 
-    /// Link: one more thing that a device needs.
+    /// Adds a need to a device (step Link).
     pub(crate) fn link(&mut self, consumer: DeviceKey, supplier: DeviceKey) -> LinkOutcome {
         let (from, to) = (consumer.index, supplier.index);
         if self.slot(from).needs.iter().any(|l| l.device() == Some(to)) {
             return LinkOutcome::Done;
         }
-        // Whom nobody needs can't be on a circle.
+        // A device that nobody needs can't be on a circle.
         let needed = from == to || !self.slot(from).feeds.is_empty();
         let circle = needed && self.needs_indirectly(to, from);
         let phase = &self.slot(from).phase;
         let up =
             matches!(phase, Phase::Bound | Phase::Probing(_) | Phase::Leaving | Phase::Unbinding);
-        // No walk that waits for its end may come to be in a circle with it.
+        // No walk that waits for its end may get into a circle with it.
         let failing = matches!(phase, Phase::Probing(probing) if probing.failing);
         if up && !self.is_up(to) {
             return LinkOutcome::SupplierNotUp;
@@ -516,8 +518,8 @@ impl Devices {
         LinkOutcome::Done
     }
 
-    /// Unlink: one thing less that a device needs. If it was the last one that it waited for, it is
-    /// attached.
+    /// Removes a need from a device (step Unlink). If it was the last one that the device waited
+    /// for, the device is attached.
     pub(crate) fn unlink(
         &mut self,
         consumer: DeviceKey,
@@ -554,7 +556,7 @@ impl Devices {
         UnlinkOutcome::Done
     }
 
-    /// Expire: the deferral timeout has passed. Devices that wait for optional suppliers alone go
+    /// Ends the deferral timeout (step Expire). Devices that wait for optional suppliers alone go
     /// on without them, and those that were deferred are tried a last time.
     pub(crate) fn expire(&mut self, now: Duration, fx: &mut Effects) {
         self.hopeless = true;
@@ -580,8 +582,8 @@ impl Devices {
         self.want_late_worker(active, fx);
     }
 
-    /// Whether somebody waits for what the deferral timeout ends. Nobody does once nothing is
-    /// probed any more.
+    /// Returns true if somebody waits for what the deferral timeout ends. Nobody does once nothing
+    /// is probed any more.
     pub(crate) fn hopes(&self) -> bool {
         let hopes = |slot: &DeviceSlot| match slot.phase {
             Phase::Deferred(_) => true,
@@ -591,7 +593,7 @@ impl Devices {
         !self.hopeless && !self.closed && self.slots.iter().any(hopes)
     }
 
-    /// Nothing is ready, being probed, or being tried again.
+    /// Returns true if nothing is ready, being probed, or being tried again.
     pub(crate) fn is_quiet(&self) -> bool {
         self.active == 0 && !self.late_worker
     }

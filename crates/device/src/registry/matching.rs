@@ -1,4 +1,4 @@
-//! Drivers, and which of them may have a device.
+//! Drivers, and the choice of those that may have a device.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,11 +9,11 @@ use crate::decl::{DeviceDecl, ProbeType};
 use crate::driver::Driver;
 use crate::error::{ProbeErrorKind, caught};
 
-/// A driver, and what it said about itself when it was registered.
+/// A driver, with its name and probe type as they were when it was registered.
 pub(crate) struct RegisteredDriver {
-    /// L: is the lock; guards the driver, which is there until a shutdown lets go of it.
+    /// L: is the lock; guards the driver, which is there until a shutdown releases it.
     driver: Mutex<Option<Arc<dyn Driver>>>,
-    /// Shared with the reports of bring-ups.
+    /// The name, shared with the reports of bring-ups.
     pub name: Arc<str>,
     pub probe_type: ProbeType,
 }
@@ -29,11 +29,11 @@ impl fmt::Debug for RegisteredDriver {
 pub(crate) struct Candidate {
     pub driver: Arc<RegisteredDriver>,
     pub asynchronous: bool,
-    /// It was asked in this round, or is not to be.
+    /// True if it was asked in this round, or is not to be.
     pub asked: bool,
 }
 
-/// The registered drivers. A copy is cheap, and says by its version whether it is still true.
+/// The registered drivers. A copy is cheap, and its version tells whether it is still current.
 #[derive(Clone, Default)]
 pub(crate) struct Drivers {
     pub list: Arc<Vec<Arc<RegisteredDriver>>>,
@@ -67,8 +67,8 @@ impl Drivers {
         names
     }
 
-    /// The drivers that may have the device: synchronous ones first, each kind in registration
-    /// order. Asks the drivers, so not under a lock.
+    /// Returns the drivers that may have the device: synchronous ones first, each kind in
+    /// registration order. Asks the drivers, so not under a lock.
     pub(crate) fn candidates(&self, decl: &DeviceDecl, asked: bool) -> Vec<Candidate> {
         let may = self.list.iter().filter(|driver| driver.matches(decl));
         let mut candidates: Vec<Candidate> = may.map(|d| d.candidate(decl, asked)).collect();
@@ -83,19 +83,19 @@ impl RegisteredDriver {
         RegisteredDriver { driver: Mutex::new(Some(driver)), name, probe_type }
     }
 
-    /// The driver; `None` once it was let go.
+    /// Returns the driver; `None` once it was released.
     pub(crate) fn driver(&self) -> Option<Arc<dyn Driver>> {
         self.driver.lock().clone()
     }
 
-    /// Lets go of the driver, which the caller is to drop without a lock: the last of a shutdown,
-    /// which needs it no more.
+    /// Takes the driver out, for the caller to drop without a lock: the last step of a shutdown,
+    /// which needs the driver no more.
     pub(crate) fn let_go(&self) -> Option<Arc<dyn Driver>> {
         self.driver.lock().take()
     }
 
-    /// Whether it may have the device. A driver that panics when asked may not, nor one that was
-    /// let go.
+    /// Returns true if the driver may have the device. A driver that panics when asked may not, nor
+    /// one that was released.
     pub(crate) fn matches(&self, decl: &DeviceDecl) -> bool {
         let Some(driver) = self.driver() else { return false };
         caught(move || driver.matches(decl)).unwrap_or_else(|message| {
@@ -112,8 +112,8 @@ impl RegisteredDriver {
 
 // The registry's decisions: pure functions over plain values.
 
-/// Whether a device probes asynchronously (rule 1.2.1): the driver's type, the declaration's, and
-/// whether those are asked to that don't care. Asked once per device and driver.
+/// Returns whether a device probes asynchronously (rule 1.2.1), by the driver's type, the
+/// declaration's, and the default for those that don't care. Asked once per device and driver.
 pub(crate) fn probes_async(driver: ProbeType, decl: Option<ProbeType>, asked: bool) -> bool {
     match (driver, decl) {
         (ProbeType::ForceSynchronous, _) | (_, Some(ProbeType::ForceSynchronous)) => false,
@@ -123,22 +123,22 @@ pub(crate) fn probes_async(driver: ProbeType, decl: Option<ProbeType>, asked: bo
     }
 }
 
-/// What becomes of a device after one call of one driver (rule 1.2.16).
+/// The consequence of one call of one driver for a device (rule 1.2.16).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is up.
+    /// The device is up.
     Bind,
-    /// It goes on the deferred list. Other drivers are not asked: this one matches, and will be
-    /// there.
+    /// The device goes on the deferred list. Other drivers are not asked: this one matches, and
+    /// will be there.
     Defer,
-    /// That candidate is asked.
+    /// Candidate that is asked next.
     AskNext(usize),
-    /// It stays without a driver.
+    /// The device stays without a driver.
     GiveUp,
 }
 
-/// What becomes of a device whose driver gave this result; `next` is the first candidate that was
-/// not asked. As in Linux a failure, too, lets the next driver try its luck.
+/// Returns the consequence of a driver's result for its device; `next` is the first candidate that
+/// was not asked. As in Linux a failure, too, lets the next driver try.
 pub(crate) fn verdict(error: Option<ProbeErrorKind>, next: Option<usize>) -> Verdict {
     match (error, next) {
         (None, _) => Verdict::Bind,
@@ -148,19 +148,19 @@ pub(crate) fn verdict(error: Option<ProbeErrorKind>, next: Option<usize>) -> Ver
     }
 }
 
-/// What the caller of a bring-up does when nothing of it can run.
+/// The action of the caller of a bring-up when nothing of it can run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StuckAction {
     /// Something outside the bring-up is in progress that one of its devices waits for.
     Wait,
     /// Deferral begins: what was deferred is tried again.
     BeginDeferral,
-    /// Nothing more will come up: what is not settled is settled as it is.
+    /// Unsettled devices are settled as they are: nothing more will come up.
     Conclude,
 }
 
-/// What to do when none of a bring-up's devices is ready or being probed, and some are not settled
-/// (rule 1.2.15: deferral begins only when all have been tried once).
+/// Returns the action when none of a bring-up's devices is ready or being probed, and some are not
+/// settled (rule 1.2.15: deferral begins only when all have been tried once).
 pub(crate) fn stuck(
     others_in_progress: bool,
     retrying: bool,

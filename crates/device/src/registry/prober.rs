@@ -1,5 +1,5 @@
-//! The prober: takes a device, calls its driver, takes in how that ended, and goes on with the next
-//! in line.
+//! The prober: takes a device, calls its driver, takes in the result, and goes on with the next in
+//! line.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,20 +20,20 @@ use crate::event::{Cancel, Event, Observer};
 use crate::handoff::Handoff;
 use crate::record::Site;
 
-/// What falls to the prober of a device.
+/// The devices that a thread has to probe.
 #[derive(Clone, Copy)]
 pub(super) enum ProberDuty {
-    /// That one.
+    /// One device alone.
     One,
-    /// It is a prober: that one, and then those that stand in line at this node.
+    /// One device, and then those that stand in line at this node: the thread is a prober.
     Line(Option<u32>),
 }
 
-/// A prober probes so many devices one after the other, and then has its pool queue another one
-/// behind what else waits there.
+/// Number of devices that a prober probes in a row. Then its pool queues another prober behind what
+/// else waits there.
 const IN_A_ROW: u32 = 8;
 
-/// A probe to be made, and all that it needs of the state.
+/// A probe to be made, with all that it needs of the state.
 struct ProbeTurn {
     key: DeviceKey,
     begun: StartedProbe,
@@ -43,7 +43,7 @@ struct ProbeTurn {
 }
 
 impl RegistryState {
-    /// Begins the device, or where that isn't to be probed any more, or is none, the next one in
+    /// Begins the device. If that isn't to be probed any more, or is none, begins the next one in
     /// line.
     fn turn(
         &mut self,
@@ -69,7 +69,7 @@ impl RegistryState {
         }
     }
 
-    /// A prober that is through with its device goes, and leaves the line, if it was at one, to
+    /// Ends a prober that is through with its device, and leaves the line, if it was at one, to
     /// another worker.
     fn leave(&mut self, duty: ProberDuty, fx: &mut Effects) {
         if let ProberDuty::Line(node) = duty {
@@ -78,7 +78,7 @@ impl RegistryState {
     }
 }
 
-/// Says how a probe ended, where that is worth saying.
+/// Logs how a probe ended, if that is worth a line.
 fn log(device: &str, result: &ProbeResult) {
     if let Err(error) = result {
         let device = text::name(device);
@@ -103,7 +103,7 @@ impl Registry {
     }
 
     /// Probes a device on this thread, and any other that falls to it. Work that the end of one
-    /// releases, or owes, is done before the next one begins; where it owes nothing both are one
+    /// releases, or owes, is done before the next one begins; if it owes nothing, both are one
     /// step.
     fn probe(self: &Arc<Self>, first: DeviceKey, duty: ProberDuty, placed: Option<CpuId>) {
         let me = current().id();
@@ -165,10 +165,10 @@ impl Registry {
         }
     }
 
-    /// Calls the driver. An error says with what it panicked. The device's needs are let go of
-    /// before this returns: the shutdown may drop it as soon as the device is settled, and in its
-    /// own order, so this thread must not be the one that holds it last. `Ok` says whether its
-    /// worker may go on with another probe.
+    /// Calls the driver. An error has the message of its panic. The device's needs are released
+    /// before this returns: the shutdown may drop them as soon as the device is settled, and in its
+    /// own order, so this thread must not hold them last. `Ok` says whether its worker may go on
+    /// with another probe.
     fn call_driver(
         self: &Arc<Self>,
         begun: StartedProbe,
@@ -193,19 +193,19 @@ impl Registry {
     }
 }
 
-/// One call of a driver, which may end before the driver returns or after. An end before that is
-/// taken in by the thread that called, when it is back: it still holds what the device needs.
+/// One call of a driver, which may end before the driver returns or after. If it ends before, the
+/// calling thread takes the result in after the return: until then it holds what the device needs.
 struct ProbeCall {
-    /// I: what the call belongs to.
+    /// I: the registry that made the call.
     registry: Arc<Registry>,
-    /// I: whom it is about.
+    /// I: the device that is probed.
     key: DeviceKey,
     /// I: has its own lock.
     handoff: Handoff<(ProbeResult, Duration)>,
 }
 
 impl ProbeCall {
-    /// The driver says how the probe ended.
+    /// Takes the driver's report how the probe ended.
     fn finished(&self, result: ProbeResult) {
         let at = self.registry.clock.now();
         let Some(Some((result, at))) = self.handoff.finish(Some((result, at))) else { return };
@@ -237,7 +237,7 @@ impl ProbeEnding {
         failed && self.registry.has_children(self.key)
     }
 
-    /// Removes the children that the failed probe has registered, first.
+    /// Removes the children that the failed probe has registered, then ends the probe.
     fn with_children(self) {
         self.registry.remove_children(self.key);
     }
@@ -251,18 +251,17 @@ impl Drop for ProbeEnding {
     }
 }
 
-/// The duty to settle one device that was queued, and with a prober's those in its line. It is done
-/// also where the pools drop the work without running it, so that nobody waits for a probe that
-/// can't come.
+/// The duty to settle one device that was queued, and a prober's duty for its line. It is done also
+/// if the pools drop the work without running it, so that nobody waits for a probe that can't come.
 pub(super) struct Ticket {
     registry: Option<Arc<Registry>>,
     due: DueProbe,
     duty: ProberDuty,
-    /// Those of the same line that it is to queue probers for, before anything else.
+    /// Devices of the same line for which it queues probers, before anything else.
     others: Vec<DueProbe>,
 }
 
-/// What is said of a device whose worker will never come.
+/// Message for a device whose worker will never come.
 pub(super) const GONE: &str = "its worker pools were shut down before it could be probed; \
                                shut down devices before pools";
 

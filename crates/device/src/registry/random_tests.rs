@@ -1,5 +1,5 @@
-//! Random devices, in random order, with every step of everybody interleaved at random: after each
-//! step all counts have to be what they are by definition, and in the end nobody is left behind.
+//! Random devices, in random order, with every step of everybody interleaved at random. After each
+//! step all counts have to equal their definitions, and in the end nobody is left behind.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use super::devices::{DeviceKey, Devices, Link, Phase};
@@ -16,7 +16,7 @@ use fastrand::Rng;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What the counts are by definition.
+/// Compares the counts with their definitions.
 fn check(devices: &Devices, walks: usize) {
     let mut active = 0;
     for slot in devices.slots.iter().filter(|s| s.decl.is_some()) {
@@ -52,7 +52,8 @@ fn check(devices: &Devices, walks: usize) {
     }
 }
 
-/// What is bound is given by device of the graph, whatever came and went since that was made.
+/// Checks that bound objects are given by device of the graph, whatever came and went since the
+/// graph was made.
 fn check_order(devices: &mut Devices) {
     let (graph, bound) = (devices.graph(), devices.bound_objects());
     assert_eq!((graph.len(), bound.len()), (devices.len(), devices.len()));
@@ -69,13 +70,13 @@ fn check_order(devices: &mut Devices) {
     }
 }
 
-/// Everybody who is being probed.
+/// Returns the devices that are being probed.
 fn probing(devices: &Devices) -> Vec<String> {
     let its = devices.slots.iter().filter(|s| matches!(s.phase, Phase::Probing(_)));
     its.map(|s| s.name().to_string()).collect()
 }
 
-/// A probe ends, somehow.
+/// Ends a probe with a random result.
 fn end(s: &mut Stepped, name: &str, rng: &mut Rng, calm: bool) {
     let result = match rng.usize(..if calm { 1 } else { 8 }) {
         0..=4 => Ok(Arc::new(TestDevice) as Arc<dyn Bound>),
@@ -88,7 +89,7 @@ fn end(s: &mut Stepped, name: &str, rng: &mut Rng, calm: bool) {
     }
 }
 
-/// One step of a prober of what was handed out: the queue, the adder, the late worker.
+/// Makes one step of a prober of what was handed out: the queue, the adder, the late worker.
 fn somebody(s: &mut Stepped, rng: &mut Rng, calm: bool) -> bool {
     let running = probing(&s.devices);
     let names: Vec<String> = s.queue.iter().chain(&s.mine).cloned().collect();
@@ -214,7 +215,7 @@ fn stepped_random_devices_come_and_go_and_all_counts_stay_right() {
     }
 }
 
-/// One step of one walk.
+/// Makes one step of one walk.
 fn walk_on(s: &mut Stepped, walks: &mut Vec<(LeaveWalk, Option<DeviceKey>)>, at: usize) {
     let (walk, calling) = &mut walks[at];
     if let Some(key) = calling.take() {
@@ -237,7 +238,7 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
         let n = 1 + rng.usize(..20);
         let mut decls: Vec<DeviceDecl> = Vec::new();
         for i in 0..n {
-            // Mostly without circles; those that there are get rejected.
+            // Mostly without circles; a circle gets rejected.
             let needs: Vec<String> =
                 (0..rng.usize(..3)).map(|_| format!("d{}", rng.usize(..i + 2))).collect();
             let needs: Vec<&str> = needs.iter().map(String::as_str).collect();

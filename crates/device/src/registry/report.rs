@@ -1,4 +1,4 @@
-//! How a bring-up is asked for, and what it says afterwards.
+//! Options and result of a bring-up.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -14,34 +14,34 @@ use crate::info::{ProbeCost, ProbeOutcome};
 use crate::record;
 use crate::shutdown::HangPolicy;
 
-/// How to bring devices up. The default: side by side, as far as they don't need each other; stop
+/// Options of a bring-up. The default: side by side, as far as devices don't need each other; stop
 /// at the first failure.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct BringUpOptions {
-    /// Go on when a device fails or its declaration is at fault: everything that doesn't need it
-    /// comes up.
+    /// True to go on when a device fails or its declaration is at fault: everything that doesn't
+    /// need it comes up.
     pub keep_going: bool,
-    /// Drivers of the default [probe type](crate::ProbeType) probe asynchronously, side by side.
-    /// True by default; false: one by one, as in Linux.
+    /// True (the default) if drivers of the default [probe type](crate::ProbeType) probe
+    /// asynchronously, side by side. False: one by one, as in Linux.
     pub asynchronous: bool,
-    /// Throwing it stops the start of further probes. Probes that run are waited for.
+    /// Switch that stops the start of further probes. Probes that run are waited for.
     pub cancel: Cancel,
-    /// Told about each device, for progress bars.
+    /// Observer that gets an event for each device, for progress bars.
     pub observer: Option<Observer>,
-    /// How long a probe may take before it is named ([`Event::Overdue`](crate::Event::Overdue), the
-    /// log, [`DeviceManager::pending`](crate::DeviceManager::pending)), for devices that don't say
-    /// so themselves. `None`: as long as it likes, and no timer runs.
+    /// Deadline of a probe, for devices that have none of their own. Past it, a probe is named
+    /// ([`Event::Overdue`](crate::Event::Overdue), the log,
+    /// [`DeviceManager::pending`](crate::DeviceManager::pending)). `None`: no limit, and no timer
+    /// runs.
     pub device_timeout: Option<Duration>,
-    /// How long all may take. After that whatever is being probed is named, and unless the policy
-    /// is to wait, the rest is left as it is.
+    /// Deadline of the whole bring-up. Past it, whatever is being probed is named, and unless the
+    /// policy is to wait, the rest is left as it is.
     pub timeout: Option<Duration>,
-    /// What is done about a probe that is past its deadline, once everything that doesn't need it
-    /// is settled. Unless it is to be waited for, it counts as failed: those who need it are
-    /// skipped (`Skip`) or cancelled (`GiveUp`). The probe itself goes on; what it brings up late
-    /// is up after all, and so are then those who wait for it. A driver that holds the calling
-    /// thread itself, a synchronous one that has not returned, is named too, but has to be waited
-    /// for.
+    /// Policy for a probe that is past its deadline, once everything that doesn't need it is
+    /// settled. Unless it is to be waited for, it counts as failed: those that need it are skipped
+    /// (`Skip`) or cancelled (`GiveUp`). The probe itself goes on; what it brings up late is up
+    /// after all, and so are then those that wait for it. A synchronous driver that has not
+    /// returned holds the calling thread itself: it is named too, but has to be waited for.
     pub on_hang: HangPolicy,
 }
 
@@ -60,7 +60,7 @@ impl Default for BringUpOptions {
 }
 
 impl BringUpOptions {
-    /// The defaults.
+    /// Returns the defaults.
     pub fn new() -> BringUpOptions {
         BringUpOptions::default()
     }
@@ -86,28 +86,28 @@ impl BringUpOptions {
         self
     }
 
-    /// Sets who is told.
+    /// Sets the observer.
     #[must_use]
     pub fn observer(mut self, observer: Observer) -> BringUpOptions {
         self.observer = Some(observer);
         self
     }
 
-    /// Sets how long a probe may take before it is named.
+    /// Sets the deadline of a probe, past which it is named.
     #[must_use]
     pub fn device_timeout(mut self, timeout: Option<Duration>) -> BringUpOptions {
         self.device_timeout = timeout;
         self
     }
 
-    /// Sets how long all may take.
+    /// Sets the deadline of the whole bring-up.
     #[must_use]
     pub fn timeout(mut self, timeout: Option<Duration>) -> BringUpOptions {
         self.timeout = timeout;
         self
     }
 
-    /// Sets what is done about a probe that is past its deadline.
+    /// Sets the policy for a probe that is past its deadline.
     #[must_use]
     pub fn on_hang(mut self, policy: HangPolicy) -> BringUpOptions {
         self.on_hang = policy;
@@ -128,27 +128,27 @@ impl fmt::Debug for BringUpOptions {
     }
 }
 
-/// What a bring-up did: one outcome per declaration, and when everything happened. Its facts on
-/// single devices are put into words when it is first asked for, so that a caller that doesn't read
-/// it never waits for that.
+/// The result of a bring-up: one outcome per declaration, and when everything happened. The reports
+/// on single devices are made when they are first asked for, so that a caller that doesn't read
+/// them never waits for that.
 #[must_use = "it says which devices did not come up"]
 #[derive(Clone)]
 pub struct BringUp {
     /// I: shared by copies.
     finished: Arc<FinishedBringUp>,
-    /// A: made when it is first asked for.
+    /// A: created when it is first asked for.
     devices: OnceLock<Vec<DeviceReport>>,
     /// The device whose failure stopped the rest (never with `keep_going`).
     pub stopped_by: Option<String>,
-    /// True where the bring-up was cancelled.
+    /// True if the bring-up was cancelled.
     pub cancelled: bool,
     /// The devices that were past their deadline, whatever became of them.
     pub overdue: Vec<String>,
-    /// True where the rest was left as it was, because of those.
+    /// True if the rest was left as it was, because of those.
     pub gave_up: bool,
 }
 
-/// What became of one device.
+/// The outcome of one device.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeviceReport {
@@ -156,9 +156,9 @@ pub struct DeviceReport {
     pub name: String,
     /// The name of the driver that was called for it, else of the one that it names; may be empty.
     pub driver: String,
-    /// What became of it.
+    /// Outcome.
     pub outcome: ProbeOutcome,
-    /// What probing it has cost. Its times count from the making of the manager.
+    /// Cost of its probes. Its times count from the creation of the manager.
     pub cost: ProbeCost,
 }
 
@@ -173,7 +173,7 @@ impl BringUp {
         BringUp { finished, devices, stopped_by, cancelled, overdue, gave_up }
     }
 
-    /// What became of each device, in the order of the declarations.
+    /// Returns the report of each device, in the order of the declarations.
     pub fn devices(&self) -> &[DeviceReport] {
         self.devices.get_or_init(|| {
             let graph = &self.finished.graph;
@@ -187,7 +187,8 @@ impl BringUp {
         })
     }
 
-    /// A span for each device, an edge for each dependency. Made when asked for.
+    /// Returns a timeline with a span for each device and an edge for each dependency. It is made
+    /// when asked for.
     pub fn timeline(&self) -> Timeline {
         let FinishedBringUp { graph, devices, records, .. } = &*self.finished;
         let driver = |id: DeviceId| {
@@ -197,22 +198,22 @@ impl BringUp {
         record::timeline("bring-up", SpanKind::Probe, graph, records, driver)
     }
 
-    /// True where every device is up.
+    /// Returns true if every device is up.
     pub fn is_complete(&self) -> bool {
         self.finished.devices.iter().all(|(outcome, _)| *outcome == ProbeOutcome::Bound)
     }
 
-    /// The devices that are up.
+    /// Returns the devices that are up.
     pub fn bound(&self) -> impl Iterator<Item = &DeviceReport> {
         self.devices().iter().filter(|d| d.outcome == ProbeOutcome::Bound)
     }
 
-    /// The devices that are not up, for whatever reason, in the order of the declarations.
+    /// Returns the devices that are not up, for whatever reason, in the order of the declarations.
     pub fn not_bound(&self) -> impl Iterator<Item = &DeviceReport> {
         self.devices().iter().filter(|d| d.outcome != ProbeOutcome::Bound)
     }
 
-    /// The device of that name.
+    /// Returns the device of that name.
     pub fn device(&self, name: &str) -> Option<&DeviceReport> {
         self.devices().get(self.finished.graph.find(name)?.index())
     }

@@ -29,11 +29,11 @@ use crate::record::Clock;
 use crate::shutdown::{Outline, ShutdownState};
 use crate::watch::Watch;
 
-/// What a manager and its workers share.
+/// The state that a manager and its workers share.
 pub(crate) struct Registry {
-    /// I: where probes run.
+    /// I: places probes.
     pub placer: Arc<Placer>,
-    /// I: counts from the making of the manager.
+    /// I: counts from the creation of the manager.
     pub clock: Clock,
     /// L: is the lock; guards everything about devices and drivers.
     pub state: Mutex<RegistryState>,
@@ -52,36 +52,38 @@ pub(crate) struct RegistryState {
     pub drivers: Drivers,
     /// The observer of the bring-up in progress.
     pub observer: Option<Observer>,
-    /// What the caller of the bring-up in progress is inside of.
+    /// The registries that the caller of the bring-up in progress is inside.
     pub around: ProbesAround,
-    /// Tells probes outside of a bring-up to give up: thrown by the shutdown.
+    /// Switch for probes outside a bring-up: the shutdown throws it to make them give up.
     pub cancel: Cancel,
-    /// How many are unbinding devices.
+    /// Number of threads that are unbinding devices.
     pub walks: usize,
-    /// The callbacks that these call now, and how many of them wait for what others do.
+    /// Callbacks of those threads that are being called now, and the number of threads that wait
+    /// for what others do.
     pub unbindings: Vec<(DeviceKey, Arc<Unbinding>)>,
     pub waiting: usize,
-    /// How many wait for some device to change. Each probe's end is a change, and to wake nobody is
-    /// a system call, too.
+    /// Number of threads that wait for some device to change. Each probe's end is a change, and a
+    /// wake-up without a sleeper is a system call, too.
     pub sleepers: usize,
-    /// How long after the first bring-up devices may wait for what is not declared or optional.
+    /// Deferral timeout, counted from the first bring-up.
     pub deferral_timeout: Duration,
-    /// When that is over; `None` before the first bring-up has ended, or a first device was added.
+    /// End of the deferral timeout; `None` before the first bring-up has ended, or a first device
+    /// was added.
     pub deferral_ends: Option<Duration>,
-    /// When the deadline timer goes off.
+    /// Time at which the deadline timer fires.
     pub looks_at: Option<Duration>,
-    /// What a shutdown will need to know, and of which count of changes it is true.
+    /// Outline for a shutdown, with the count of changes for which it is true.
     pub outline: Option<(u64, Arc<Outline>)>,
-    /// Looks at the clock during a shutdown, if one may need that.
+    /// Watch of the clock during a shutdown, if one may need that.
     pub watch: Option<Arc<Watch>>,
     /// The shutdown in progress.
     pub shutdown: Option<(Arc<ShutdownState>, Clock)>,
-    /// What a shutdown left undone, by device of its graph.
+    /// Objects that a shutdown left undone, by device of its graph.
     pub left: Vec<Option<Arc<dyn Bound>>>,
 }
 
 impl Registry {
-    /// Makes a step under the lock, wakes whom it concerns, and returns what else is owed.
+    /// Makes a step under the lock, wakes those that it concerns, and returns what else is owed.
     pub(crate) fn locked<R>(
         &self,
         step: impl FnOnce(&mut RegistryState, Duration, &mut Effects) -> R,
@@ -103,7 +105,7 @@ impl Registry {
         result
     }
 
-    /// Wakes those whom a step concerns, under the lock.
+    /// Wakes those that a step concerns, under the lock.
     fn wake(&self, state: &RegistryState, fx: &mut Effects) {
         if state.devices.caller_is_wanted() {
             self.caller.notify_all();
@@ -125,9 +127,8 @@ impl Registry {
     }
 
     /// Queues a prober, which queues those of `others` first. It may take the CPU of the thread
-    /// that queues it for as long as its probe computes: all that this thread is to queue at a node
-    /// would be queued after that. (10 devices on 16 simulated CPUs: 1.04 to 1.01 of the bound;
-    /// ae5f631.)
+    /// that queues it for as long as its probe computes. So all that this thread still has to queue
+    /// at a node would be queued after that.
     pub(super) fn queue_prober(
         self: &Arc<Self>,
         node: Option<u32>,
@@ -143,7 +144,7 @@ impl Registry {
     pub(crate) fn add(self: &Arc<Self>, decl: DeviceDecl) -> Result<DeviceState, Error> {
         let decl = Arc::new(decl);
         let me = current().id();
-        // Drivers are asked without the lock; should one come or go meanwhile, once more.
+        // Drivers are asked without the lock. If one comes or goes meanwhile, they are asked again.
         let (key, fx) = loop {
             let drivers = self.state.lock().drivers.clone();
             let candidates = drivers.candidates(&decl, false);
@@ -171,7 +172,7 @@ impl Registry {
         self.state_after(key, &decl.name)
     }
 
-    /// What a device is at, now that what its own call has begun is over or goes on elsewhere.
+    /// Returns a device's state, now that what its own call has begun is over or goes on elsewhere.
     pub(crate) fn state_after(&self, key: DeviceKey, name: &str) -> Result<DeviceState, Error> {
         let state = self.state.lock().devices.state(key);
         state.ok_or_else(|| Error::NoSuchDevice(name.to_string()))
@@ -188,7 +189,7 @@ impl Registry {
         }
         if let Some(number) = fx.late_worker {
             let ticket = LateTicket { registry: Some(self.clone()), number };
-            // Where it is refused the ticket is dropped, and does what there is to do.
+            // If it is refused, the ticket is dropped, and does the same.
             drop(self.placer.queue().execute(move || ticket.work()));
         }
         let inside = ProbesInside::enter(self);
@@ -214,7 +215,7 @@ impl Registry {
         }
     }
 
-    /// Tells the observer of the bring-up which devices are done with.
+    /// Reports settled devices to the observer of the bring-up.
     fn tell(self: &Arc<Self>, finished: Vec<(Arc<DeviceDecl>, Outcome, usize)>) {
         if finished.is_empty() {
             return;
@@ -230,7 +231,7 @@ impl Registry {
         self.was_told(finished.len());
     }
 
-    /// The observer was told about so many devices; the caller may have waited for that.
+    /// Records that the observer has got that many devices; the caller may have waited for that.
     fn was_told(&self, devices: usize) {
         if devices == 0 {
             return;
@@ -272,7 +273,7 @@ impl Registry {
         }
     }
 
-    /// The late worker: probes, one after another, what nobody waits for.
+    /// Runs the late worker: probes, one after another, what nobody waits for.
     fn work_late(self: &Arc<Self>, number: u64) {
         loop {
             let (next, fx) = self.locked(|state, now, fx| state.devices.next_late(number, now, fx));
@@ -298,7 +299,8 @@ impl Registry {
         }
     }
 
-    /// The deferral timeout has passed, unless it was moved: says who is waiting, and for whom.
+    /// Ends the deferral timeout, unless it was moved: logs each device that waits, and for which
+    /// ones.
     pub(crate) fn deferral_over(self: &Arc<Self>) {
         let pending = self.step(|state, now, fx| {
             if state.deferral_ends.is_none_or(|ends| now < ends) || state.devices.is_closed() {
@@ -318,7 +320,7 @@ impl Registry {
         }
     }
 
-    /// Has somebody look for overdue probes after that time at the latest.
+    /// Schedules a check for overdue probes after that time at the latest.
     pub(crate) fn look_after(&self, after: Duration) {
         let mut state = self.state.lock();
         let at = self.clock.now().saturating_add(after);
@@ -329,7 +331,7 @@ impl Registry {
         }
     }
 
-    /// Names each device past its deadline.
+    /// Logs and reports each device past its deadline.
     pub(crate) fn look(self: &Arc<Self>) {
         let (named, next, observer) = self.step(|state, now, fx| {
             state.looks_at = None;
@@ -352,7 +354,7 @@ impl Registry {
         }
     }
 
-    /// Waits for `done`, which is looked at under the lock whenever some device has changed.
+    /// Waits for `done`, which is checked under the lock whenever some device has changed.
     pub(crate) fn wait_until(
         &self,
         what: &'static str,
@@ -404,7 +406,7 @@ impl LateTicket {
 impl Drop for LateTicket {
     fn drop(&mut self) {
         if let Some(registry) = self.registry.take() {
-            // All that it would have probed fails.
+            // All devices that it would have probed fail.
             while registry.step(|state, now, fx| {
                 let next = state.devices.next_late(self.number, now, fx);
                 let gone = || ProbeError::failed(GONE);

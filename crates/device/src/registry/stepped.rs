@@ -1,4 +1,4 @@
-//! What the stepped tests share: a registry without threads, whose steps are named by device.
+//! Helpers of the stepped tests: a registry without threads, whose steps are named by device.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use super::batch::{BatchOptions, CallerStep, FinishedBringUp};
@@ -20,7 +20,7 @@ use std::time::Duration;
 pub(super) struct TestDevice;
 impl Bound for TestDevice {}
 
-/// A driver that is never called: the tests say what its probes give.
+/// A driver that is never called: the tests supply the results of its probes.
 struct ByHand(&'static str);
 impl Driver for ByHand {
     fn name(&self) -> &str {
@@ -42,9 +42,9 @@ pub(super) struct Stepped {
     pub(super) cancel: Cancel,
     pub(super) on_hang: HangPolicy,
     now: Duration,
-    /// What was to be queued so far and was not taken by the test.
+    /// Devices that were to be queued and that the test has not taken.
     pub(super) queue: Vec<String>,
-    /// What the thread that made a step is to probe itself.
+    /// Devices that the thread that made a step is to probe itself.
     pub(super) mine: Vec<String>,
     pub(super) late_worker_wanted: usize,
     finished: Vec<(String, &'static str)>,
@@ -70,7 +70,7 @@ impl Stepped {
         stepped
     }
 
-    /// Another bring-up.
+    /// Begins another bring-up.
     pub(super) fn again(&mut self, decls: Vec<DeviceDecl>, sync: &[&str], keep_going: bool) {
         let decls: Vec<Arc<DeviceDecl>> = decls.into_iter().map(Arc::new).collect();
         let (graph, faults) = self.devices.admit(&decls, &|_, _| None);
@@ -83,7 +83,7 @@ impl Stepped {
         let options = BatchOptions {
             keep_going,
             cancel: self.cancel.clone(),
-            // The outcomes are told to the test.
+            // The outcomes are reported to the test.
             observed: true,
             helps: false,
             device_timeout: None,
@@ -124,7 +124,7 @@ impl Stepped {
         self.step(|devices, now, fx| devices.add(Arc::new(decl), candidates, me, now, fx))
     }
 
-    /// Starts a device; the names of what it needs, if it is to be probed.
+    /// Starts a device; returns the names of what it needs, if it is to be probed.
     pub(super) fn begin(&mut self, name: &str) -> Option<Vec<String>> {
         let key = self.key(name);
         self.queue.retain(|n| n != name);
@@ -159,13 +159,13 @@ impl Stepped {
         self.end(name, true);
     }
 
-    /// A probe that was begun is past its deadline, as by a timer that finds it so and names it.
+    /// Marks a probe that was begun as overdue and named, as a timer does.
     pub(super) fn name_overdue(&mut self, name: &str) {
         self.find_overdue(name);
         self.devices.told(1);
     }
 
-    /// The same, before the observer was told.
+    /// Marks a probe as overdue, before the observer was told.
     pub(super) fn find_overdue(&mut self, name: &str) {
         self.step(|devices, now, fx| {
             devices.limit_all();
@@ -175,7 +175,7 @@ impl Stepped {
         });
     }
 
-    /// The end of a probe that was begun before.
+    /// Ends a probe that was begun before.
     pub(super) fn probe_late(&mut self, name: &str) {
         self.end(name, true);
     }
@@ -195,7 +195,7 @@ impl Stepped {
         }
     }
 
-    /// The late worker's next device.
+    /// Returns the late worker's next device.
     pub(super) fn late(&mut self) -> Option<String> {
         loop {
             let next = |devices: &mut Devices, now, fx: &mut Effects| {
@@ -209,13 +209,13 @@ impl Stepped {
         }
     }
 
-    /// A walk that begins now.
+    /// Creates a walk that begins now.
     pub(super) fn leave(&self, root: &str, remove: bool) -> LeaveWalk {
         LeaveWalk::new(self.devices.instance(self.key(root)), remove)
     }
 
-    /// The next step of a walk. The rule: no callback begins while somebody uses the device, unless
-    /// each of the two needs the other.
+    /// Makes the next step of a walk. Checks the rule: no callback begins while somebody uses the
+    /// device, unless each of the two needs the other.
     pub(super) fn leave_step(&mut self, walk: &mut LeaveWalk) -> LeaveStep {
         let step = self.step(|devices, now, fx| devices.leave_step(walk, now, fx));
         if let LeaveStep::Unbind { key, decl, .. } = &step {
@@ -236,13 +236,13 @@ impl Stepped {
         self.step(|devices, now, fx| devices.unbound(key, now, fx));
     }
 
-    /// All that a walk calls back, in order.
+    /// Returns all that a walk calls back, in order.
     pub(super) fn walk(&mut self, root: &str, remove: bool) -> Vec<String> {
         let mut walk = self.leave(root, remove);
         self.walk_on(&mut walk)
     }
 
-    /// All that a walk still calls back, in order.
+    /// Returns all that a walk still calls back, in order.
     pub(super) fn walk_on(&mut self, walk: &mut LeaveWalk) -> Vec<String> {
         let mut order = Vec::new();
         loop {

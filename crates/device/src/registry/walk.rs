@@ -10,12 +10,12 @@ use crate::error::{CallbackFailure, ShutdownError, caught};
 use corewise_sync::{Completion, Mutex, context, text};
 use std::sync::Arc;
 
-/// While it lives, somebody unbinds devices, and a shutdown waits.
+/// A guard: while it lives, somebody unbinds devices, and a shutdown waits.
 pub(crate) struct Walk<'a>(&'a Registry);
 
 impl Walk<'_> {
-    /// Under the same lock it was seen that no shutdown has begun, or that one waits for the caller
-    /// anyway.
+    /// Begins a walk. Under the same lock the caller saw that no shutdown has begun, or that one
+    /// waits for the caller anyway.
     pub(crate) fn begin<'a>(registry: &'a Registry, state: &mut RegistryState) -> Walk<'a> {
         state.walks += 1;
         Walk(registry)
@@ -30,8 +30,8 @@ impl Drop for Walk<'_> {
 }
 
 impl Registry {
-    /// Unbinds a device, or removes it with its children; those who need it are unbound before.
-    /// Blocks until all is done. Returns the callbacks that failed.
+    /// Unbinds a device, or removes it with its children; the devices that need it are unbound
+    /// before. Blocks until all is done. Returns the callbacks that failed.
     pub(crate) fn leave(self: &Arc<Self>, root: Instance, remove: bool) -> Vec<CallbackFailure> {
         let mut walk = LeaveWalk::new(root, remove);
         let mut failed = Vec::new();
@@ -52,12 +52,12 @@ impl Registry {
                 LeaveStep::Wait => {
                     context::blocking("unbinding a device", || {
                         let mut state = self.state.lock();
-                        // Looked at again under this lock: what ran may be over since.
+                        // Checked again under this lock: what ran may be over since.
                         if state.devices.leave_must_wait(&walk) {
                             state.waiting += 1;
                             self.tell_closer(&state);
-                            // Woken in vain, it tells nobody: two that wait would wake one another
-                            // for ever.
+                            // A thread that is woken in vain wakes nobody: two that wait would wake
+                            // one another for ever.
                             while state.devices.leave_must_wait(&walk) {
                                 state = self.sleep(state);
                             }
@@ -71,8 +71,8 @@ impl Registry {
         }
     }
 
-    /// A shutdown that waited for this is woken. Not earlier: it wakes walks too, which would wake
-    /// one another for ever.
+    /// Wakes a shutdown that waited for this walk. It must not be woken earlier: it wakes walks
+    /// too, which would wake one another for ever.
     fn tell_closer(&self, state: &RegistryState) {
         if state.devices.is_closed() && state.is_quiet() {
             self.changed.notify_all();
@@ -107,23 +107,23 @@ impl Registry {
                 Err(ShutdownError::new(format!("the callback panicked: {message}")))
             }
         };
-        // Not there any more where a shutdown has taken it over.
+        // The entry is gone if a shutdown has taken it over.
         let mut state = self.state.lock();
         state.unbindings.retain(|(_, other)| !Arc::ptr_eq(other, &unbinding));
         drop(state);
         result
     }
 
-    /// Whether a device has registered children during its probe.
+    /// Returns true if a device has registered children during its probe.
     pub(super) fn has_children(&self, key: DeviceKey) -> bool {
         !self.state.lock().devices.children_by_probe(key).is_empty()
     }
 
-    /// A probe has failed: the children that it has registered go.
+    /// Removes the children that a failed probe has registered.
     pub(super) fn remove_children(self: &Arc<Self>, key: DeviceKey) {
         let (children, _walk) = self.step(|state, _, fx| {
             let children = state.devices.failing(key, fx);
-            // Also where the probe was given up, and a shutdown waits for it no more.
+            // Also if the probe was given up, and a shutdown waits for it no more.
             let walk = (!children.is_empty()).then(|| Walk::begin(self, state));
             (children, walk)
         });
@@ -133,15 +133,14 @@ impl Registry {
     }
 }
 
-/// A callback of a device that is unbound. A shutdown that begins meanwhile takes it over: it is
-/// that device's callback in the shutdown, too, so that it is named and given up there like any
+/// A callback of a device that is unbound. A shutdown that begins meanwhile takes it over: then it
+/// is that device's callback in the shutdown, too, so that it is named and given up there like any
 /// other.
 #[derive(Default)]
 pub(crate) struct Unbinding {
-    /// I: complete once the callback is over, and `end` says how.
+    /// I: complete once the callback is over; `end` has the result.
     over: Completion,
-    /// L: is the lock, held for a moment; guards how it ended, and the shutdown that is to hear of
-    /// it.
+    /// L: is the lock, held for a moment; guards the result, and the shutdown that is to get it.
     end: Mutex<End>,
 }
 
@@ -152,7 +151,7 @@ struct End {
 }
 
 impl Unbinding {
-    /// The callback is over.
+    /// Ends the callback.
     fn finish(&self, result: Result<(), ShutdownError>) {
         let mut end = self.end.lock();
         end.result = Some(result.clone());
@@ -171,11 +170,11 @@ impl Unbinding {
     }
 }
 
-/// What a shutdown finds in the place of a device whose callback is being called.
+/// A stand-in that a shutdown finds for a device whose callback is being called.
 pub(crate) struct TakenCallback {
     unbinding: Arc<Unbinding>,
-    /// Dropped when the shutdown drops those of others: behind its callback, and before what it
-    /// needs.
+    /// Dropped when the shutdown drops the objects of others: after its callback, and before what
+    /// it needs.
     _object: Arc<dyn Bound>,
 }
 

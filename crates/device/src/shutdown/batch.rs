@@ -1,5 +1,5 @@
-//! Batches: quick callbacks that a thread takes several of at once, and walks as the loop walks its
-//! list. The rest of one that is held up is taken over, see `README.md`.
+//! Batches: a thread takes several quick callbacks at once, and walks them as the loop walks its
+//! list. If one is held up, the rest is taken over; see `README.md`.
 
 use super::policy::{self, SLOW, WatchStep};
 use super::state::{EndedCallback, ProgressState, RunningCallback, Scratch, ShutdownState};
@@ -10,9 +10,9 @@ use crate::takeover::Walk;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many objects a thread takes out of their lock at once, and how many callbacks it may take at
-/// once. Their list is shorter than the 1024 bytes from which on glibc's allocator tidies up before
-/// it gives memory.
+/// Number of objects that a thread takes out of their lock at once, and of callbacks that it may
+/// take at once. Their list is shorter than 1024 bytes: from that size on, glibc's allocator tidies
+/// up before it gives memory.
 pub(crate) const BATCH: usize = 32;
 
 /// Devices that one thread calls back one after the other, all of them asynchronous.
@@ -20,18 +20,18 @@ pub(crate) const BATCH: usize = 32;
 pub(crate) struct Batch {
     /// I: once it is begun. Never empty then.
     pub devices: Vec<DeviceId>,
-    /// A: itself; which of them is called back.
+    /// A: itself; the callbacks that are over, and the one that runs.
     pub walk: Walk,
-    /// I: when that began.
+    /// I: the time when it began.
     since: Duration,
-    /// I: where it began.
+    /// I: the site where it began.
     pub site: Site,
-    /// I: by which number the thread has the caller's part, if it has.
+    /// I: the number by which the thread has the caller's part, if it has it.
     lead: Option<u64>,
 }
 
 impl Batch {
-    /// Room for one, made before the lock is taken.
+    /// Creates an empty batch, before the lock is taken.
     pub(super) fn blank(site: &Site) -> Arc<Batch> {
         Arc::new(Batch {
             devices: Vec::with_capacity(BATCH),
@@ -42,25 +42,25 @@ impl Batch {
         })
     }
 
-    /// How many callbacks are over, and since when the next one runs. `None`: all are, and the
-    /// thread that ran them is to say so.
+    /// Returns how many callbacks are over, and the start of the one that runs. `None`: all are
+    /// over, and the thread that ran them is to report it.
     pub(super) fn is_at(&self) -> Option<(usize, Duration)> {
         let over = self.walk.over();
         (over < self.devices.len()).then(|| (over, self.ended(over)))
     }
 
-    /// When so many were over.
+    /// Returns when that many were over.
     pub(crate) fn ended(&self, over: usize) -> Duration {
         let last = over.checked_sub(1).map(|last| self.walk.note(last).at);
         last.map_or(self.since, Duration::from_nanos)
     }
 
-    /// When the first one began.
+    /// Returns when the first one began.
     pub(super) fn since(&self) -> Duration {
         self.since
     }
 
-    /// The longest of those that are over.
+    /// Returns the longest of those that are over.
     fn longest(&self, over: usize) -> Duration {
         let took = |n: usize| self.ended(n + 1).saturating_sub(self.ended(n));
         (0..over).map(took).max().unwrap_or_default()
@@ -68,23 +68,24 @@ impl Batch {
 }
 
 impl ShutdownState {
-    /// Whether somebody looks at batches, as often as [`ShutdownState::look`] says.
+    /// Sets whether somebody checks batches, as often as [`ShutdownState::look`] says.
     pub(crate) fn is_looked_at(&self, is: bool) {
         self.state.lock().looked_at = is;
     }
 
-    /// The objects of those devices, the next one last. Leaves `objects` empty where they are gone,
-    /// since nobody waits for the rest any more.
+    /// Fetches the objects of those devices, the next one last. Leaves `objects` empty if they are
+    /// gone, since nobody waits for the rest any more.
     pub(crate) fn objects(&self, devices: &[DeviceId], objects: &mut Vec<Arc<dyn Bound>>) {
         let bound = self.bound.read();
         let object = |id: &DeviceId| bound.get(id.index())?.clone();
         objects.extend(devices.iter().rev().filter_map(object));
     }
 
-    /// How many callbacks a thread takes at once where so many are ready.
+    /// Returns how many callbacks a thread takes at once if that many are ready.
     fn at_once(&self, st: &ProgressState, backlog: usize) -> usize {
-        // An observer is told of each one, a device that may be skipped is looked at as it ends,
-        // and one that is known to have a long way to go is not to wait behind another one.
+        // One alone in three cases: an observer gets each one; a device that may be skipped is
+        // checked as it ends; one that is known to have a long way to go is not to wait behind
+        // another one.
         let alone = self.paths.is_some() || self.observed || self.skips();
         if alone || st.slow_seen || st.later_seen || !st.looked_at {
             return 1;
@@ -92,7 +93,7 @@ impl ShutdownState {
         policy::at_once(backlog, self.cpus.min(st.cap + 1), st.took.callbacks, st.took.mean())
     }
 
-    /// A batch for a thread, where it is to take one; `lead` says by which number it has the
+    /// Picks a batch for a thread, if it is to take one; `lead` is the number by which it has the
     /// caller's part.
     pub(super) fn pick_batch(
         &self,
@@ -113,7 +114,7 @@ impl ShutdownState {
         Some(blank)
     }
 
-    /// A thread is through with its batch, and has released what waited for it.
+    /// Ends a batch: its thread is through, and has released what waited for it.
     pub(super) fn batch_is_over(&self, st: &mut ProgressState, batch: &Arc<Batch>) {
         st.walks.retain(|walk| !Arc::ptr_eq(walk, batch));
         self.note_batch(st, batch, batch.devices.len());
@@ -127,14 +128,14 @@ impl ShutdownState {
         st.walked.push((batch.clone(), over));
     }
 
-    /// Take: what is over of a batch is noted and released, its callback runs as any other one, and
-    /// the rest is ready again. Nothing happens where all of it is over.
+    /// Takes a batch over (step Take): what is over is recorded and released, its callback runs
+    /// like any other, and the rest is ready again. Nothing happens if all of it is over.
     fn take_over(&self, st: &mut ProgressState, place: usize, scratch: &mut Scratch) {
         let batch = st.walks[place].clone();
         let over = batch.walk.take();
         let Some(&device) = batch.devices.get(over) else { return };
         st.walks.swap_remove(place);
-        // Under the lock: nobody sees that nothing runs and nothing is ready.
+        // Under the lock: no thread sees that nothing runs and nothing is ready.
         batch.devices[..over].iter().for_each(|&device| self.cascade(device, scratch));
         self.note_batch(st, &batch, over);
         if batch.lead == Some(st.lead) {
@@ -147,14 +148,14 @@ impl ShutdownState {
         st.take_in(self, scratch);
     }
 
-    /// As [`ShutdownState::take_over`], of all batches.
+    /// Takes all batches over, as [`ShutdownState::take_over`] does.
     pub(super) fn take_all_over(&self, st: &mut ProgressState, scratch: &mut Scratch) {
         for place in (0..st.walks.len()).rev() {
             self.take_over(st, place, scratch);
         }
     }
 
-    /// The place of the batch that is in this device's callback, if one is.
+    /// Returns the position of the batch that is in this device's callback, if one is.
     pub(super) fn batch_in(st: &ProgressState, device: DeviceId) -> Option<usize> {
         let is_in = |batch: &Arc<Batch>| {
             batch.is_at().is_some_and(|(over, _)| batch.devices[over] == device)
@@ -162,15 +163,15 @@ impl ShutdownState {
         st.walks.iter().position(is_in)
     }
 
-    /// As [`ShutdownState::take_over`], of that batch.
+    /// Takes that batch over, as [`ShutdownState::take_over`] does.
     fn take_over_from(&self, st: &mut ProgressState, device: DeviceId, scratch: &mut Scratch) {
         if let Some(place) = Self::batch_in(st, device) {
             self.take_over(st, place, scratch);
         }
     }
 
-    /// The callback of a batch has returned, and the device will be over later: or is already, then
-    /// how it ended. The rest is given back.
+    /// Records that the callback of a batch has returned, and that the device will be over later.
+    /// If it is over already, returns how it ended. The rest is given back.
     pub(crate) fn batch_detaches(
         &self,
         device: DeviceId,
@@ -185,8 +186,7 @@ impl ShutdownState {
         ended
     }
 
-    /// The thread of a batch leaves it before it calls this device back, since the rest is left
-    /// undone.
+    /// Leaves a batch before this device is called back, since the rest is left undone.
     pub(crate) fn batch_leaves(&self, device: DeviceId, scratch: &mut Scratch) {
         let mut st = self.state.lock();
         self.take_over_from(&mut st, device, scratch);
@@ -195,14 +195,14 @@ impl ShutdownState {
         st.asyncs.insert(self.urgency(device), device);
     }
 
-    /// Takes batches over that are in a callback for too long. Says when to look again.
+    /// Takes batches over that are in a callback for too long. Returns when to check again.
     pub(super) fn look_at_batches(
         &self,
         st: &mut ProgressState,
         now: Duration,
         scratch: &mut Scratch,
     ) -> WatchStep {
-        // A callback that may be late by then is to be seen as one.
+        // A callback that may be late by then is to be seen as such.
         let most = self.first_deadline().map_or(SLOW, |deadline| deadline.min(SLOW));
         let all = self.timeouts.run.is_some_and(|run| now >= run);
         let mut next = most;

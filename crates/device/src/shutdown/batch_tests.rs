@@ -6,8 +6,8 @@ use crate::shutdown::{HangPolicy, Remaining};
 
 const US: Duration = Duration::from_micros(1);
 
-/// A shutdown by counters on two CPUs, looked at, of quick callbacks "d0" to "d39"; what `needs`
-/// names needs them all. A mean is known.
+/// Creates a shutdown by counters on two CPUs, watched, of quick callbacks "d0" to "d39"; the
+/// device in `needs` needs them all. A mean is known.
 fn quick(timeouts: Timeouts) -> Stepped {
     let names: Vec<String> = (0..40).map(|n| format!("d{n}")).collect();
     let mut devices: Vec<(&str, Kind, &[&str])> = vec![("under d39", Async, &[])];
@@ -136,7 +136,7 @@ fn stepped_a_callback_of_a_batch_that_ends_later_gives_the_rest_back_whichever_c
         let end = |s: &Stepped| {
             s.state.ended_later(s.ended("d36").unwrap(), &mut Scratch::default()).is_some()
         };
-        // Its thread has objects of others still, so the end is its own to take in.
+        // Its thread still has objects of other devices, so it takes in the end itself.
         assert!(!end_first || !end(&s) && state(&s, "d36").is_some());
         let ended = s.state.batch_detaches(first.devices[3], &mut Scratch::default());
         assert!(ended.is_some() == end_first && state(&s, "d37").is_none());

@@ -12,42 +12,43 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct LateDevice {
     pub device: DeviceId,
-    /// How long it had been running when that was seen, without the pauses of this process.
+    /// Time that it had been running when that was seen, without the pauses of this process.
     pub after: Duration,
-    /// How long it took in the end, if it has ended.
+    /// Time that it took in the end, if it has ended.
     pub took: Option<Duration>,
-    /// What it held up was shut down without it.
+    /// True if what it held up was shut down without it.
     pub skipped: bool,
 }
 
-/// What an observer is told, besides of callbacks that end.
+/// Events for an observer, besides callbacks that end.
 #[derive(Clone, Debug)]
 pub(crate) enum HangReport {
     /// A callback is late.
     Overdue { device: DeviceId, after: Duration },
-    /// It is done without: this outcome counts, and so many are over now.
+    /// The device is done without its callback: this outcome counts, and `done` devices are over
+    /// now.
     Skipped { device: DeviceId, outcome: Outcome, done: usize },
-    /// The rest is left undone, so many devices.
+    /// The rest, `left` devices, is left undone.
     GaveUp { left: usize },
 }
 
-/// Pauses of which the length is known by itself.
+/// Number of pauses that are kept one by one.
 const KEPT: usize = 16;
 
-/// The times for which this process was stopped during a shutdown, in their order, since its
-/// beginning: no callback ran then, so none is late for it.
+/// The times for which this process was stopped during a shutdown, in order, since its beginning.
+/// No callback ran then, so none is late for it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pauses(Vec<Pause>);
 
 #[derive(Clone, Copy, Debug)]
 struct Pause {
-    /// When it was noticed.
+    /// The time when it was noticed.
     end: Duration,
     length: Duration,
 }
 
 impl Pauses {
-    /// Notes a pause that has just been noticed.
+    /// Records a pause that has just been noticed.
     pub(crate) fn add(&mut self, end: Duration, length: Duration) {
         if length.is_zero() {
             return;
@@ -59,7 +60,7 @@ impl Pauses {
         self.0.push(Pause { end, length });
     }
 
-    /// For how long this process ran from `since` until `now`.
+    /// Returns for how long this process ran from `since` until `now`.
     pub(crate) fn ran(&self, since: Duration, now: Duration) -> Duration {
         let within = |pause: &Pause| pause.length.min(pause.end.saturating_sub(since));
         let paused: Duration = self.0.iter().map(within).sum();
@@ -68,7 +69,7 @@ impl Pauses {
 }
 
 impl ShutdownState {
-    /// A device may be skipped in this shutdown.
+    /// Returns true if a device may be skipped in this shutdown.
     pub(super) fn skips(&self) -> bool {
         self.timeouts.policy == HangPolicy::Skip
     }
@@ -78,20 +79,20 @@ impl ShutdownState {
         own.or(self.timeouts.device).or(self.timeouts.run)
     }
 
-    /// When somebody has to look at deadlines for the first time, if ever. No deadline comes before
-    /// that.
+    /// Returns when deadlines have to be checked for the first time, if ever. No deadline comes
+    /// before that.
     pub(crate) fn first_deadline(&self) -> Option<Duration> {
         let own = self.outline.timeouts.values().copied();
         own.chain(self.timeouts.device).chain(self.timeouts.run).min()
     }
 
-    /// This process was stopped until now, for so long.
+    /// Records that this process was stopped until now, for that long.
     pub(crate) fn was_paused(&self, now: Duration, length: Duration) {
         self.state.lock().pauses.add(now, length);
     }
 
-    /// Finds what is late. Returns when to look again, if ever; and whether the counting has to
-    /// begin first, since the loop is in a callback that is late, or it is late for all.
+    /// Finds what is late. Returns when to check again, if ever. Returns also whether the counting
+    /// has to begin first, since the loop is in a callback that is late, or is late for all.
     pub(crate) fn look_at_deadlines(&self, now: Duration) -> (Option<Duration>, bool) {
         let Some(shortest) = self.first_deadline() else { return (None, false) };
         let mut st = self.state.lock();
@@ -114,8 +115,8 @@ impl ShutdownState {
             return (None, false);
         }
         let mut next = shortest;
-        // A callback that runs at that moment is named, and is not late for that: its time is not
-        // up.
+        // A callback that runs at that moment is named, but is not late for that: its own time is
+        // not up.
         let all_named = run_is_late && !st.run_is_late;
         if all_named {
             st.run_is_late = true;
@@ -152,7 +153,7 @@ impl ShutdownState {
         (Some(next), false)
     }
 
-    /// A thread that looked at the deadlines owes what follows from it.
+    /// Returns what a thread that checked the deadlines has to do about it.
     pub(crate) fn owes(&self, now: Duration, scratch: &mut Scratch) -> super::state::HelpersWanted {
         let mut st = self.state.lock();
         match self.is_counted() {
@@ -161,7 +162,7 @@ impl ShutdownState {
         }
     }
 
-    /// Where nothing goes on but what is late: does what the policy says.
+    /// Applies the policy if nothing goes on but what is late.
     pub(super) fn apply_policy(
         &self,
         st: &mut ProgressState,
@@ -207,8 +208,8 @@ impl ShutdownState {
         }
     }
 
-    /// Whether a deputy has to take the caller's part: the caller is in a callback that is late,
-    /// and there is something for it to do.
+    /// Returns the number for a deputy that has to take the caller's part. It has to if the caller
+    /// is in a callback that is late, and there is something for it to do.
     pub(super) fn deputy(&self, st: &mut ProgressState) -> Option<u64> {
         let is_stuck = |device| st.running.iter().any(|r| r.device == device && r.overdue);
         let is_skipped = |device| st.skipped.iter().any(|(skipped, _)| *skipped == device);
@@ -222,7 +223,7 @@ impl ShutdownState {
         Some(st.lead)
     }
 
-    /// There is no thread to be had for a deputy: the one before keeps its part.
+    /// Returns its part to the former thread, as no thread could be started for a deputy.
     pub(crate) fn deputy_lost(&self, lead: u64) {
         let mut st = self.state.lock();
         if st.lead == lead {
@@ -230,8 +231,8 @@ impl ShutdownState {
         }
     }
 
-    /// More news, for the thread that has told what there was: so that observers hear of one thing
-    /// after the other, in the order in which they happened.
+    /// Returns further news for the thread that has reported the earlier ones. So observers get one
+    /// event after the other, in the order in which they happened.
     pub(crate) fn more_news(&self) -> Vec<HangReport> {
         let mut st = self.state.lock();
         st.telling = false;
@@ -243,20 +244,20 @@ impl ShutdownState {
         news
     }
 
-    /// The thread that has the caller's part is through.
+    /// Records that the thread that has the caller's part is through.
     pub(crate) fn lead_is_through(&self) {
         let mut st = self.state.lock();
         st.lead_is_through = true;
         let awaited = st.end_is_awaited;
         drop(st);
-        // A wake-up is a system call, also where nobody is there. Mostly the caller had the part.
+        // A wake-up is a system call, also without a sleeper. Mostly the caller had the part.
         if awaited {
             self.wake_caller();
         }
     }
 
-    /// Waits until all is shut down, or nobody waits for the rest, and until the observer has been
-    /// told what is late: for a thread that has not, or no longer, the caller's part.
+    /// Waits until all is shut down, or nobody waits for the rest, and until the observer has got
+    /// what is late. It is called by a thread that has not, or no longer, the caller's part.
     pub(crate) fn wait_for_the_end(&self) {
         let mut st = self.state.lock();
         let over = |st: &ProgressState| self.is_counted() && st.is_over();
@@ -267,7 +268,7 @@ impl ShutdownState {
         }
     }
 
-    /// What is not shut down now. From any thread, also while callbacks run.
+    /// Returns what is not shut down now. From any thread, also while callbacks run.
     pub(crate) fn remaining(&self, now: Duration) -> Vec<report::Remaining> {
         let st = self.state.lock();
         let over = self.walk.over();
@@ -285,7 +286,7 @@ impl ShutdownState {
         for (batch, over) in walks.chain(st.walked.iter().map(|(batch, over)| (batch, *over))) {
             batch.devices[..over].iter().for_each(|device| open[device.index()] = false);
         }
-        // A callback that ended meanwhile is told as running: it was, when this began.
+        // A callback that ended meanwhile is reported as running: it was, when this began.
         for batch in &st.walks {
             let at = batch.is_at().map(|(over, since)| (batch.devices[over], since));
             inside.extend(at.filter(|(device, _)| open[device.index()]));
@@ -300,7 +301,7 @@ impl ShutdownState {
 }
 
 impl ProgressState {
-    /// What there is to tell, for one thread at a time.
+    /// Takes the news, for one thread at a time.
     pub(super) fn take_news(&mut self) -> Vec<HangReport> {
         if self.telling || self.news.is_empty() {
             return Vec::new();
@@ -309,7 +310,7 @@ impl ProgressState {
         std::mem::take(&mut self.news)
     }
 
-    /// A callback has ended that was skipped before.
+    /// Records that a callback has ended that was skipped before.
     pub(super) fn ends_late(&mut self, ended: &EndedCallback) {
         let Some(place) = self.skipped.iter().position(|(d, _)| *d == ended.device) else { return };
         let (device, since) = self.skipped.swap_remove(place);

@@ -5,14 +5,14 @@ use crate::shutdown::HangPolicy;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Three seconds for each device; `policy` after that.
+/// Creates a shutdown with three seconds for each device, and `policy` after that.
 fn with_deadlines(policy: HangPolicy, devices: &[(&str, Kind, &[&str])]) -> Stepped {
     let mut s = timed(devices, Timeouts { device: Some(3 * SECOND), run: None, policy });
     s.state.count(&mut s.scratch);
     s
 }
 
-/// "disk" hangs; "bus" and "root" wait for it, and nothing else does.
+/// Devices of which "disk" hangs; "bus" and "root" wait for it, and nothing else does.
 const DEVICES: [(&str, Kind, &[&str]); 6] = [
     ("root", Sync, &[]),
     ("bus", Async, &["root"]),
@@ -22,7 +22,7 @@ const DEVICES: [(&str, Kind, &[&str]); 6] = [
     ("late", Async, &["other"]),
 ];
 
-/// Until "disk" hangs in a helper and everything that doesn't depend on it is shut down.
+/// Steps until "disk" hangs in a helper and everything that doesn't depend on it is shut down.
 fn disk_hangs(policy: HangPolicy) -> Stepped {
     let mut s = with_deadlines(policy, &DEVICES);
     assert_eq!(s.caller(""), "watch");

@@ -1,4 +1,4 @@
-//! The loop's steps, and the way from it to the counters.
+//! The loop's steps, and the transition from it to the counters.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -24,11 +24,11 @@ use crate::shutdown::state::{
 };
 use crate::takeover::{Walk, WalkNote};
 
-/// How many callbacks the loop walks at first, before it looks how long they take.
+/// Number of callbacks that the loop walks at first, before it checks how long they take.
 const FIRST: usize = 4;
 
 impl ShutdownState {
-    /// The loop is asked to begin. False where the counting has begun already.
+    /// Begins the loop. Returns false if the counting has begun already.
     pub(crate) fn loop_begins(&self, site: &Site, thread: Option<Tid>) -> bool {
         let mut st = self.state.lock();
         st.loop_site = Some(site.clone());
@@ -36,13 +36,13 @@ impl ShutdownState {
         !self.is_counted()
     }
 
-    /// Which places the loop walks next, before it looks how long they take.
+    /// Returns the places that the loop walks next, before it checks how long they take.
     pub(crate) fn loop_walks(&self, place: usize) -> Range<usize> {
         place..(place + place.clamp(FIRST, BATCH)).min(self.total())
     }
 
-    /// Step: a walk, the loop or a batch, ended the callback of that place. Gives the end back
-    /// where the rest was taken over: then it counts as any other one.
+    /// Ends the callback of that place, for the loop or a batch (step Step). Returns the end if the
+    /// rest was taken over: then it counts like any other one.
     pub(crate) fn step(
         &self,
         walk: &Walk,
@@ -63,8 +63,9 @@ impl ShutdownState {
         Err(ended)
     }
 
-    /// The callback of that place has returned, and the device will be over later: the loop waits
-    /// for it. `None` where it need not: the counting has begun, or the shutdown was aborted.
+    /// Records that the callback of that place has returned, and that the loop waits for the
+    /// device's end. Returns `None` if it need not: the counting has begun, or the shutdown was
+    /// aborted.
     pub(crate) fn loop_waits(&self, device: DeviceId) -> Option<EndedCallback> {
         let mut st = self.state.lock();
         st.loop_detached = true;
@@ -74,7 +75,7 @@ impl ShutdownState {
                 return Some(ended);
             }
             if self.is_counted() {
-                // It may have begun before this thread came here.
+                // The counting may have begun before this thread came here.
                 st.detach(device);
                 return None;
             }
@@ -85,8 +86,8 @@ impl ShutdownState {
         }
     }
 
-    /// As [`ShutdownState::loop_waits`], but the counting has begun: the end, where it has come
-    /// already.
+    /// Records a callback that ends later, as [`ShutdownState::loop_waits`] does, after the
+    /// counting has begun. Returns the end if it has come already.
     pub(crate) fn loop_detaches(&self, device: DeviceId) -> Option<EndedCallback> {
         let mut st = self.state.lock();
         let later = st.ended_meanwhile(device);
@@ -96,7 +97,7 @@ impl ShutdownState {
         later
     }
 
-    /// The loop was aborted before it called what its place says.
+    /// Records that the loop was aborted before it called the device of its place.
     pub(crate) fn loop_leaves(&self) {
         let mut st = self.state.lock();
         st.loop_left = true;
@@ -106,7 +107,8 @@ impl ShutdownState {
         }
     }
 
-    /// What the loop is at, and since when: `None` where there is no loop (any more).
+    /// Returns the place of the loop, and when its callback began: `None` if there is no loop (any
+    /// more).
     pub(super) fn loop_is_at(&self, st: &ProgressState) -> Option<(usize, Duration)> {
         let place = self.walk.over();
         let at_one = !self.is_counted()
@@ -116,14 +118,14 @@ impl ShutdownState {
         at_one.then(|| (place, self.loop_start(place)))
     }
 
-    /// When the loop began the callback of that place: when it ended the one before.
+    /// Returns when the loop began the callback of that place: when it ended the one before.
     pub(super) fn loop_start(&self, place: usize) -> Duration {
         let before = place.checked_sub(1);
         before.map_or(Duration::ZERO, |before| Duration::from_nanos(self.walk.note(before).at))
     }
 
-    /// Somebody looks whether the loop should go on as one, or whether batches are held up.
-    /// `blocked` says whether the loop's thread sleeps.
+    /// Decides whether the loop should go on as one, and whether batches are held up. `blocked`
+    /// returns true if the loop's thread sleeps.
     pub(crate) fn look(
         &self,
         now: Duration,
@@ -137,7 +139,7 @@ impl ShutdownState {
         if st.loop_site.is_none() {
             return WatchStep::Again(policy::SLOW); // It has not begun: its thread may be late.
         }
-        // The one that runs may be the last that could have been run elsewhere.
+        // The callback that runs may be the last that could have been run elsewhere.
         let others = |place: &usize| place + 1 < self.outline.asyncs_until && !self.stops(&st);
         let Some((place, since)) = self.loop_is_at(&st).filter(|(place, _)| others(place)) else {
             st.looked_at = false;
@@ -148,22 +150,23 @@ impl ShutdownState {
         policy::look(now, place, now.saturating_sub(since), pace, || blocked(thread))
     }
 
-    /// Begins to count, with what is over counted as such and what runs as running: what nothing
-    /// depends on any more becomes ready, or is done where it has no callback. Does nothing where
-    /// there is nothing left to count, or somebody counts.
+    /// Begins to count. What is over is counted as such, and what runs as running. A device that
+    /// nothing depends on any more becomes ready, or is done if it has no callback. Does nothing if
+    /// nothing is left to count, or somebody counts.
     ///
     /// Linear in devices and links. The larger part, which needs no lock, is done before.
     pub(crate) fn count(&self, scratch: &mut Scratch) {
         self.count_from(scratch, false);
     }
 
-    /// As [`ShutdownState::count`], by the loop itself, between two callbacks. False where somebody
-    /// else did, and expects it to say how the next one ended; or where it is to go on.
+    /// Begins to count like [`ShutdownState::count`], for the loop itself, between two callbacks.
+    /// Returns false if somebody else did, and expects the loop to report how the next one ended;
+    /// or if the loop is to go on.
     pub(crate) fn count_between(&self, scratch: &mut Scratch) -> bool {
         self.count_from(scratch, true)
     }
 
-    /// `between`: the loop is in no callback.
+    /// Begins to count; `between` says that the loop is in no callback.
     fn count_from(&self, scratch: &mut Scratch, between: bool) -> bool {
         if self.is_counted() {
             return false;
@@ -196,8 +199,8 @@ impl ShutdownState {
                 st.running.push(running);
             }
         }
-        // In reverse base order: each device after all that depend on it. So it is its own seed
-        // that releases it, here, if anything here does.
+        // In reverse base order: each device after all that depend on it. So a device that is
+        // released here is released by its own seed.
         for &id in self.graph().order().iter().rev() {
             if self.counted().counters.seed(id.0) != Release::Waiting {
                 self.seeded(&st, id, is_over[id.index()], scratch);
@@ -210,8 +213,8 @@ impl ShutdownState {
         true
     }
 
-    /// How long the loop's callbacks took, the first one left out: it is counted from the beginning
-    /// of the shutdown on.
+    /// Returns how long the loop's callbacks took. The first one is left out: it is counted from
+    /// the beginning of the shutdown.
     fn loop_took(&self, over: usize) -> LoopTimes {
         let Some(last) = over.checked_sub(1).filter(|&last| last > 0) else {
             return LoopTimes::default();
@@ -220,7 +223,7 @@ impl ShutdownState {
         LoopTimes { callbacks: last, in_all: span }
     }
 
-    /// Whether helpers pay for what the loop has left from that place on.
+    /// Returns true if helpers pay for what the loop has left from that place on.
     pub(crate) fn helpers_pay(&self, place: usize) -> bool {
         let outline = &self.outline;
         let asyncs = outline.calls.len() - outline.sync;
@@ -241,17 +244,18 @@ impl ShutdownState {
     }
 }
 
-// How a callback ends: what it releases, and what is noted.
+// The end of a callback: what it releases, and what is recorded.
 
-/// What a shutdown leaves.
+/// The result of a shutdown.
 pub(crate) struct ShutdownResult {
     pub notes: ShutdownNotes,
-    /// By device.
+    /// Bound objects by device.
     pub bound: Vec<Option<Arc<dyn Bound>>>,
 }
 
 impl ShutdownState {
-    /// The observer was told about a finished callback that counts. Not called where there is none.
+    /// Records that the observer has got a finished callback that counts. Not called if there is
+    /// none.
     pub(crate) fn told(&self) {
         let mut st = self.state.lock();
         st.untold -= 1;
@@ -262,13 +266,13 @@ impl ShutdownState {
         }
     }
 
-    /// The device's callback has returned, and it will be over later, or is already: then the
-    /// thread that finished it has been here.
+    /// Records that the device's callback has returned, and that the device will be over later. If
+    /// it is over already, the thread that finished it has been here.
     pub(crate) fn detached(&self, device: DeviceId) {
         self.state.lock().detach(device);
     }
 
-    /// A device is over whose callback had returned before. `None` where its end is left to the
+    /// Ends a device whose callback had returned before. Returns `None` if its end is left to the
     /// walker that called it: the loop, or the thread of a batch.
     pub(crate) fn ended_later(
         &self,
@@ -277,8 +281,8 @@ impl ShutdownState {
     ) -> Option<HelpersWanted> {
         let at = ended.at;
         let mut st = self.state.lock();
-        // It may not have said yet that it has returned. It has objects of other devices: those
-        // must not be dropped by it after all is over.
+        // The walker may not have recorded yet that the callback has returned. It has objects of
+        // other devices: it must not drop those after all is over.
         let walked = |r: &RunningCallback| r.device == ended.device && r.walked && !r.detached;
         let counted = self.is_counted();
         if !counted || Self::batch_in(&st, ended.device).is_some() || st.running.iter().any(walked)
@@ -295,15 +299,16 @@ impl ShutdownState {
         Some(self.owed(&mut st, at, counts, scratch))
     }
 
-    /// What there is to report, and the bound objects. Callbacks that still run (after an abort)
-    /// are noted as cancelled now, while they go on. Called once, by the caller of the shutdown.
+    /// Returns what there is to report, and the bound objects. Callbacks that still run (after an
+    /// abort) are recorded as cancelled now, while they go on. Called once, by the caller of the
+    /// shutdown.
     pub(crate) fn finish(&self, now: Duration) -> ShutdownResult {
         let mut st = self.state.lock();
         if self.is_counted() {
             self.take_all_over(&mut st, &mut Scratch::default());
         }
         let walked = st.walked.iter().cloned();
-        // All of them are over, and their threads have not said so yet.
+        // All of them are over, and their threads have not reported it yet.
         let walks = st.walks.iter().map(|batch| (batch.clone(), batch.devices.len()));
         let walked = walked.chain(walks).collect();
         let mut notes = if st.left > 0 { st.notes.clone() } else { std::mem::take(&mut st.notes) };
@@ -325,8 +330,8 @@ impl ShutdownState {
         ShutdownResult { notes, bound: std::mem::take(&mut *self.bound.write()) }
     }
 
-    /// Takes in what a thread ran: releases what waited for it (without the lock), then notes it.
-    /// False where the end doesn't count, since the device was skipped before.
+    /// Takes in what a thread ran: releases what waited for it (without the lock), then records it.
+    /// Returns false if the end doesn't count, since the device was skipped before.
     pub(super) fn conclude(
         &self,
         ran: StepResult,
@@ -335,7 +340,7 @@ impl ShutdownState {
         let ended = match ran {
             StepResult::Nothing => return (self.state.lock(), false),
             StepResult::One(ended) => ended,
-            // Nobody takes over what is over: it is this thread's to release.
+            // Nothing takes over what is over: this thread releases it.
             StepResult::Batch(batch) => {
                 batch.devices.iter().for_each(|&device| self.cascade(device, scratch));
                 let mut st = self.state.lock();
@@ -345,7 +350,7 @@ impl ShutdownState {
             }
         };
         let device = ended.device;
-        // Only where a device may be skipped does somebody else release what it holds up.
+        // Only if a device may be skipped can another thread release what it holds up.
         if self.skips() {
             let mut st = self.state.lock();
             match st.running.iter_mut().find(|r| r.device == device) {
@@ -364,7 +369,7 @@ impl ShutdownState {
         (st, true)
     }
 
-    /// One callback less is to come.
+    /// Counts one callback less to come.
     pub(super) fn is_done(&self, st: &mut ProgressState, device: DeviceId) {
         st.left -= 1;
         st.untold += usize::from(self.observed);
@@ -378,7 +383,7 @@ impl ShutdownState {
     pub(super) fn cascade(&self, id: DeviceId, scratch: &mut Scratch) {
         let needs = |d: u32| self.graph().needs(DeviceId(d));
         let mut stack = std::mem::take(&mut scratch.stack);
-        // Also where its callback failed: that is no reason to leave others alone.
+        // Also if its callback failed: that is no reason to leave others alone.
         self.counted()
             .counters
             .finish(id.0, &mut stack, needs, |device| self.settle(DeviceId(device), scratch));
@@ -395,18 +400,18 @@ impl ShutdownState {
     }
 }
 
-// Counters of a shutdown: made when it begins to, so that the loop pays for none of it.
+// Counters of a shutdown, created when the counting begins, so that the loop pays for none of it.
 
 /// Counters, and the order of devices by their needs.
 pub(super) struct CountedState {
     /// I: the counters are atomic themselves: unfinished children and consumers.
     pub(super) counters: Counters,
-    /// I: which synchronous devices each device's end is needed for.
+    /// I: the synchronous devices that each device's end is needed for.
     pub(super) below: Option<Below>,
 }
 
 impl CountedState {
-    /// Nothing is over yet, and nothing is seeded.
+    /// Creates counters for devices of which nothing is over yet, and nothing is seeded.
     pub(super) fn new(outline: &Outline) -> CountedState {
         let (graph, kinds) = (&outline.graph, &outline.kinds);
         let feeds = |d: DeviceId| u32::try_from(graph.feeds(d).len()).expect("as many as devices");
@@ -416,22 +421,23 @@ impl CountedState {
         }
     }
 
-    /// The bit of a synchronous device, where there are few enough.
+    /// Returns the bit of a synchronous device, if there are few enough.
     pub(super) fn own(&self, device: DeviceId) -> u64 {
         self.below.as_ref().map_or(0, |b| b.own[device.index()])
     }
 }
 
-/// Synchronous devices by bit, where there are few enough.
+/// Synchronous devices by bit, if there are few enough.
 pub(super) struct Below {
-    /// By device: those that need it to be finished first, directly or not.
+    /// Masks by device: those that need it to be finished first, directly or not.
     pub(super) masks: Vec<u64>,
-    /// By device: its own bit, if it is one of them.
+    /// Bit by device, if it is one of them.
     own: Vec<u64>,
 }
 
 impl Below {
-    /// `None` where there is no synchronous device, or more of them than bits.
+    /// Creates the masks; `None` if there is no synchronous device, or there are more of them than
+    /// bits.
     fn new(graph: &Graph, kinds: &[Kind], sync: usize) -> Option<Below> {
         if sync == 0 || sync > u64::BITS as usize {
             return None;
@@ -452,17 +458,17 @@ impl Below {
 
 // Asynchronous devices that are ready, by urgency.
 
-/// How urgent a ready device is: how long the longest chain behind a ready device is expected to
-/// take, then its rank.
+/// The urgency of a ready device: how long the longest chain behind it is expected to take, then
+/// its rank.
 pub(super) type Urgency = (u64, u32);
 
-/// Those devices. The one with the greatest urgency goes first.
+/// The queue of those devices. The one with the greatest urgency goes first.
 ///
 /// Most become ready in order, when the counting begins: these make a list, of which a thread takes
 /// a piece at the cost of a few cache lines that lie beside each other.
 #[derive(Default)]
 pub(super) struct ReadyQueue {
-    /// In order; what comes is put here where it is the most urgent of these.
+    /// Devices in order; a new device is put here if it is more urgent than these.
     listed: Vec<(Urgency, DeviceId)>,
     /// All others.
     mapped: BTreeMap<Urgency, DeviceId>,
@@ -502,7 +508,7 @@ impl ReadyQueue {
         )
     }
 
-    /// The most urgent first.
+    /// Returns the devices, the most urgent first.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Urgency, DeviceId)> {
         let mut listed = self.listed.iter().rev().copied().peekable();
         let mut mapped = self.mapped.iter().rev().map(|(u, d)| (*u, *d)).peekable();

@@ -1,11 +1,11 @@
-//! Steps the loop, and the way from it to the counters.
+//! Steps the loop, and the transition from it to the counters.
 
 use fastrand::Rng;
 
 use super::*;
 use crate::shutdown::policy::{Pace, WatchStep};
 
-/// A reference: any order of steps must respect the edges, and end.
+/// Compares random runs with a reference: any order of steps must respect the edges, and end.
 #[test]
 fn stepped_random_graphs_and_random_interleavings_end_in_dependency_order() {
     let mut batches = 0;
@@ -48,8 +48,8 @@ fn stepped_random_graphs_and_random_interleavings_end_in_dependency_order() {
     assert!(batches > 100, "{batches}");
 }
 
-/// Takes some steps of the loop; then somebody begins to count, while a callback runs, which is
-/// returned. Or before it all, now and then.
+/// Makes some steps of the loop; then somebody begins to count, during the callback that is
+/// returned. Now and then the counting begins before it all.
 fn loop_randomly(s: &mut Stepped, rng: &mut Rng) -> String {
     let calls = s.state.outline().calls.clone();
     let before = rng.usize(..calls.len() + 1);
@@ -78,7 +78,7 @@ fn loop_randomly(s: &mut Stepped, rng: &mut Rng) -> String {
     unreachable!("the counting begins before the last callback ends");
 }
 
-/// A look at the loop, whose thread sleeps.
+/// Checks the loop, whose thread sleeps.
 fn look(s: &Stepped, pace: &mut Pace) -> WatchStep {
     s.state.look(s.now, pace, |_| true)
 }
@@ -144,8 +144,8 @@ fn stepped_a_slow_loop_that_nobody_could_help_stays_a_loop() {
     assert_eq!(look(s, &mut pace), WatchStep::Over);
 }
 
-/// A loop on so many CPUs over as many devices that need the bus, in chains of `long`, which takes
-/// `each` for a callback and has ended four of them.
+/// Creates a loop on that many CPUs over as many devices that need the bus, in chains of `long`. It
+/// takes `each` for a callback and has ended four of them.
 fn looping(cpus: usize, devices: usize, long: usize, each: Duration) -> Stepped {
     let names: Vec<String> = (0..devices).map(|n| format!("d{n}")).collect();
     let needs: Vec<[&str; 1]> = (0..devices)
@@ -291,13 +291,13 @@ fn run_randomly(s: &mut Stepped, rng: &mut Rng, mut caller: String) {
     panic!("no end in sight: caller {caller}, helpers {helpers:?}, later {later:?}");
 }
 
-/// Some callback of the batch has not ended.
+/// Returns true if some callback of the batch has not ended.
 fn is_in_batch(s: &Stepped, name: &str) -> bool {
     s.batch(name).is_some_and(|batch| batch.is_at().is_some())
 }
 
-/// A thread that is in a batch ends one of its callbacks; or that has returned, and ends `later`.
-/// Returns the callback or batch that the thread is in then.
+/// Ends one callback of a batch for the thread that is in it; or the callback returns, and ends
+/// `later`. Returns the callback or batch that the thread is in then.
 fn walk_randomly(s: &mut Stepped, rng: &mut Rng, name: String, later: &mut Vec<String>) -> String {
     let Some(batch) = s.batch(&name) else { return name };
     let over = batch.walk.over();
@@ -308,7 +308,7 @@ fn walk_randomly(s: &mut Stepped, rng: &mut Rng, name: String, later: &mut Vec<S
     let device = batch.devices[over];
     let early = rng.usize(..2) == 0;
     if early {
-        // Its end comes before its thread says that it has returned.
+        // Its end comes before its thread records that it has returned.
         let ended = s.ended(&s.name(device)).unwrap();
         assert!(s.state.ended_later(ended, &mut Scratch::default()).is_none());
     } else {

@@ -1,4 +1,4 @@
-//! How a shutdown is asked for.
+//! Options of a shutdown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -12,25 +12,25 @@ use crate::graph::{DeviceId, Graph};
 use crate::history::History;
 use crate::shutdown::policy;
 
-/// The most helpers at once, unless the options say otherwise: with the caller and the workers that
-/// the pools hold ready, a shutdown keeps to 32 threads.
+/// Greatest number of helpers at once, unless the options say otherwise. With the caller and the
+/// workers that the pools hold ready, a shutdown keeps to 32 threads.
 const MAX_HELPERS: usize = 28;
 
-/// How long a callback may take before it is named, unless the options say otherwise.
+/// Deadline of a callback, past which it is named, unless the options say otherwise.
 const DEVICE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What is done about a callback whose deadline has passed, once everything that doesn't depend on
-/// it is shut down. Until then it is only named, whatever the policy.
+/// A policy for a callback that is past its deadline, once everything that doesn't depend on it is
+/// shut down. Until then it is only named, whatever the policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum HangPolicy {
-    /// It is waited for, as a kernel does.
+    /// The callback is waited for, as a kernel does.
     #[default]
     WaitOn,
-    /// It counts as done, as a failure: what it needs is shut down under it, and the report says
-    /// what that was ([`ShutdownReport::past`](crate::ShutdownReport::past)). Its callback goes on,
-    /// if it does. Once the whole shutdown is late there is nothing to go on for: then it is as
-    /// `GiveUp`.
+    /// The callback counts as done, as a failure: what it needs is shut down under it, and the
+    /// report says what that was ([`ShutdownReport::past`](crate::ShutdownReport::past)). The
+    /// callback itself goes on. Once the whole shutdown is late there is nothing to go on for: then
+    /// this is the same as `GiveUp`.
     ///
     /// An asynchronous callback that hangs holds a worker of the pools, after this or `GiveUp`, and
     /// [`WorkerPools::shutdown`](corewise_workqueue::WorkerPools::shutdown) would wait for it:
@@ -41,39 +41,39 @@ pub enum HangPolicy {
     GiveUp,
 }
 
-/// How to shut devices down. The default: side by side, as far as they don't need each other and
-/// their declarations allow it; callbacks that take longer than ten seconds are named, and waited
+/// Options of a shutdown. The default: side by side, as far as devices don't need each other and
+/// their declarations allow it. Callbacks that take longer than ten seconds are named, and waited
 /// for.
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ShutdownOptions {
     /// The global switch: false runs every callback in the caller's thread, one by one.
     pub asynchronous: bool,
-    /// The most helpers that may work beside the caller at once; 0 is as good as `asynchronous`
-    /// being false. 28 by default: a helper is only held by a callback that blocks, so that is how
-    /// many may block at once, of however many devices.
+    /// Greatest number of helpers that work beside the caller at once; 0 is the same as
+    /// `asynchronous` being false. 28 by default. Only a callback that blocks holds a helper, so
+    /// that is how many may block at once, of however many devices.
     pub max_helpers: usize,
-    /// How long a callback may take before it is named, for devices that don't say so themselves.
-    /// `None`: as long as it likes.
+    /// Deadline of a callback, past which it is named, for devices that have none of their own.
+    /// `None`: no limit.
     pub device_timeout: Option<Duration>,
-    /// How long all may take, from when no probe is in progress any more. After that whatever runs
-    /// is named, and unless the policy is to wait, the rest is left undone.
+    /// Deadline of the whole shutdown, from when no probe is in progress any more. Past it,
+    /// whatever runs is named, and unless the policy is to wait, the rest is left undone.
     pub timeout: Option<Duration>,
-    /// What is done about callbacks that are late.
+    /// Policy for callbacks that are late.
     ///
     /// No thread can be taken out of a callback. So with another policy than [`HangPolicy::WaitOn`]
     /// synchronous callbacks run in a thread of their own (`cw-shutdown`), one after another as
-    /// ever, and the caller only waits: then [`shutdown`](crate::DeviceManager::shutdown) returns
+    /// ever, and the caller only waits. Then [`shutdown`](crate::DeviceManager::shutdown) returns
     /// whatever callbacks do, also those of devices that were being unbound when it began. It waits
     /// for probes in progress first, which have deadlines of their own: only an
     /// [abort](ShutdownOptions::abort) ends that, with [`Error::Busy`](crate::Error::Busy).
     pub on_hang: HangPolicy,
-    /// How long callbacks took before: those with the longest way to go start first.
+    /// Durations of callbacks in earlier runs: those with the longest way to go start first.
     pub history: Option<Arc<History>>,
-    /// Throwing it leaves the rest undone: no further callback is started, and the shutdown
-    /// returns as soon as its caller is in no callback itself.
+    /// Switch that leaves the rest undone: no further callback is started, and the shutdown returns
+    /// as soon as its caller is in no callback itself.
     pub abort: Cancel,
-    /// Told about each device that has a callback, for progress bars.
+    /// Observer that gets an event for each device that has a callback, for progress bars.
     pub observer: Option<Observer>,
 }
 
@@ -93,7 +93,7 @@ impl Default for ShutdownOptions {
 }
 
 impl ShutdownOptions {
-    /// The defaults.
+    /// Returns the defaults.
     pub fn new() -> ShutdownOptions {
         ShutdownOptions::default()
     }
@@ -105,35 +105,35 @@ impl ShutdownOptions {
         self
     }
 
-    /// Sets the most helpers at once.
+    /// Sets the greatest number of helpers at once.
     #[must_use]
     pub fn max_helpers(mut self, most: usize) -> ShutdownOptions {
         self.max_helpers = most;
         self
     }
 
-    /// Sets how long a callback may take before it is named.
+    /// Sets the deadline of a callback, past which it is named.
     #[must_use]
     pub fn device_timeout(mut self, timeout: Option<Duration>) -> ShutdownOptions {
         self.device_timeout = timeout;
         self
     }
 
-    /// Sets how long all may take.
+    /// Sets the deadline of the whole shutdown.
     #[must_use]
     pub fn timeout(mut self, timeout: Option<Duration>) -> ShutdownOptions {
         self.timeout = timeout;
         self
     }
 
-    /// Sets what is done about callbacks that are late.
+    /// Sets the policy for callbacks that are late.
     #[must_use]
     pub fn on_hang(mut self, policy: HangPolicy) -> ShutdownOptions {
         self.on_hang = policy;
         self
     }
 
-    /// Sets what is known of earlier runs.
+    /// Sets the durations of earlier runs.
     #[must_use]
     pub fn history(mut self, history: Arc<History>) -> ShutdownOptions {
         self.history = Some(history);
@@ -147,7 +147,7 @@ impl ShutdownOptions {
         self
     }
 
-    /// Sets who is told.
+    /// Sets the observer.
     #[must_use]
     pub fn observer(mut self, observer: Observer) -> ShutdownOptions {
         self.observer = Some(observer);
@@ -171,12 +171,12 @@ impl fmt::Debug for ShutdownOptions {
 // The devices to shut down: the outline, made when devices have come up, and the plan of one
 // shutdown.
 
-/// What there is to do for a device.
+/// The work that a device needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// It never came up: it is done before it begins, and stands on no timeline.
+    /// The device never came up: it is done before it begins, and stands on no timeline.
     Absent,
-    /// It is up, but has no callback: done on the spot.
+    /// The device is up, but has no callback: it is done on the spot.
     NoCallback,
     /// Its callback runs in the caller's thread.
     Sync,
@@ -190,7 +190,7 @@ impl Kind {
     }
 }
 
-/// How a shutdown was done.
+/// The way in which a shutdown was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShutdownMode {
@@ -201,40 +201,41 @@ pub enum ShutdownMode {
     Parallel,
 }
 
-/// The devices to be called, and in which order one by one. A snapshot: nothing that a device says
+/// The devices to be called, and their order one by one. A snapshot: nothing that a device says
 /// later changes it.
 pub(crate) struct Outline {
     pub graph: Arc<Graph>,
-    /// By device.
+    /// Work by device.
     pub kinds: Vec<Kind>,
     pub mode: ShutdownMode,
     /// Devices with a callback, in the order of the loop.
     pub calls: Vec<DeviceId>,
-    /// How many of `calls` there are up to the last asynchronous one.
+    /// Number of `calls` up to the last asynchronous one.
     pub asyncs_until: usize,
-    /// How many are synchronous.
+    /// Number of synchronous ones.
     pub sync: usize,
-    /// How many callbacks can run at once, on average, if all take as long: all of them over those
-    /// of the longest chain, rounded.
+    /// Number of callbacks that can run at once, on average, if all take as long: all of them over
+    /// those of the longest chain, rounded.
     pub abreast: usize,
-    /// Deadlines of their own.
+    /// Deadlines by device, for those that have their own.
     pub timeouts: BTreeMap<DeviceId, Duration>,
 }
 
 impl Outline {
-    /// Asks each device whether it has a callback. `asynchronous` false: all run in the caller's
-    /// thread.
+    /// Asks each device whether it has a callback. If `asynchronous` is false, all run in the
+    /// caller's thread.
     pub(crate) fn new(
         graph: &Arc<Graph>,
         bound: &[Option<Arc<dyn Bound>>],
         asynchronous: bool,
     ) -> Outline {
         let mut timeouts = BTreeMap::new();
-        // Which of their links count is a guess: so they go one by one, in base order.
+        // The links that count among them are a guess: so they go one by one, in base order.
         let in_circle: BTreeSet<DeviceId> = graph.cycles().iter().flatten().copied().collect();
         let kind = |id: DeviceId| {
             let Some(Some(bound)) = bound.get(id.index()) else { return Kind::Absent };
-            // A device that panics when asked is called back: that is caught too, and reported.
+            // A device that panics when asked is called back: that panic is caught too, and
+            // reported.
             if !caught(|| bound.has_shutdown()).unwrap_or(true) {
                 return Kind::NoCallback;
             }
@@ -247,7 +248,7 @@ impl Outline {
         Outline { timeouts, ..Outline::of(graph.clone(), kinds) }
     }
 
-    /// Of what is known of each device.
+    /// Creates an outline from each device's work.
     pub(super) fn of(graph: Arc<Graph>, kinds: Vec<Kind>) -> Outline {
         let number = |kind| kinds.iter().filter(|k| **k == kind).count();
         let (sync, asyncs) = (number(Kind::Sync), number(Kind::Async));
@@ -265,13 +266,14 @@ impl Outline {
     }
 }
 
-/// Devices with a callback, in reverse base order.
+/// Returns the devices with a callback, in reverse base order.
 fn backwards(graph: &Graph, kinds: &[Kind]) -> Vec<DeviceId> {
     let order = graph.order().iter().rev().copied();
     order.filter(|id| kinds[id.index()].has_callback()).collect()
 }
 
-/// As [`backwards`], but what has to wait for an asynchronous device comes after all the rest.
+/// Returns them like [`backwards`], but what has to wait for an asynchronous device comes after all
+/// the rest.
 fn sync_first(graph: &Graph, kinds: &[Kind]) -> Vec<DeviceId> {
     let mut waits = vec![false; graph.len()];
     let (mut first, mut later) = (Vec::new(), Vec::new());
@@ -289,31 +291,31 @@ fn sync_first(graph: &Graph, kinds: &[Kind]) -> Vec<DeviceId> {
     first
 }
 
-/// How long things may take, and what happens then.
+/// Deadlines, and what happens past them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timeouts {
-    /// For a device that has none of its own.
+    /// Deadline of a device that has none of its own.
     pub device: Option<Duration>,
-    /// For the whole shutdown.
+    /// Deadline of the whole shutdown.
     pub run: Option<Duration>,
     pub policy: HangPolicy,
 }
 
-/// What is to be shut down, and how.
+/// The plan of a shutdown: its devices and options.
 pub(crate) struct ShutdownPlan {
     pub outline: Arc<Outline>,
-    /// By device.
+    /// Bound objects by device.
     pub bound: Vec<Option<Arc<dyn Bound>>>,
     /// CPUs that work may run on.
     pub cpus: usize,
-    /// The most helpers that there may be at once.
+    /// Greatest number of helpers at once.
     pub max_helpers: usize,
     pub timeouts: Timeouts,
-    /// By device: how long callbacks are expected to take, from this one to the end of the longest
-    /// chain that waits for it, in nanoseconds. `None`: nothing is known.
+    /// Expected time by device, from its callback to the end of the longest chain that waits for
+    /// it, in nanoseconds. `None`: nothing is known.
     pub paths: Option<Vec<u64>>,
-    /// Leaves the rest undone.
+    /// Switch that leaves the rest undone.
     pub abort: Cancel,
-    /// Somebody is told about finished callbacks: the shutdown ends after the last telling.
+    /// True if an observer gets finished callbacks: the shutdown ends after the last report.
     pub observed: bool,
 }

@@ -5,54 +5,53 @@ use super::options::HangPolicy;
 use crate::graph::DeviceId;
 use std::time::Duration;
 
-/// How long a shutdown callback runs before it counts as blocking, so that another thread may take
-/// its place (rule 3.4.4). A helper costs some ten microseconds to start: at a millisecond its cost
-/// has vanished, and a callback that is done sooner gained nothing from one.
+/// Time after which a shutdown callback counts as blocking, so that another thread may take its
+/// place (rule 3.4.4). A helper costs some ten microseconds to start: at a millisecond that cost is
+/// negligible, and a shorter callback would have gained nothing from one.
 pub(crate) const SLOW: Duration = Duration::from_millis(1);
 
-/// By how much the number of threads grows for each callback that was seen blocking.
+/// Number by which the threads grow for each callback that was seen blocking.
 const GROWTH: usize = 3;
 
-/// Whether a shutdown is the plain serial loop (rule 3.4.5): with fewer than two callbacks that may
-/// run elsewhere there is nothing to gain from counters, queues or threads.
+/// Returns true if a shutdown is the plain serial loop (rule 3.4.5). With fewer than two callbacks
+/// that may run elsewhere there is nothing to gain from counters, queues or threads.
 pub(crate) fn shuts_down_serially(async_callbacks: usize) -> bool {
     async_callbacks < 2
 }
 
-/// How long callbacks have to take on average for a helper to pay: some times what it costs to
-/// start one.
+/// Mean duration of callbacks from which on a helper pays: some times the cost of starting one.
 const WORTH: Duration = Duration::from_micros(50);
 
-/// How long a callback runs before it counts as slow if it computes, or seems to: its thread may
-/// have been preempted, or its virtual CPU taken away, and no helper would make that quicker.
+/// Time after which a callback counts as slow if it computes, or seems to. Its thread may have been
+/// preempted, or its virtual CPU taken away, and no helper would make that quicker.
 const BUSY: Duration = Duration::from_millis(5);
 
-/// The shortest time between two looks.
+/// Shortest time between two checks.
 const SHORT: Duration = Duration::from_micros(250);
 
-/// Since when a loop is watched for its pace: it was quick until then.
+/// Start of the current check of a loop's pace: the loop was quick until then.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Pace {
     pub at: Duration,
-    /// How many callbacks were over.
+    /// Number of callbacks that were over.
     pub over: usize,
 }
 
-/// What somebody who looks at a loop does.
+/// Result of a check of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchStep {
-    /// It goes well, or nobody can be sure yet: looks again after that long.
+    /// The loop goes well, or nobody can be sure yet: check again after that long.
     Again(Duration),
-    /// It takes long, and others could help: counts.
+    /// The loop takes long, and others could help: begin to count.
     Count,
-    /// There is nothing to see any more.
+    /// The loop is over.
     Over,
 }
 
-/// Whether a shutdown that is one by one so far, and has asynchronous callbacks that were not
-/// begun, should go on so (rule 3.4.4). `over` callbacks are over, and the one that runs has been
-/// running for `running`. `blocked` tells whether the loop's thread sleeps just now; that costs a
-/// look into a file, so it is asked only where the loop seems slow.
+/// Decides whether a shutdown should go on one by one, if it is so far, and has asynchronous
+/// callbacks that were not begun (rule 3.4.4). `over` callbacks are over, and the one that runs has
+/// been running for `running`. `blocked` returns true if the loop's thread sleeps just now; that
+/// reads a file, so it is asked only if the loop seems slow.
 pub(crate) fn look(
     now: Duration,
     over: usize,
@@ -74,25 +73,24 @@ pub(crate) fn look(
         *pace = Pace { at: now, over };
         return again;
     }
-    // Slow on average. Not for a moment only?
+    // Slow on average. Perhaps for a moment only.
     if span >= BUSY || (span >= 2 * SLOW && blocked()) { WatchStep::Count } else { again }
 }
 
-/// The time to the next look.
+/// Returns the time to the next check.
 pub(crate) fn not_too_soon(after: Duration) -> Duration {
     after.max(SHORT)
 }
 
-/// What it costs to set a helper going, until it runs: its thread may have to be made.
+/// Cost of starting a helper, until it runs: its thread may have to be made.
 const START: Duration = Duration::from_micros(100);
 
-/// What the counting costs for each device, at most.
+/// Greatest cost of the counting for each device.
 const COUNTED: Duration = Duration::from_nanos(20);
 
-/// Whether a loop of quick callbacks should be one no more, with `left` callbacks to come that take
-/// `mean` each, of which helpers could run some: `threads` could be in callbacks at once. Where
-/// they save twice what the counting of all the `devices` and a start cost. (Once, on two CPUs: 50
-/// callbacks of 8 us take 469 us for 455.)
+/// Returns true if a loop of quick callbacks should end, so that helpers run some of them. `left`
+/// callbacks are to come that take `mean` each, and `threads` could be in callbacks at once.
+/// Helpers pay if they save twice the cost of counting all the `devices` and of a start.
 pub(crate) fn helpers_pay(left: usize, mean: Duration, devices: usize, threads: usize) -> bool {
     let times =
         |each: Duration, n: usize| each.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX));
@@ -101,24 +99,25 @@ pub(crate) fn helpers_pay(left: usize, mean: Duration, devices: usize, threads: 
     saved >= 2 * (times(COUNTED, devices) + START)
 }
 
-/// How many threads `left` callbacks that take `mean` each would keep busy for as long as one costs
-/// to set going.
+/// Returns how many threads `left` callbacks that take `mean` each would keep busy for as long as
+/// starting one costs.
 pub(crate) fn worth(left: usize, mean: Duration) -> usize {
     let left = mean.saturating_mul(u32::try_from(left).unwrap_or(u32::MAX));
     usize::try_from(left.as_nanos() / START.as_nanos()).unwrap_or(usize::MAX)
 }
 
-/// How long a thread is to be in callbacks that it took at once: by then it costs little to take
-/// others.
+/// Time that a thread is to spend in callbacks that it took at once: after it, taking others costs
+/// little.
 const AT_ONCE: Duration = Duration::from_micros(50);
 
-/// After so many callbacks their mean says something: the loop looks at it after one more, the
-/// first.
+/// Number of callbacks from which on their mean says something: the loop checks it after one more,
+/// the first.
 const KNOWN: usize = 3;
 
-/// How many callbacks a thread takes at once where `backlog` are ready, `threads` take them, and
-/// `known` of them took `mean` each: so many that the lock is taken rarely, and so few that all
-/// threads come to an end at the same time. One, where they aren't quick or not many.
+/// Returns how many callbacks a thread takes at once if `backlog` are ready, `threads` take them,
+/// and `known` of them took `mean` each. The number is so large that the lock is taken rarely, and
+/// so small that all threads come to an end at the same time. It is one if they aren't quick or not
+/// many.
 pub(crate) fn at_once(backlog: usize, threads: usize, known: usize, mean: Duration) -> usize {
     if known < KNOWN {
         return 1;
@@ -128,16 +127,16 @@ pub(crate) fn at_once(backlog: usize, threads: usize, known: usize, mean: Durati
     usize::try_from(quick).unwrap_or(usize::MAX).min(share).max(1)
 }
 
-/// What a shutdown looks like at one moment, to those who decide about helpers.
+/// The load of a shutdown at one moment, for the decisions about helpers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
     /// Asynchronous devices that are ready and that nobody has taken.
     pub backlog: usize,
     /// Threads that are inside a callback, the caller included.
     pub running: usize,
-    /// Those of them that have been inside it for longer than [`SLOW`].
+    /// Threads that have been inside a callback for longer than [`SLOW`].
     pub blocked: usize,
-    /// How many may be at most, for now.
+    /// Greatest number of running threads, for now.
     pub target: usize,
     /// Helpers that are there.
     pub helpers: usize,
@@ -145,22 +144,22 @@ pub(crate) struct Load {
     pub coming: usize,
     /// The most helpers that there may be.
     pub cap: usize,
-    /// Somebody without work looks at the clock.
+    /// True if a thread without work checks the clock.
     pub watched: bool,
-    /// A callback was seen blocking in this run.
+    /// True if a callback was seen blocking in this run.
     pub slow_seen: bool,
-    /// How many threads what is left would keep busy for long enough.
+    /// Number of threads that what is left would keep busy for long enough.
     pub worth: usize,
 }
 
-/// How many helpers to ask for now (rule 3.4.4). The backlog is what is left after the asker took
-/// its own share, so one device is left over exactly when two were ready, or one beside the
-/// caller's synchronous work.
+/// Returns how many helpers to ask for now (rule 3.4.4). The backlog is what is left after the
+/// asker took its own share, so one device is left over exactly when two were ready, or one beside
+/// the caller's synchronous work.
 ///
-/// As many as what is left is worth, beyond those that are there. Without evidence of slow
-/// callbacks, and beyond that, it is one at a time: each helper that comes asks for the next one,
-/// so the caller pays for a single wake-up, and callbacks that take microseconds are gone before a
-/// second helper is asked for.
+/// It asks for as many as what is left is worth, beyond those that are there. Without evidence of
+/// slow callbacks, and beyond that, it asks for one at a time: each helper that comes asks for the
+/// next one. So the caller pays for a single wake-up, and callbacks that take microseconds are gone
+/// before a second helper is asked for.
 pub(crate) fn helpers_to_ask(load: &Load) -> usize {
     let wanted = load.backlog.saturating_sub(load.coming);
     let below_cap = load.cap.saturating_sub(load.helpers + load.coming);
@@ -178,9 +177,9 @@ pub(crate) fn helpers_to_ask(load: &Load) -> usize {
     }
 }
 
-/// The new most for threads inside callbacks, where work is ready and the old most is reached.
-/// Grows only when so many callbacks have been blocking that a CPU is free for another one; never
-/// beyond the cap and the caller.
+/// Returns the new limit of threads inside callbacks, if work is ready and the old limit is
+/// reached. It grows only when so many callbacks have been blocking that a CPU is free for another
+/// one; never beyond the cap and the caller.
 pub(crate) fn raised_target(load: &Load, cpus: usize) -> usize {
     let active = load.running.saturating_sub(load.blocked);
     if load.backlog == 0 || load.running < load.target || active >= cpus {
@@ -190,18 +189,18 @@ pub(crate) fn raised_target(load: &Load, cpus: usize) -> usize {
     (load.running + more).min(load.cap + 1).max(load.target)
 }
 
-/// What a helper that asks for work does.
+/// The role of a helper that asks for work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HelperRole {
     /// Takes a device.
     Run,
     /// Waits until the callbacks that run count as blocking, and looks again.
     Watch,
-    /// Goes home.
+    /// Ends.
     Leave,
 }
 
-/// What a helper that asks for work does; see [`Load`].
+/// Returns the role of a helper that asks for work; see [`Load`].
 pub(crate) fn helper_role(load: &Load) -> HelperRole {
     if load.backlog == 0 {
         HelperRole::Leave
@@ -214,13 +213,13 @@ pub(crate) fn helper_role(load: &Load) -> HelperRole {
     }
 }
 
-/// Whether the caller, which has no synchronous device ready, may run an asynchronous one.
+/// Returns true if the caller, which has no synchronous device ready, may run an asynchronous one.
 ///
-/// It must not be held by a long callback while a synchronous device becomes ready that didn't have
-/// to wait for it. So: where no synchronous device is to come; or where nothing else could release
-/// one meanwhile (`alone`: this is the only one ready, and nothing runs); or where each synchronous
-/// device still to come needs this one to be finished anyway (`below` has all bits of `to_come`;
-/// both are `None` where there are more such devices than bits).
+/// A long callback must not hold the caller while a synchronous device becomes ready that didn't
+/// have to wait for it. So the caller may help in three cases. No synchronous device is to come. Or
+/// nothing else could release one meanwhile (`alone`: this is the only one ready, and nothing
+/// runs). Or each synchronous device still to come needs this one to be finished anyway (`below`
+/// has all bits of `to_come`; both are `None` if there are more such devices than bits).
 pub(crate) fn caller_may_help(
     sync_to_come: usize,
     alone: bool,
@@ -233,19 +232,19 @@ pub(crate) fn caller_may_help(
     matches!((below, to_come), (Some(below), Some(to_come)) if below & to_come == to_come)
 }
 
-/// What is done where nothing goes on but callbacks that are late.
+/// The action when nothing goes on but callbacks that are late.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HangAction {
-    /// They are waited for.
+    /// The late callbacks are waited for.
     Wait,
-    /// What they hold up goes on without them.
+    /// Devices that they hold up go on without them.
     Skip,
     /// The rest is left undone.
     GiveUp,
 }
 
-/// What is done about callbacks that are late: nothing as long as others go on or are ready. So a
-/// late one has as long as everything that doesn't depend on it takes.
+/// Returns the action for callbacks that are late: none while others go on or are ready. So a late
+/// one has as long as everything that doesn't depend on it takes.
 pub(crate) fn hang(policy: HangPolicy, late: usize, running: usize, ready: usize) -> HangAction {
     if late == 0 || late < running || ready > 0 {
         return HangAction::Wait;
@@ -257,14 +256,14 @@ pub(crate) fn hang(policy: HangPolicy, late: usize, running: usize, ready: usize
     }
 }
 
-/// Whether the rest is left undone once the whole shutdown is late. To skip would be of no use: the
-/// time is up for all that is to come, too.
+/// Returns true if the rest is left undone once the whole shutdown is late. To skip would be of no
+/// use: the time is up for all that is to come, too.
 pub(crate) fn gives_up_when_all_is_late(policy: HangPolicy) -> bool {
     policy != HangPolicy::WaitOn
 }
 
-/// By device: how long callbacks are expected to take, from its own to the end of the longest chain
-/// of those that wait for it (rule 3.4.6). `order` has what a device needs before it.
+/// Returns the expected time by device, from its callback to the end of the longest chain of those
+/// that wait for it (rule 3.4.6). `order` has what a device needs before it.
 pub(crate) fn paths<'g>(
     order: &[DeviceId],
     needs: impl Fn(DeviceId) -> &'g [DeviceId],
@@ -278,8 +277,8 @@ pub(crate) fn paths<'g>(
     paths
 }
 
-/// Whether to count from the beginning: at least two asynchronous callbacks are expected to be
-/// slow, so there is nothing to find out.
+/// Returns true if the counting begins at once: at least two asynchronous callbacks are expected to
+/// be slow, so there is nothing to find out.
 pub(crate) fn counts_at_once(slow_asyncs: usize) -> bool {
     slow_asyncs >= 2
 }
@@ -295,7 +294,8 @@ mod tests {
 
     const US: fn(u64) -> Duration = Duration::from_micros;
 
-    /// Looks, each: when, how many were over, how long one had been running.
+    /// Makes several checks; each has its time, how many were over, and how long one had been
+    /// running.
     fn looks<const N: usize>(blocked: bool, looks: [(u64, usize, u64); N]) -> [WatchStep; N] {
         let mut pace = Pace::default();
         looks.map(|(at, over, running)| look(US(at), over, US(running), &mut pace, || blocked))
@@ -323,7 +323,7 @@ mod tests {
     fn a_callback_that_computes_or_was_preempted_ends_it_only_after_some_time() {
         let busy = looks(false, [(1_000, 9, 1_000), (2_000, 9, 2_000), (5_000, 9, 5_000)]);
         assert_eq!(busy, [WatchStep::Again(SLOW), WatchStep::Again(SLOW), WatchStep::Count]);
-        // It was preempted: then it goes on as before.
+        // The loop was preempted: then it goes on as before.
         let preempted = looks(false, [(4_000, 9, 4_000), (5_000, 130, 3), (5_997, 250, 3)]);
         assert_eq!(
             preempted,

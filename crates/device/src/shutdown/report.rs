@@ -1,4 +1,4 @@
-//! What a shutdown says afterwards.
+//! The report of a shutdown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -19,25 +19,25 @@ use crate::shutdown::options::{Kind, Outline, ShutdownMode};
 use crate::shutdown::state::CallbackNote;
 use crate::takeover::Walk;
 
-/// What a shutdown did.
+/// The report of a shutdown.
 #[must_use = "it says which devices failed, and which are left"]
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct ShutdownReport {
-    /// How it was done.
+    /// Mode.
     pub mode: ShutdownMode,
-    /// How long it took, without the dropping of the bound objects afterwards.
+    /// Duration, without the dropping of the bound objects afterwards.
     pub elapsed: Duration,
-    /// How many helpers were asked for; each is a work item on a pool, not a thread made.
+    /// Number of helpers that were asked for; each is a work item on a pool, not a thread made.
     pub helpers: usize,
     /// Callbacks that failed, panicked or were skipped.
     pub failed: Vec<CallbackFailure>,
-    /// What was left undone: empty unless it was aborted, gave up, or skipped a callback that still
-    /// runs. Callbacks that still run go on.
+    /// Devices that were left undone. Empty unless the shutdown was aborted, gave up, or skipped a
+    /// callback that still runs. Callbacks that still run go on.
     pub remaining: Vec<Remaining>,
     /// Callbacks whose deadline had passed, in the order in which that was seen.
     pub overdue: Vec<OverdueCallback>,
-    /// The rest was left undone because of what was late.
+    /// True if the rest was left undone because of what was late.
     pub gave_up: bool,
     /// Devices that needed one another in a circle, each group in registration order. They were
     /// shut down one by one: each link to a device registered later was left out.
@@ -52,11 +52,11 @@ pub struct ShutdownReport {
 pub struct OverdueCallback {
     /// The device's name.
     pub device: String,
-    /// How long it had been running when it was named.
+    /// Time that it had been running when it was named.
     pub after: Duration,
-    /// How long it took in the end. `None`: it had not ended when the shutdown was over.
+    /// Time that it took in the end. `None`: it had not ended when the shutdown was over.
     pub took: Option<Duration>,
-    /// What it held up was shut down without it.
+    /// True if what it held up was shut down without it.
     pub skipped: bool,
 }
 
@@ -110,12 +110,12 @@ impl ShutdownReport {
         }
     }
 
-    /// True where nothing was left undone and no callback failed.
+    /// Returns true if nothing was left undone and no callback failed.
     pub fn is_clean(&self) -> bool {
         self.remaining.is_empty() && self.failed.is_empty()
     }
 
-    /// The names of the devices that were shut down, in the order in which they were done.
+    /// Returns the names of the devices that were shut down, in the order in which they were done.
     pub fn order(&self) -> impl Iterator<Item = &str> {
         let graph = &self.outline.graph;
         let mut done = self.records();
@@ -126,16 +126,17 @@ impl ShutdownReport {
         done.into_iter().map(|r| graph.name(r.device))
     }
 
-    /// The timeline: a span for each device that was up, an edge for each dependency. Drawn by each
-    /// call, so that a shutdown nobody looks at costs nothing but its notes.
+    /// Returns the timeline: a span for each device that was up, an edge for each dependency. Each
+    /// call creates it anew, so that a shutdown whose timeline nobody reads costs nothing but its
+    /// records.
     pub fn timeline(&self) -> Timeline {
         let graph = &self.outline.graph;
         let driver = |id| record::named_driver(graph, id);
         record::timeline("shutdown", SpanKind::Shutdown, graph, &self.records(), driver)
     }
 
-    /// Devices that were shut down although something that needs them was not over: each with the
-    /// devices that were skipped before. Empty unless the policy is to skip.
+    /// Returns the devices that were shut down although something that needs them was not over,
+    /// each with the devices that were skipped before. Empty unless the policy is to skip.
     pub fn past(&self) -> Vec<(String, Vec<String>)> {
         let graph = &self.outline.graph;
         let skipped = self.notes.late.iter().filter(|late| late.skipped).map(|late| late.device);
@@ -171,52 +172,52 @@ impl fmt::Debug for ShutdownReport {
 
 // The work that a shutdown has left undone, and why.
 
-/// What is not shut down. Its `Display` says it in words.
+/// A device that is not shut down. Its `Display` is a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remaining {
     /// The device's name.
     pub device: String,
-    /// Why it is not shut down.
+    /// The reason why it is not shut down.
     pub state: RemainingState,
-    /// For a device that waits: who it really waits for, and through whom. Where several run that
-    /// it waits for, the one that has been running longest. `None`: nobody that it waits for runs.
+    /// The device that a waiting one really waits for, and the first step to it. If several of
+    /// those run, this is the one that has been running longest. `None`: none of them runs.
     pub behind: Option<Blocker>,
-    /// Its deadline has passed while its callback runs.
+    /// True if its deadline has passed while its callback runs.
     pub overdue: bool,
-    /// It was skipped: its callback still runs, and counts for nothing.
+    /// True if it was skipped: its callback still runs, and counts for nothing.
     pub skipped: bool,
 }
 
-/// Why a device is not shut down (yet).
+/// The reason why a device is not shut down (yet).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RemainingState {
-    /// Its callback is being called, for that long by now, or has returned and is not over.
+    /// The callback is being called, or has returned and is not over.
     Running {
-        /// How long.
+        /// Time since it began.
         elapsed: Duration,
     },
-    /// Nothing holds it up; it was not its turn.
+    /// The device is ready; its turn had not come.
     Ready,
-    /// These children and consumers are not shut down.
+    /// Children and consumers of the device are not shut down.
     Waiting {
         /// Their names.
         on: Vec<String>,
     },
 }
 
-/// The devices that one waits for, and through which edge.
+/// The device that one really waits for, and the edge that leads to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Blocker {
     /// The device whose callback runs.
     pub device: String,
-    /// How long it has been running.
+    /// Time that it has been running.
     pub elapsed: Duration,
     /// The first step to it: a child or consumer of the one that waits. It may be `device` itself.
     pub through: String,
-    /// Whether that is a child or a consumer.
+    /// The kind of that edge: to a child or to a consumer.
     pub edge: EdgeKind,
 }
 
@@ -252,8 +253,8 @@ impl fmt::Display for Remaining {
     }
 }
 
-/// What remains, in the order in which a serial shutdown would go on. `open` has those with a
-/// callback that is not over.
+/// Returns what remains, in the order in which a serial shutdown would go on. `open` has those with
+/// a callback that is not over.
 pub(super) fn of(
     outline: &Outline,
     mut open: Vec<bool>,
@@ -262,7 +263,7 @@ pub(super) fn of(
     late: &BTreeSet<DeviceId>,
 ) -> Vec<Remaining> {
     let graph = &outline.graph;
-    // By device: who it waits for, and through whom.
+    // By device: the one that it waits for, since when that runs, and the first step to it.
     let mut behind: Vec<Option<(DeviceId, Duration, DeviceId)>> = vec![None; open.len()];
     let mut left = Vec::new();
     for &id in graph.order().iter().rev() {
@@ -307,7 +308,7 @@ pub(super) fn of(
     left
 }
 
-/// Whether `device` is a child or a consumer of what it needs.
+/// Returns whether `device` is a child or a consumer of what it needs.
 fn edge(graph: &Graph, device: DeviceId, need: DeviceId) -> EdgeKind {
     match graph.decl(device).parent.as_deref() == Some(graph.name(need)) {
         true => EdgeKind::Parent,
@@ -315,38 +316,38 @@ fn edge(graph: &Graph, device: DeviceId, need: DeviceId) -> EdgeKind {
     }
 }
 
-// The notes of a shutdown, and what they mean: when each device was released, by whom, and when
-// those were done that have no callback. Worked out when somebody wants to see it, not while
-// devices wait.
+// The records of a shutdown, and what follows from them: when each device was released, by which
+// one, and when those were done that have no callback. That is computed when somebody asks for it,
+// not while devices wait.
 
-/// What a shutdown noted down.
+/// Records of a shutdown.
 pub(crate) struct ShutdownNotes {
     pub looped: LoopNotes,
-    /// Batches, with so many callbacks that were over.
+    /// Batches, each with the number of callbacks that were over.
     pub walked: Vec<(Arc<Batch>, usize)>,
-    /// What failed in either.
+    /// Failures of either.
     pub failed: Vec<(DeviceId, String)>,
     pub notes: Vec<CallbackNote>,
-    /// How many helpers were asked for.
+    /// Number of helpers that were asked for.
     pub helpers: usize,
     pub late: Vec<LateDevice>,
     pub gave_up: bool,
 }
 
-/// What the loop noted down.
+/// Records of the loop.
 pub(crate) struct LoopNotes {
     pub walk: Arc<Walk>,
-    /// How many callbacks were over when the shutdown was, or when the counting began.
+    /// Number of callbacks that were over when the shutdown was, or when the counting began.
     pub over: usize,
     /// The thread.
     pub worker: Option<Arc<str>>,
-    /// Nothing was counted: the loop was all there was.
+    /// True if nothing was counted: there was only the loop.
     pub all: bool,
 }
 
-/// A record of each device that was shut down, or was being when that ended.
+/// Returns a record of each device that was shut down, or was being shut down at the end.
 ///
-/// A device is released at the latest end of what depends on it, and starts then or later: two
+/// A device is released at the latest end of what depends on it, and starts then or later. Two
 /// threads may have read the clock in one order and released in the other, so this is computed from
 /// the ends.
 pub(super) fn records(outline: &Outline, notes: &ShutdownNotes) -> Vec<Record> {
@@ -375,7 +376,7 @@ pub(super) fn records(outline: &Outline, notes: &ShutdownNotes) -> Vec<Record> {
         let place = record.device.index();
         slots[place] = Some(record);
     }
-    // Where there was only the loop it passed devices without a callback one by one, too.
+    // If there was only the loop, it passed devices without a callback one by one, too.
     let passes = notes.looped.all && outline.mode == ShutdownMode::Serial;
     let mut passed = Duration::ZERO;
     // By device: when it was done, whether or not it is drawn.
@@ -412,8 +413,8 @@ pub(super) fn records(outline: &Outline, notes: &ShutdownNotes) -> Vec<Record> {
     slots.into_iter().flatten().collect()
 }
 
-/// Devices that one thread called back, one after the other: each callback began when the one
-/// before ended, the first one at `start`.
+/// Returns the devices that one thread called back, one after the other: each callback began when
+/// the one before ended, the first one at `start`.
 fn walked<'n>(
     devices: &'n [DeviceId],
     walk: &'n Walk,
@@ -444,8 +445,8 @@ fn walked<'n>(
     })
 }
 
-/// All that those devices need, directly or not; each with those of them that need it. In the order
-/// of a serial shutdown.
+/// Returns all that those devices need, directly or not, each with those of them that need it. In
+/// the order of a serial shutdown.
 pub(super) fn below(
     graph: &Graph,
     devices: impl IntoIterator<Item = DeviceId>,

@@ -31,15 +31,15 @@ use crate::record::{Clock, Site};
 use crate::takeover::Walk;
 use crate::watch::{Watch, WatchTarget};
 
-/// One shutdown and all that its threads share.
+/// One shutdown, with all that its threads share.
 pub(crate) struct ShutdownRun {
     pub state: Arc<ShutdownState>,
     pub placer: Arc<Placer>,
     pub observer: Option<Observer>,
     pub clock: Clock,
-    /// I: what to do when something is late.
+    /// I: the policy when something is late.
     pub on_hang: HangPolicy,
-    /// I: it is known that something is slow, so there is no loop.
+    /// I: true if something is known to be slow, so there is no loop.
     pub counts_at_once: bool,
     /// L: is the lock; guards what the watch saw last.
     pub pace: Mutex<Pace>,
@@ -48,8 +48,8 @@ pub(crate) struct ShutdownRun {
 }
 
 impl ShutdownRun {
-    /// Shuts down, and returns when everything is, or nobody waits for the rest. Blocks. `watch`
-    /// looks at the clock meanwhile, if there is one.
+    /// Shuts down, and returns when everything is shut down, or nobody waits for the rest. Blocks.
+    /// `watch` checks the clock meanwhile, if there is one.
     pub(crate) fn run(self: &Arc<Self>, watch: Option<&Watch>) {
         let parallel = self.state.outline().mode == ShutdownMode::Parallel;
         self.state.is_looked_at(watch.is_some());
@@ -69,20 +69,20 @@ impl ShutdownRun {
         context::blocking("device shutdown", || self.state.wait_for_the_end());
     }
 
-    /// When somebody has to look for the first time, if ever.
+    /// Returns when the first check is due, if ever.
     pub(crate) fn first_look(&self) -> Option<Duration> {
         let parallel = self.state.outline().mode == ShutdownMode::Parallel;
         let slow = parallel.then_some(SLOW);
         slow.into_iter().chain(self.slice()).min()
     }
 
-    /// The longest time between two looks at the deadlines: a longer one is a pause of this
-    /// process.
+    /// Returns the longest time between two checks of the deadlines: a longer one is a pause of
+    /// this process.
     fn slice(&self) -> Option<Duration> {
         self.running.as_ref().map(|clock| clock.lock().slice())
     }
 
-    /// Notes for how long this process was stopped since the last look.
+    /// Records for how long this process was stopped since the last check.
     fn look_for_pauses(&self, now: Duration) {
         let Some(clock) = &self.running else { return };
         let mut clock = clock.lock();
@@ -93,16 +93,17 @@ impl ShutdownRun {
         self.state.was_paused(now, paused);
     }
 
-    /// The caller's part: the loop, then what is left by counters.
+    /// Runs the caller's part: the loop, then what is left by counters.
     fn lead(self: &Arc<Self>) {
-        // All of it is one region: a pool whose worker this is need not hear of each callback.
+        // All of it is one region: if this is a pool's worker, the pool need not hear of each
+        // callback.
         context::blocking("device shutdown", || match self.walk() {
             LoopEnd::Counts(ended) => self.by_counters(ended, 0),
             LoopEnd::Over => self.state.lead_is_through(),
         });
     }
 
-    /// Has a thread of its own do that. False where there is none to be had.
+    /// Starts a thread of its own that runs that part. Returns false if none can be started.
     fn start(self: &Arc<Self>, lead: u64, part: fn(&Arc<Self>)) -> bool {
         let run = self.clone();
         let begin = Builder::new().name("cw-shutdown".into()).spawn(move || match lead {
@@ -115,7 +116,7 @@ impl ShutdownRun {
         begin.is_ok()
     }
 
-    /// One by one: no counters, no queue, no lock, no thread.
+    /// Runs the loop, one by one: no counters, no queue, no lock, no thread.
     fn walk(self: &Arc<Self>) -> LoopEnd {
         let state = &self.state;
         let mut thread = ThreadState::new(self);
@@ -136,8 +137,8 @@ impl ShutdownRun {
                     state.loop_leaves();
                     return LoopEnd::Over;
                 }
-                // It has returned, and is over later. Where others may run meanwhile the counting
-                // begins; else it is waited for.
+                // The callback has returned, and is over later. If others may run meanwhile the
+                // counting begins; else it is waited for.
                 WalkEnd::Detached(at, device) => {
                     let ended = if state.outline().mode == ShutdownMode::Parallel {
                         state.count(&mut Scratch::default());
@@ -189,7 +190,7 @@ impl ShutdownRun {
         stop
     }
 
-    /// A walk is through with that place. Gives the end back where the rest was taken over.
+    /// Ends that place of a walk. Returns the end if the rest was taken over.
     fn step(&self, walk: &Walk, place: usize, ended: EndedCallback) -> Result<(), EndedCallback> {
         let told = self.told(&ended);
         self.state.step(walk, place, ended)?;
@@ -219,8 +220,8 @@ impl ShutdownRun {
         StepResult::Nothing
     }
 
-    /// The caller's part once the counting has begun: synchronous devices, and asynchronous ones
-    /// where it may help. `ended` is what it ran until then.
+    /// Runs the caller's part once the counting has begun: synchronous devices, and asynchronous
+    /// ones if it may help. `ended` is what it ran until then.
     fn by_counters(self: &Arc<Self>, ended: Option<EndedCallback>, lead: u64) {
         let mut scratch = Scratch::default();
         let mut thread = ThreadState::new(self);
@@ -247,7 +248,7 @@ impl ShutdownRun {
         }
     }
 
-    /// A helper's loop. All of it is one region: the pool need not hear of each callback.
+    /// Runs a helper's loop. All of it is one region: the pool need not hear of each callback.
     fn help(self: &Arc<Self>) {
         context::long_running("device shutdown", || self.help_by_counters());
     }
@@ -276,7 +277,7 @@ impl ShutdownRun {
         }
     }
 
-    /// The time of a step: a moment ago a callback ended, or it has to be looked up.
+    /// Returns the time of a step: that of the callback that has just ended, else the clock's.
     fn now_after(&self, ran: &StepResult) -> Duration {
         match ran {
             StepResult::Nothing => self.clock.now(),
@@ -285,7 +286,7 @@ impl ShutdownRun {
         }
     }
 
-    /// Does what a step owes to others, first of all what sets other threads going.
+    /// Does what a step owes to others, first of all what starts other threads.
     fn pay(self: &Arc<Self>, owed: HelpersWanted, told: Option<(DeviceId, Outcome)>) {
         if owed.wake {
             self.state.wake_caller();
@@ -320,7 +321,7 @@ impl ShutdownRun {
         ended.into()
     }
 
-    /// Calls a device back. `None`: it will be over later.
+    /// Calls a device back. Returns `None` if it will be over later.
     fn call(
         self: &Arc<Self>,
         task: CallbackTask,
@@ -335,8 +336,8 @@ impl ShutdownRun {
                 call.handoff.reset();
                 call.device = device;
             }
-            // The thread that finishes the last one later has it, or a handle that is worth nothing
-            // any more.
+            // The thread that finishes the last one later has it, or a handle that has no use any
+            // more.
             None => *call = self.new_call(device),
         }
         let done = ShutdownDone::of(call.clone());
@@ -349,19 +350,19 @@ impl ShutdownRun {
                 Some(answer) => answered(answer),
             }),
         };
-        // It may have been moved since the last time.
+        // The thread may have moved since the last time.
         if site.cpu.is_some() && !self.placer.machine().is_synthetic() {
             site.cpu = current_cpu();
         }
         answer.map(|outcome| self.ended(device, outcome, site.cpu))
     }
 
-    /// For the calls of one thread.
+    /// Creates a record for the calls of one thread.
     fn new_call(self: &Arc<Self>, device: DeviceId) -> Arc<ShutdownCall> {
         Arc::new(ShutdownCall { handoff: Handoff::new(), ends: self.clone(), device })
     }
 
-    /// A callback is over now.
+    /// Returns the end of a callback that is over now.
     fn ended(&self, device: DeviceId, outcome: Outcome, cpu: Option<CpuId>) -> EndedCallback {
         if let Outcome::Failed(message) = &outcome {
             let (device, message) = (text::name(self.name(device)), text::message(message));
@@ -374,7 +375,7 @@ impl ShutdownRun {
         self.state.graph().name(device)
     }
 
-    /// What the observer is to be told about a callback that is over, if there is an observer.
+    /// Returns what the observer gets about a callback that is over, if there is an observer.
     fn told(&self, ended: &EndedCallback) -> Option<(DeviceId, Outcome)> {
         self.observer.as_ref()?;
         Some((ended.device, ended.outcome.clone()))
@@ -413,13 +414,13 @@ impl ShutdownRun {
     }
 }
 
-/// What a thread keeps from call to call.
+/// The data that a thread keeps from call to call.
 struct ThreadState {
-    /// Most calls are over when they return, so it serves for the next one.
+    /// The call. Most calls are over when they return, so it serves for the next one.
     call: Arc<ShutdownCall>,
-    /// Where it runs.
+    /// The site where it runs.
     site: Site,
-    /// Room.
+    /// Scratch space.
     objects: Vec<Arc<dyn Bound>>,
 }
 
@@ -433,23 +434,23 @@ impl ThreadState {
     }
 }
 
-/// How a walk ended.
+/// The end of a walk.
 enum WalkEnd {
-    /// All was called back.
+    /// All devices were called back.
     Through,
-    /// Before that device: it was aborted.
+    /// The walk was aborted before that device.
     Leaves(DeviceId),
     /// The callback of that place has returned, and its device will be over later, or is already.
     Detached(usize, DeviceId),
-    /// The rest was taken over; this is what it ended then.
+    /// The rest was taken over; this is the callback that had just ended.
     Taken(EndedCallback),
 }
 
-/// How the loop ended.
+/// The end of the loop.
 enum LoopEnd {
-    /// All is done, or it was aborted.
+    /// All is done, or the shutdown was aborted.
     Over,
-    /// The counting has begun; this is what the loop ran then.
+    /// The counting has begun; this is the callback that the loop ran then.
     Counts(Option<EndedCallback>),
 }
 
@@ -463,7 +464,7 @@ impl EndSink for ShutdownRun {
     }
 }
 
-/// How a callback ended that was finished, or whose handle was dropped.
+/// Returns the outcome of a callback that was finished, or whose handle was dropped.
 fn answered(answer: ShutdownFailure) -> Outcome {
     match answer {
         None => Outcome::Ok,
@@ -493,19 +494,20 @@ impl WatchTarget for ShutdownRun {
             WatchStep::Count => Some(SLOW),
             WatchStep::Over => None,
         };
-        // A deadline of nothing is over before its callback begins.
+        // A deadline of zero is over before its callback begins.
         let deadline = deadline.map(|deadline| self.slice().unwrap_or(deadline).min(deadline));
         again.into_iter().chain(deadline).min().map(policy::not_too_soon)
     }
 }
 
-/// Whether a thread of this process sleeps just now. Where the system doesn't say so, it does: a
-/// callback that takes long blocks, as a rule.
+/// Returns true if a thread of this process sleeps just now. If the system doesn't say, it is taken
+/// to sleep: a callback that takes long blocks, as a rule.
 fn is_blocked(thread: Option<Tid>) -> bool {
     thread.and_then(run_state) != Some(RunState::Ready)
 }
 
-/// A helper that was asked for. Should the pools drop it unused, the caller is told to do without.
+/// The claim to a helper that was asked for. If the pools drop it unused, the caller goes on
+/// without it.
 struct HelperTicket(Option<Arc<ShutdownRun>>);
 
 impl HelperTicket {

@@ -1,5 +1,5 @@
-//! The state of one shutdown: what is ready, its runner, when a helper is asked for. No threads
-//! and no clock here: tests step it by hand, [`super::run`] drives it.
+//! The state of one shutdown: which devices are ready, which thread runs them, and when a helper is
+//! asked for. It has neither threads nor clock: tests step it by hand, [`super::run`] drives it.
 //!
 //! `README.md` beside this file has the states and the argument why nobody waits for something that
 //! can't come. Guards: `I:` immutable, `A:` atomic itself, `L:` lock (what it guards is named).
@@ -26,27 +26,27 @@ use crate::graph::{DeviceId, Graph};
 use crate::record::Site;
 use crate::takeover::Walk;
 
-/// How many asynchronous devices the caller looks at for one that it may help with.
+/// Number of asynchronous devices that the caller checks for one that it may help with.
 const LOOK_AT: usize = 64;
 
 /// One shutdown.
 pub(crate) struct ShutdownState {
-    /// I: who is to be called.
+    /// I: the devices to be called.
     pub(super) outline: Arc<Outline>,
     /// I: CPUs that work may run on.
     pub(super) cpus: usize,
     /// I: switches itself.
     pub(super) abort: Cancel,
-    /// I: somebody is told about finished callbacks.
+    /// I: true if an observer gets finished callbacks.
     pub(super) observed: bool,
-    /// I: how long things may take.
+    /// I: deadlines, and what happens past them.
     pub(super) timeouts: Timeouts,
-    /// I: by device, how long the longest chain behind it is expected to take, if that is known.
+    /// I: by device, the expected time of the longest chain behind it, if that is known.
     pub(super) paths: Option<Vec<u64>>,
     /// L: is the lock; guards the objects, by device, until they are given back at the end. Taken
     /// after `state`.
     pub(super) bound: RwLock<Vec<Option<Arc<dyn Bound>>>>,
-    /// A: itself; where the loop is.
+    /// A: itself; the position of the loop.
     pub(super) walk: Arc<Walk>,
     /// I: once made, see [`ShutdownState::count`]; made under the lock.
     pub(super) counted: OnceLock<CountedState>,
@@ -59,64 +59,66 @@ pub(crate) struct ShutdownState {
 }
 
 pub(super) struct ProgressState {
-    /// Where the loop runs, once it was asked to begin.
+    /// Site of the loop, once it was asked to begin.
     pub(super) loop_site: Option<Site>,
     /// The system's number of its thread.
     pub(super) loop_thread: Option<Tid>,
-    /// It left before its end.
+    /// True if the loop left before its end.
     pub(super) loop_left: bool,
-    /// It waits for a callback that has returned.
+    /// True if the loop waits for a callback that has returned.
     pub(super) loop_detached: bool,
-    /// How callbacks ended that had returned, left to the walkers that called them.
+    /// Ends of callbacks that had returned before, left to the walkers that called them.
     pub(super) walk_later: Vec<EndedCallback>,
-    /// What failed in a walk: the loop, or a batch.
+    /// Failures in a walk: the loop, or a batch.
     pub(super) walk_failed: Vec<(DeviceId, String)>,
     /// Ready devices by rank in base order; the last one goes first.
     pub(super) sync: BTreeMap<u32, DeviceId>,
-    /// As `sync`; but first of all those with the longest way to go.
+    /// Asynchronous devices likewise, except that those with the longest way to go come first.
     pub(super) asyncs: ReadyQueue,
-    /// Batches that threads are in, or have not said to be over.
+    /// Batches that threads are in, or have not reported as over.
     pub(super) walks: Vec<Arc<Batch>>,
-    /// Those that are over, or were taken over: with so many callbacks.
+    /// Batches that are over, or were taken over, each with the number of its callbacks that were
+    /// over.
     pub(super) walked: Vec<(Arc<Batch>, usize)>,
-    /// A callback returned before its device was over: a batch would be given back each time.
+    /// True if a callback returned before its device was over: a batch would be given back each
+    /// time.
     pub(super) later_seen: bool,
-    /// Somebody looks whether a batch is held up.
+    /// True if somebody checks whether a batch is held up.
     pub(super) looked_at: bool,
     pub(super) running: Vec<RunningCallback>,
-    /// When this process was stopped.
+    /// Pauses of this process.
     pub(super) pauses: Pauses,
-    /// Those that were skipped and have not ended, and since when they run.
+    /// Devices that were skipped and have not ended, each with the start of its callback.
     pub(super) skipped: Vec<(DeviceId, Duration)>,
-    /// All that were late, in the order in which that was seen.
+    /// Devices that were late, in the order in which that was seen.
     pub(super) late: Vec<LateDevice>,
-    /// How many of those that run are late.
+    /// Number of running callbacks that are late.
     pub(super) overdue: usize,
-    /// The whole shutdown is late, and that was seen.
+    /// True if the whole shutdown is late, and that was seen.
     pub(super) run_is_late: bool,
-    /// The rest is left undone because of what is late.
+    /// True if the rest is left undone because of what is late.
     pub(super) gave_up: bool,
-    /// What the observer is to be told.
+    /// Events that the observer has not got yet.
     pub(super) news: Vec<HangReport>,
-    /// Somebody is about to tell; he comes back for what is new then.
+    /// True while a thread reports events; afterwards it comes back for new ones.
     pub(super) telling: bool,
-    /// Devices with a callback that is not over, since the counting has begun.
+    /// Number of devices with a callback that is not over, since the counting has begun.
     pub(super) left: usize,
-    /// Those of the others that the observer was not told about yet.
+    /// Number of the others that the observer has not got yet.
     pub(super) untold: usize,
     /// Synchronous ones among them, by number and by bit.
     pub(super) sync_left: usize,
     pub(super) sync_mask: u64,
     pub(super) caller: CallerRests,
-    /// Which thread has the caller's part: the first, or its deputies.
+    /// Number of the thread that has the caller's part: the first, or one of its deputies.
     pub(super) lead: u64,
-    /// What that thread is in.
+    /// The device whose callback that thread is in.
     pub(super) lead_in: Option<DeviceId>,
-    /// That part is over.
+    /// True if that part is over.
     pub(super) lead_is_through: bool,
-    /// Somebody sleeps until that.
+    /// True if a thread sleeps until that.
     pub(super) end_is_awaited: bool,
-    /// A helper looks at the clock.
+    /// True if a helper checks the clock.
     pub(super) watched: bool,
     pub(super) helpers: usize,
     pub(super) coming: usize,
@@ -124,12 +126,12 @@ pub(super) struct ProgressState {
     pub(super) cap: usize,
     target: usize,
     pub(super) slow_seen: bool,
-    /// How long callbacks took.
+    /// Durations of callbacks.
     pub(super) took: LoopTimes,
     pub(super) notes: Vec<CallbackNote>,
 }
 
-/// How long some callbacks took.
+/// Durations of some callbacks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LoopTimes {
     pub(super) callbacks: usize,
@@ -137,7 +139,7 @@ pub(super) struct LoopTimes {
 }
 
 impl LoopTimes {
-    /// On average. Zero where none is over.
+    /// Returns the mean. Zero if none is over.
     pub(super) fn mean(&self) -> Duration {
         self.in_all / u32::try_from(self.callbacks).unwrap_or(u32::MAX).max(1)
     }
@@ -146,9 +148,9 @@ impl LoopTimes {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CallerRests {
     No,
-    /// Until it is woken.
+    /// The caller sleeps until it is woken.
     Asleep,
-    /// It looks at the clock too.
+    /// The caller checks the clock too.
     Watching,
 }
 
@@ -156,15 +158,16 @@ pub(super) struct RunningCallback {
     pub(super) device: DeviceId,
     pub(super) since: Duration,
     site: Site,
-    /// Its callback has returned, but it is not over: no thread is in it.
+    /// True if its callback has returned, but is not over: no thread is in it.
     pub(super) detached: bool,
-    /// A walker called it, and still holds objects of other devices until it is ended or detached.
+    /// True if a walker called it, and still holds objects of other devices until it is ended or
+    /// detached.
     pub(super) walked: bool,
-    /// Its deadline has passed.
+    /// True if its deadline has passed.
     pub(super) overdue: bool,
-    /// The observer was told so, or that all of it is late.
+    /// True if the observer was told so, or that the whole shutdown is late.
     pub(super) named: bool,
-    /// It has ended, and its runner releases what waited for it.
+    /// True if it has ended, and its runner releases what waited for it.
     pub(super) concluding: bool,
 }
 
@@ -189,15 +192,15 @@ pub(crate) struct EndedCallback {
     pub device: DeviceId,
     pub outcome: Outcome,
     pub at: Duration,
-    /// Where that was.
+    /// The CPU on which it ended.
     pub cpu: Option<CpuId>,
 }
 
-/// What a thread did since its last step.
+/// The work of a thread since its last step.
 pub(crate) enum StepResult {
     Nothing,
     One(EndedCallback),
-    /// All of it.
+    /// The whole batch.
     Batch(Arc<Batch>),
 }
 
@@ -207,7 +210,7 @@ impl From<Option<EndedCallback>> for StepResult {
     }
 }
 
-/// Room for a step to work in, kept by each thread from step to step.
+/// Scratch space of a step, kept by each thread from step to step.
 #[derive(Default)]
 pub(crate) struct Scratch {
     pub(super) blank: Option<Arc<Batch>>,
@@ -215,49 +218,49 @@ pub(crate) struct Scratch {
     pub(super) stack: Vec<u32>,
 }
 
-/// What the caller does next.
+/// The next step of the caller.
 pub(crate) enum CallerStep {
-    /// Calls this back.
+    /// Calls this device back.
     Run(CallbackTask),
-    /// Calls these back.
+    /// Calls these devices back.
     Walk(Arc<Batch>),
-    /// Waits: until woken, or for that long at most.
+    /// Waits until woken, or for that long at most.
     Wait(Option<Duration>),
     /// Everything is shut down.
     Done,
     /// The rest is left undone.
     Aborted,
-    /// A deputy has its part.
+    /// A deputy has the caller's part.
     Replaced,
 }
 
-/// What a helper does next.
+/// The next step of a helper.
 pub(crate) enum HelperStep {
-    /// Calls this back.
+    /// Calls this device back.
     Run(CallbackTask),
-    /// Calls these back.
+    /// Calls these devices back.
     Walk(Arc<Batch>),
     /// Waits that long and asks again.
     Watch(Duration),
-    /// Goes home.
+    /// Ends.
     Leave,
 }
 
-/// What the thread that made a step owes to the others, without the lock.
+/// Duties of the thread that made a step towards the others, to be done without the lock.
 #[derive(Debug, Default)]
 #[must_use]
 pub(crate) struct HelpersWanted {
-    /// That many helpers are to be asked for.
+    /// Number of helpers to ask for.
     pub helpers: usize,
-    /// The caller is to be woken.
+    /// True if the caller is to be woken.
     pub wake: bool,
-    /// A deputy is to take the caller's part.
+    /// Number of the deputy that is to take the caller's part.
     pub deputy: Option<u64>,
-    /// The observer is to be told of the callback that ended; not where it was skipped before.
+    /// True if the observer is to get the callback that ended; false if it was skipped before.
     pub tell: bool,
-    /// And of these.
+    /// Further events for the observer.
     pub news: Vec<HangReport>,
-    /// How many callbacks are over now.
+    /// Number of callbacks that are over now.
     pub done: usize,
 }
 
@@ -329,7 +332,7 @@ impl ShutdownState {
         &self.outline.graph
     }
 
-    /// Whether the counting has begun. Decided under the lock.
+    /// Returns true if the counting has begun. Decided under the lock.
     pub(super) fn is_counted(&self) -> bool {
         self.counted.get().is_some()
     }
@@ -338,28 +341,29 @@ impl ShutdownState {
         self.counted.get().expect("nothing is released or taken before the counting has begun")
     }
 
-    /// As `is_counted`, without the lock: it may begin at any moment.
+    /// Returns true if the counting has begun, without the lock: it may begin at any moment.
     pub(crate) fn has_counted(&self) -> bool {
         self.is_counted()
     }
 
-    /// Whether the shutdown was aborted from outside.
+    /// Returns true if the shutdown was aborted from outside.
     pub(crate) fn is_aborted(&self) -> bool {
         self.abort.is_cancelled()
     }
 
-    /// Nothing more is begun.
+    /// Returns true if nothing more is begun.
     pub(super) fn stops(&self, st: &ProgressState) -> bool {
         st.gave_up || self.abort.is_cancelled()
     }
 
-    /// How many devices have a callback.
+    /// Returns the number of devices that have a callback.
     pub(crate) fn total(&self) -> usize {
         self.outline.calls.len()
     }
 
-    /// The step of the thread that has the caller's part, or had it when it began what it `ran`;
-    /// `lead` says by which number. `waited` says that its last wait took its whole time.
+    /// Makes the step of the thread that has the caller's part, or had it when it began what it
+    /// `ran`. `lead` is the number of its part. `waited` says that its last wait took its whole
+    /// time.
     pub(crate) fn caller_step(
         &self,
         now: Duration,
@@ -419,12 +423,12 @@ impl ShutdownState {
         }
     }
 
-    /// Waits, as [`CallerStep::Wait`] asked: until there may be something to do. Returns whether it
+    /// Waits as [`CallerStep::Wait`] asked: until there may be something to do. Returns true if it
     /// took its whole time.
     pub(crate) fn caller_wait(&self, limit: Option<Duration>) -> bool {
         let mut st = self.state.lock();
-        // Somebody may have had something for the caller since it stepped: then it is not resting
-        // any more, see `owed`.
+        // Another thread may have had something for the caller since it stepped: then it is not
+        // resting any more, see `owed`.
         while st.caller != CallerRests::No && !self.stops(&st) {
             match limit {
                 None => st = self.caller.wait(st),
@@ -440,19 +444,19 @@ impl ShutdownState {
         false
     }
 
-    /// Wakes the caller where a step said so, and a thread that waits for the end.
+    /// Wakes the caller if a step said so, and a thread that waits for the end.
     pub(crate) fn wake_caller(&self) {
         self.caller.notify_all();
     }
 
-    /// A helper that was asked for is here.
+    /// Records that a helper that was asked for is here.
     pub(crate) fn helper_comes(&self) {
         let mut st = self.state.lock();
         st.coming = st.coming.saturating_sub(1);
         st.helpers += 1;
     }
 
-    /// A helper that was asked for will never come: the caller does without.
+    /// Records that a helper that was asked for will never come: the caller goes on without.
     pub(crate) fn helper_lost(&self) {
         let mut st = self.state.lock();
         st.coming = st.coming.saturating_sub(1);
@@ -462,7 +466,7 @@ impl ShutdownState {
         self.wake_caller();
     }
 
-    /// A helper's step. `ran` is what it did before; `watched` says that it was the watcher.
+    /// Makes a helper's step. `ran` is what it did before; `watched` says that it was the watcher.
     pub(crate) fn helper_step(
         &self,
         now: Duration,
@@ -509,14 +513,14 @@ impl ShutdownState {
         }
     }
 
-    /// How urgent a ready asynchronous device is.
+    /// Returns the urgency of a ready asynchronous device.
     pub(super) fn urgency(&self, device: DeviceId) -> Urgency {
         let path = self.paths.as_ref().map_or(0, |paths| paths[device.index()]);
         (path, self.graph().rank(device))
     }
 
-    /// Whether a synchronous device may begin. Not while another one is not over, although its
-    /// callback has returned, unless that is late.
+    /// Returns true if a synchronous device may begin. It may not while another one is not over,
+    /// although its callback has returned, unless that is late.
     pub(super) fn has_sync(&self, st: &ProgressState) -> bool {
         let kinds = &self.outline.kinds;
         let holds =
@@ -524,10 +528,10 @@ impl ShutdownState {
         !st.sync.is_empty() && !st.running.iter().any(holds)
     }
 
-    /// An asynchronous device that the caller may run now, see [`policy::caller_may_help`].
+    /// Returns an asynchronous device that the caller may run now, see [`policy::caller_may_help`].
     fn pick_for_caller(&self, st: &ProgressState, waited: bool) -> Option<Urgency> {
         let (last, _) = st.asyncs.iter().next()?;
-        // Helpers that don't come, or may not come, leave it to the caller.
+        // If helpers don't come, or may not come, the devices are left to the caller.
         let forsaken = waited && (st.coming > 0 || st.helpers >= st.cap);
         let alone = st.asyncs.len() == 1 && st.running.is_empty() && st.walks.is_empty();
         if forsaken || policy::caller_may_help(st.sync_left, alone, None, None) || st.cap == 0 {
@@ -554,7 +558,7 @@ impl ShutdownState {
         CallbackTask { device, bound: bound.expect("a device with a callback is bound") }
     }
 
-    /// What the step that was just made owes to others.
+    /// Returns what the step that was just made owes to others.
     pub(super) fn owed(
         &self,
         st: &mut ProgressState,
@@ -568,7 +572,7 @@ impl ShutdownState {
         let through = st.is_over() || self.stops(st);
         let own = through || self.has_sync(st);
         let helps = !own && self.pick_for_caller(st, false).is_some();
-        // A caller that sleeps is woken for a backlog too: to watch that somebody comes for it.
+        // A caller that sleeps is woken for a backlog too: to watch that a helper comes for it.
         let watches = st.caller == CallerRests::Asleep && !st.asyncs.is_empty();
         let wake = st.caller != CallerRests::No && (own || helps || watches);
         if wake {
@@ -589,9 +593,9 @@ impl ShutdownState {
         }
     }
 
-    /// The load now; raises the target where callbacks block.
+    /// Returns the load now; raises the target if callbacks block.
     fn observe(&self, st: &mut ProgressState, now: Duration) -> Load {
-        // A batch that is held up is none any more once somebody has looked at it.
+        // A batch that is held up is none any more once it was checked.
         let (mut running, mut blocked, mut hung) = (st.walks.len(), 0, 0);
         for r in st.running.iter().filter(|r| !r.detached) {
             if r.overdue {
@@ -644,14 +648,15 @@ impl ProgressState {
         }
     }
 
-    /// How a callback ended that a walker called, where it has, and had returned before.
+    /// Takes the end of a callback that had returned before and that a walker called, if it has
+    /// ended.
     pub(super) fn ended_meanwhile(&mut self, device: DeviceId) -> Option<EndedCallback> {
         let place = self.walk_later.iter().position(|ended| ended.device == device)?;
         self.later_seen = true;
         Some(self.walk_later.swap_remove(place))
     }
 
-    /// Notes that a callback is over that runs.
+    /// Records that a running callback is over.
     pub(super) fn record_end(&mut self, ended: EndedCallback) -> DeviceId {
         let of = |r: &RunningCallback| r.device == ended.device;
         let index = self.running.iter().position(of).expect("it was started");

@@ -17,7 +17,7 @@ mod looped_tests;
 struct PlainDevice;
 impl Bound for PlainDevice {}
 
-/// Two CPUs, up to eight helpers.
+/// A shutdown on two CPUs, with up to eight helpers.
 struct Stepped {
     state: ShutdownState,
     now: Duration,
@@ -26,27 +26,27 @@ struct Stepped {
     /// Helpers that were asked for and that the test has not let come.
     asked: usize,
     woken: bool,
-    /// The caller's part, and those that were asked to take it.
+    /// Number of the caller's part, and the deputies that were asked to take it.
     lead: u64,
     deputies: Vec<u64>,
     news: Vec<String>,
-    /// All that were begun.
+    /// Batches that were begun.
     batches: Vec<Arc<Batch>>,
 }
 
-/// "a: sync", "b: async", "c: none", "d: absent", each with what it needs.
+/// Creates a shutdown of devices, each with its kind and what it needs.
 fn stepped(devices: &[(&str, Kind, &[&str])]) -> Stepped {
     let s = uncounted(devices);
     s.state.count(&mut Scratch::default());
     s
 }
 
-/// As [`stepped`], but the loop goes first.
+/// Creates a shutdown like [`stepped`], but the loop goes first.
 fn uncounted(devices: &[(&str, Kind, &[&str])]) -> Stepped {
     timed(devices, Timeouts::default())
 }
 
-/// As [`uncounted`], with deadlines.
+/// Creates a shutdown like [`uncounted`], with deadlines.
 fn timed(devices: &[(&str, Kind, &[&str])], timeouts: Timeouts) -> Stepped {
     let decl = |(name, _, needs): &(&str, Kind, &[&str])| {
         needs.iter().fold(DeviceDecl::new(*name, "d"), |d, n| d.supplier(*n))
@@ -103,7 +103,7 @@ impl Stepped {
         }
     }
 
-    /// The watch looks at the deadlines.
+    /// Checks the deadlines, as the watch does.
     fn look_at_deadlines(&mut self) -> Option<Duration> {
         let (mut next, counts) = self.state.look_at_deadlines(self.now);
         if counts {
@@ -119,12 +119,12 @@ impl Stepped {
         self.state.graph().name(device).to_string()
     }
 
-    /// A walk, the loop's, ended the callback of that place.
+    /// Ends the callback of that place of the loop's walk.
     fn step(&self, place: usize, ended: EndedCallback) -> Result<(), EndedCallback> {
         self.state.step(&self.state.walk, place, ended)
     }
 
-    /// A batch that a thread begins, by its devices: "a+b+c".
+    /// Records a batch that a thread begins, and returns its devices: "a+b+c".
     fn begun(&mut self, batch: Arc<Batch>) -> String {
         let name = self.name_of(&batch);
         self.batches.push(batch);
@@ -140,8 +140,8 @@ impl Stepped {
         self.batches.iter().find(|batch| self.name_of(batch) == name).cloned()
     }
 
-    /// A thread ends callbacks of its batch until so many are over; what it ended last, where the
-    /// rest was taken over.
+    /// Ends callbacks of a batch, for its thread, until that many are over. Returns what it ended
+    /// last, if the rest was taken over.
     fn walk_on(&self, batch: &Batch, until: usize) -> Option<EndedCallback> {
         let mut places = batch.walk.over()..until;
         places.find_map(|place| {
@@ -150,14 +150,14 @@ impl Stepped {
         })
     }
 
-    /// What a thread did: nothing, a callback, or all that is left of a batch.
+    /// Returns what a thread did: nothing, a callback, or all that is left of a batch.
     fn ran(&self, name: &str) -> StepResult {
         let Some(batch) = self.batch(name) else { return self.ended(name).into() };
         let taken = self.walk_on(&batch, batch.devices.len());
         taken.map_or(StepResult::Batch(batch), StepResult::One)
     }
 
-    /// The caller has run `ended` ("" for nothing) and asks for more.
+    /// Makes a step of the caller, which has run `ended` ("" for nothing) and asks for more.
     fn caller(&mut self, ended: &str) -> String {
         self.caller_after(ended, false)
     }
@@ -183,7 +183,7 @@ impl Stepped {
         }
     }
 
-    /// A helper that was asked for comes.
+    /// Lets a helper come that was asked for.
     fn comes(&mut self) -> String {
         self.asked = self.asked.checked_sub(1).expect("no helper was asked for");
         self.state.helper_comes();
@@ -412,7 +412,7 @@ fn stepped_blocking_callbacks_make_the_watcher_ask_for_more_until_all_run() {
     s.pass(SLOW);
     assert_eq!(s.helper_after("", true), "d15", "eight helpers and the caller: the cap");
     assert_eq!(s.asked, 0);
-    // From here on each takes the next one when it is through.
+    // From here on each thread takes the next one when it is through.
     assert_eq!(s.helper("d20"), "d14");
 }
 

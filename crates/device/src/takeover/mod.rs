@@ -1,48 +1,49 @@
-//! One thread walks a list, and another one may take the rest over at any moment.
+//! The takeover of a list: one thread walks it, and another one may take the rest over at any
+//! moment.
 //!
 //! The protocol, its race and its proof stand in `README.md` beside this file; the steps named
 //! there (Step, Take) are the names used in the comments here.
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
-/// The bit that says that the rest was taken over.
+/// The bit that marks a takeover of the rest.
 const TAKEN: u64 = 1;
 
-/// How many low bits of a note are for what comes with the time.
+/// Number of low bits of a note for what comes with the time.
 const MARK_BITS: u32 = 16;
 
-/// The place of a walker in a list, with a note of each element that he is through with. Knows
-/// nothing of the list, so that it can be model-checked alone (`tests/loom/takeover.rs`).
+/// The position of a walker in a list, with a note of each element that the walker is through with.
+/// It knows nothing of the list, so that it can be model-checked alone (`tests/loom/takeover.rs`).
 ///
 /// Without a takeover a step costs one store and one exchange on a word that nobody else writes. No
 /// method blocks or allocates.
 #[derive(Debug)]
 pub struct Walk {
-    /// A: how many elements the walker is through with, above [`TAKEN`].
+    /// A: number of elements that the walker is through with, above [`TAKEN`].
     word: AtomicU64,
     /// A: by element, its note: written before the Step that makes it visible.
     notes: Box<[AtomicU64]>,
 }
 
-/// When the walker was through with an element.
+/// The time when the walker was through with an element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WalkNote {
     /// Nanoseconds, less than 2^48 (78 hours; later ends count as that).
     pub at: u64,
-    /// What else is to be noted: the CPU, say.
+    /// Further data of the note: the CPU, say.
     pub mark: u16,
 }
 
 impl Walk {
-    /// At the beginning of a list of that length.
+    /// Creates a walk at the beginning of a list of that length.
     pub fn new(len: usize) -> Walk {
         Walk { word: AtomicU64::new(0), notes: (0..len).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Step: the walker is through with the element of that place, and goes on to the next. Called
-    /// by the walker alone, in order. False where the rest was taken over before: then neither this
-    /// element nor any after it counts as done by the walker, and the taker expects him to
-    /// say how this one ended.
+    /// Ends the element of that place, and goes on to the next (step Step). Called by the walker
+    /// alone, in order. Returns false if the rest was taken over before: then neither this element
+    /// nor any after it counts as done by the walker, and the taker expects the walker to report
+    /// how this one ended.
     #[must_use = "false: the element is not noted"]
     pub fn step(&self, place: usize, note: WalkNote) -> bool {
         let at = note.at.min((1 << (u64::BITS - MARK_BITS)) - 1);
@@ -50,24 +51,25 @@ impl Walk {
         // Relaxed: the exchange makes it visible.
         self.notes[place].store(word, Ordering::Relaxed);
         let (now, next) = ((place as u64) << 1, (place as u64 + 1) << 1);
-        // Release: the note, and what the element left behind. Acquire where it fails: what the
-        // taker did before. Partner: `take`.
+        // Release: the note, and what the element left behind. Acquire if it fails: what the taker
+        // did before. Partner: `take`.
         self.word.compare_exchange(now, next, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Take: the rest is taken over. Returns how many elements the walker is through with; the next
-    /// one, if there is one, is what he is at.
+    /// Takes the rest over (step Take). Returns how many elements the walker is through with. The
+    /// walker is at the next one, if there is one.
     pub fn take(&self) -> usize {
         // Acquire: the notes of all that is over. Partner: `step`.
         (self.word.fetch_or(TAKEN, Ordering::AcqRel) >> 1) as usize
     }
 
-    /// How many elements the walker is through with, just now or when the rest was taken over.
+    /// Returns how many elements the walker is through with, just now or when the rest was taken
+    /// over.
     pub fn over(&self) -> usize {
         (self.word.load(Ordering::Acquire) >> 1) as usize
     }
 
-    /// The note of an element that the walker is through with.
+    /// Returns the note of an element that the walker is through with.
     pub fn note(&self, place: usize) -> WalkNote {
         let word = self.notes[place].load(Ordering::Relaxed);
         WalkNote { at: word >> MARK_BITS, mark: (word & u64::from(u16::MAX)) as u16 }

@@ -7,7 +7,7 @@
 //!   needs doesn't wait;
 //! * all of it ends.
 //!
-//! On real threads in `torture_comings.rs`, in shuttle's schedules in `tests/shuttle/random.rs`.
+//! `torture_comings.rs` runs it on real threads, `tests/shuttle/random.rs` in shuttle's schedules.
 //! The locks of the checks are standard ones, which are no scheduling points.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -28,11 +28,11 @@ use std::time::Duration;
 pub(crate) struct Size {
     pub(crate) devices: u64,
     pub(crate) actors: u64,
-    /// Of each actor.
+    /// Acts of each actor.
     pub(crate) acts: u64,
 }
 
-/// What is known of each device's latest object: its number, and whether it was shut down.
+/// The record of each device's latest object: its number, and whether it was shut down.
 #[derive(Default)]
 struct Book {
     objects: Mutex<HashMap<String, (u64, bool)>>,
@@ -50,7 +50,7 @@ impl Book {
         self.manager.get()?.upgrade()
     }
 
-    /// A callback begins.
+    /// Checks that a callback may begin.
     fn goes_down(&self, name: &str) {
         let Some(manager) = self.manager() else { return };
         let infos: HashMap<String, DeviceInfo> =
@@ -60,12 +60,12 @@ impl Book {
         };
         for feed in its.feeds.iter().filter_map(|feed| infos.get(feed)) {
             let up = match its.state {
-                // By a walk.
+                // A walk calls it.
                 DeviceState::Leaving => matches!(
                     feed.state,
                     DeviceState::Bound | DeviceState::Leaving | DeviceState::Probing
                 ),
-                // By the shutdown, during which nothing changes.
+                // The shutdown calls it; during that nothing changes.
                 DeviceState::Unbound => {
                     self.objects.lock().unwrap().get(&feed.name).is_some_and(|(_, down)| !down)
                 }
@@ -119,7 +119,7 @@ fn dawdle<C: Chance>(chance: &Mutex<C>) {
     (0..times).for_each(|_| thread::yield_now());
 }
 
-/// Has any device that it is asked for.
+/// A driver that has any device that it is asked for.
 struct RandomDriver<C: Chance> {
     name: &'static str,
     probe_type: ProbeType,
@@ -167,7 +167,7 @@ impl<C: Chance> Driver for RandomDriver<C> {
     }
 }
 
-/// A device that needs some of those before it, so that nobody needs itself.
+/// Returns a device that needs some of those before it, so that nobody needs itself.
 fn random_decl(n: u64, chance: &mut impl Chance) -> DeviceDecl {
     let name = format!("d{n}");
     let mut decl = match chance.below(3) {
@@ -195,7 +195,7 @@ fn driver<C: Chance>(name: &'static str, book: &Arc<Book>, chance: &mut C) -> Ar
     Arc::new(RandomDriver { name, probe_type, book: book.clone(), chance })
 }
 
-/// One thing that somebody does. It may be refused, as somebody else has done another one.
+/// Does one thing. It may be refused, as another thread has done another one.
 fn act(manager: &DeviceManager, book: &Arc<Book>, devices: u64, chance: &mut impl Chance) {
     let n = chance.below(devices);
     let mut name = format!("d{n}");
@@ -219,7 +219,7 @@ fn act(manager: &DeviceManager, book: &Arc<Book>, devices: u64, chance: &mut imp
     }
 }
 
-/// When nothing is in progress.
+/// Checks the rules when nothing is in progress.
 fn check_quiet(manager: &DeviceManager, book: &Book) {
     let in_progress =
         |info: &DeviceInfo| matches!(info.state, DeviceState::Queued | DeviceState::Probing);
@@ -250,10 +250,10 @@ fn check_quiet(manager: &DeviceManager, book: &Book) {
     }
 }
 
-/// Runs it.
+/// Runs the scenario.
 ///
 /// # Panics
-/// Where a rule is broken.
+/// If a rule is broken.
 pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
     let pools = WorkerPools::builder(&Machine::synthetic("core:2 pu:1").unwrap()).build();
     let manager = Arc::new(DeviceManager::new(&pools).unwrap());
@@ -277,7 +277,7 @@ pub(crate) fn scenario<C: Chance>(mut chance: C, size: Size) {
         })
         .collect();
     if chance.one_in(4) {
-        // While they act.
+        // While the actors act.
         (0..chance.below(20)).for_each(|_| thread::yield_now());
         let _ = manager.shutdown(&options).unwrap();
         actors.into_iter().for_each(|actor| actor.join().unwrap());

@@ -12,7 +12,7 @@ use std::time::Duration;
 struct Connection;
 impl Bound for Connection {}
 
-/// Hands every completion to the test.
+/// A driver that hands every completion to the test.
 struct Later {
     probe_type: ProbeType,
     begun: Mutex<Sender<(String, ProbeDone)>>,
@@ -79,7 +79,7 @@ fn a_completion_that_is_dropped_fails_the_probe_and_nobody_waits() {
     assert_eq!(up.devices()[1].outcome, ProbeOutcome::Skipped { culprit: "a".into() });
 }
 
-/// Panics, after it has given its completion away.
+/// A driver that panics, after it has given its completion away.
 struct Panics(Mutex<Option<Sender<ProbeDone>>>);
 
 impl Driver for Panics {
@@ -125,7 +125,7 @@ fn a_probe_that_hangs_is_named_and_waited_for_by_default() {
     let rig = Rig::new("core:2 pu:1");
     let begins = later(&rig, ProbeType::PreferAsynchronous);
     let manager = rig.manager.clone();
-    // The observer that is told that it is overdue ends it.
+    // The observer ends the probe when it hears that it is overdue.
     let held = Mutex::new(Some(begins));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let its = seen.clone();
@@ -152,7 +152,7 @@ fn a_probe_that_hangs_is_given_up_when_the_policy_says_so_and_nothing_else_suffe
     for policy in [HangPolicy::Skip, HangPolicy::GiveUp] {
         let rig = Rig::new("core:2 pu:1");
         let begins = later(&rig, ProbeType::PreferAsynchronous);
-        // The deadline is that of the one device: the other may be begun whenever.
+        // The deadline is that of the one device: the other may begin at any time.
         let hung = decl("hung", &[]).probe_timeout(Duration::from_millis(2));
         let decls = vec![hung, decl("behind", &["hung"]), decl("fine", &[])];
         let manager = rig.manager.clone();
@@ -202,7 +202,7 @@ fn a_bring_up_that_takes_too_long_as_a_whole_names_what_runs_and_leaves_the_rest
     let up = rig.manager.bring_up(decls, &options.keep_going(true)).unwrap();
     assert!(up.gave_up && up.overdue == ["a"], "{up:?}");
     assert_eq!(up.devices()[1].outcome, ProbeOutcome::Cancelled);
-    // The shutdown waits for nobody who was given up, and what comes after it is dropped.
+    // The shutdown doesn't wait for probes that were given up, and what comes after it is dropped.
     let _ = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     let late = Arc::new(Connection);
     begins.recv().unwrap().1.finish(Ok(late.clone()));

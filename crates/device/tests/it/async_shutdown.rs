@@ -18,7 +18,7 @@ struct Begun {
     done: ShutdownDone,
 }
 
-/// Hands each completion to the test, unless its name says otherwise.
+/// A service that hands each completion to the test, unless its name says otherwise.
 struct Service {
     name: String,
     begun: Mutex<Sender<Begun>>,
@@ -53,7 +53,7 @@ impl Driver for Services {
     }
 }
 
-/// Devices that are up, and what begins when they go down.
+/// Devices that are up, and the callbacks that begin when they go down.
 struct Up {
     rig: Rig,
     begun: Receiver<Begun>,

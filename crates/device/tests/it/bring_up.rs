@@ -379,7 +379,7 @@ fn a_panicking_observer_harms_nobody() {
     assert!(up.is_complete());
 }
 
-/// Panics with something that panics again when it is dropped.
+/// Panics with a payload that panics again when it is dropped.
 fn panic_twice() -> ! {
     struct Nasty;
     impl Drop for Nasty {

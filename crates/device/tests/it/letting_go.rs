@@ -1,5 +1,4 @@
-//! When a manager lets go of its drivers, and what a probe has in the place of a handle of the
-//! manager.
+//! The end of a manager's drivers, and what a probe has in the place of a handle of the manager.
 
 use crate::support::{Log, Rig, TestDriver};
 use corewise_device::{
@@ -11,7 +10,7 @@ const MACHINE: &str = "core:2 pu:1";
 
 #[test]
 fn a_driver_that_keeps_its_manager_keeps_it_until_the_shutdown_and_no_longer() {
-    /// Notes when it is dropped, and finds then that the shutdown is not over.
+    /// A driver that notes its drop, and finds then that the shutdown is not over.
     struct Keeps(Arc<DeviceManager>, Log, &'static str);
     impl Drop for Keeps {
         fn drop(&mut self) {

@@ -1,5 +1,5 @@
-//! Placement of probes, the whole way: declared, brought up on pools of a synthetic machine, and
-//! seen where they ran. The choice itself: `src/placement/`. Rules are those of
+//! Placement of probes, the whole path: declared, brought up on pools of a synthetic machine, and
+//! seen where they ran. `src/placement/` tests the choice itself. Rules are those of
 //! `docs/rules.md`, section 1.2.
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -17,9 +17,9 @@ fn up(rig: &Rig, names: &[&str], node: Option<u32>) -> BringUp {
     rig.manager.bring_up(decls, &BringUpOptions::new().keep_going(true)).unwrap()
 }
 
-/// How many items the workers of all pools have run. Nothing can be brought up afterwards.
+/// Returns how many items the workers of all pools have run. Nothing can be brought up afterwards.
 fn queued(rig: &Rig) -> u64 {
-    // A worker counts its item after that is over.
+    // A worker counts its item after the item is over.
     rig.pools.shutdown();
     rig.pools.report().iter().map(|pool| pool.ran).sum()
 }

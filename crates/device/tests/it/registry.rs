@@ -435,7 +435,7 @@ fn pools_that_are_gone_fail_what_is_added_and_nobody_waits() {
     rig.manager.wait_for_probes().unwrap();
 }
 
-/// Holds a device that is probed a second time, until the sender goes.
+/// Leaves a device held in its second probe, until the sender goes.
 fn deferred_then_held(rig: &Rig) -> std::sync::mpsc::Sender<()> {
     let (let_go, held) = channel::<()>();
     let (held, tries) = (Mutex::new(held), AtomicUsize::new(0));

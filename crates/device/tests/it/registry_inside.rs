@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 /// Two nodes.
 const MACHINE: &str = "numa:2 core:2 pu:1";
 
-/// All that waits for devices.
+/// Makes each call that waits for devices.
 fn waits(manager: &DeviceManager, device: &str) -> Vec<Result<(), Error>> {
     vec![
         manager.wait_for_probes(),

@@ -1,4 +1,4 @@
-//! What a hostile reader of the registry has proven to go wrong, and what must not come back.
+//! Cases in which the registry went wrong, and which must not come back.
 
 use crate::support::{Rig, TestDriver, decl};
 use corewise_device::{
@@ -15,7 +15,7 @@ const MACHINE: &str = "core:2 pu:1";
 struct Connection;
 impl Bound for Connection {}
 
-/// Hands every completion to the test.
+/// A driver that hands every completion to the test.
 struct Later(&'static str, ProbeType, Mutex<Sender<(String, ProbeDone)>>);
 
 impl Driver for Later {
@@ -40,7 +40,7 @@ fn sync_rig() -> Rig {
     Rig::new(MACHINE).with(|d| d.probe_type(ProbeType::ForceSynchronous))
 }
 
-/// A late device is not waited for.
+/// Returns options by which a late device is not waited for.
 fn given_up() -> BringUpOptions {
     let options = BringUpOptions::new().keep_going(true);
     options.device_timeout(Some(Duration::from_millis(20))).on_hang(HangPolicy::GiveUp)
@@ -235,7 +235,7 @@ fn the_last_reference_of_a_former_cost_record_is_dropped_outside_of_the_lock() {
     assert!(dropped.load(Ordering::SeqCst));
 }
 
-/// Is taken back by its own match function, once.
+/// A driver that its own match function takes back, once.
 struct Fickle(Arc<DeviceManager>, AtomicBool);
 
 impl Driver for Fickle {

@@ -11,10 +11,10 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-/// What has the manager to itself while the first object of "base" is being dropped.
+/// A function that runs while the first object of "base" is being dropped.
 type Meanwhile = Mutex<Option<Box<dyn FnOnce() + Send>>>;
 
-/// Its objects note what happens to them.
+/// A driver whose objects note what happens to them.
 struct Noting {
     log: Log,
     meanwhile: Arc<Meanwhile>,
@@ -77,7 +77,7 @@ fn a_supplier_that_is_bound_again_while_its_object_is_dropped_is_not_unbound_und
     assert_eq!(rig.log.of("shutdown"), ["user", "base", "user", "base"]);
 }
 
-/// Counts the objects of "user", and asks as that of "base" is dropped whether there are any.
+/// A driver that counts the objects of "user", and checks for any when that of "base" is dropped.
 struct Counting(Arc<AtomicUsize>, Arc<AtomicUsize>);
 
 enum Counted {
@@ -147,7 +147,7 @@ fn an_object_is_dropped_before_those_that_it_needs_whoever_unbinds_them() {
     assert_eq!(found.load(Ordering::SeqCst), 0, "a user lived as its base was dropped");
 }
 
-/// Registers a child in its own probe, and fails when it is told to.
+/// A driver that registers a child in its own probe, and fails when it is told to.
 struct Parent {
     manager: OnceLock<Weak<DeviceManager>>,
     fails: Mutex<Receiver<()>>,
@@ -168,7 +168,7 @@ impl Driver for Parent {
     }
 }
 
-/// Its callback says that it has begun, and ends when it is told to.
+/// A device whose callback reports that it has begun, and ends when it is told to.
 struct Child {
     begun: Sender<()>,
     ends: Mutex<Receiver<()>>,
@@ -229,7 +229,7 @@ fn a_shutdown_waits_for_the_children_of_a_probe_that_was_given_up_and_fails() {
     assert!(child.is_none_or(|child| child.state != DeviceState::Bound), "it went");
 }
 
-/// Its callback is over when the test finishes it.
+/// A device whose callback is over when the test finishes it.
 struct Pending {
     begun: Sender<ShutdownDone>,
     drops: Arc<AtomicUsize>,

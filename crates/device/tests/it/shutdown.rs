@@ -264,7 +264,7 @@ fn bound_objects_are_dropped_after_the_last_callback_each_before_what_it_needs()
     assert!(rig.log.place("shutdown ends", "bus") < rig.log.place("drop", "volume"));
 }
 
-/// Tells of its drop, and panics then.
+/// An object that reports its drop, and panics then.
 struct Nasty(String, Arc<Mutex<Vec<String>>>);
 
 impl Bound for Nasty {}
@@ -276,7 +276,7 @@ impl Drop for Nasty {
     }
 }
 
-/// Makes them.
+/// A driver of such objects.
 struct Nasties(Arc<Mutex<Vec<String>>>);
 
 impl Driver for Nasties {
@@ -313,8 +313,8 @@ fn a_manager_dropped_without_a_shutdown_drops_in_order_and_calls_nothing_back() 
     assert!(rig.log.of("shutdown begins").is_empty());
 }
 
-/// The callback of "held" ends when the test lets it. That of "s", where there is one, ends when
-/// "held" has begun, so that another thread than that of "s" runs "held".
+/// Leaves the callback of "held" running until the test lets it end. That of "s", if there is one,
+/// ends when "held" has begun, so that another thread than that of "s" runs "held".
 fn held(rig: &Rig) -> (Sender<()>, Receiver<String>) {
     let (release, released) = channel::<()>();
     let (tell, told) = channel();

@@ -45,7 +45,7 @@ impl Up {
     }
 }
 
-/// The devices that are told to be late.
+/// Returns the options with an observer, and the devices that it hears to be late.
 fn late(options: ShutdownOptions) -> (ShutdownOptions, Receiver<String>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
@@ -61,12 +61,14 @@ fn late(options: ShutdownOptions) -> (ShutdownOptions, Receiver<String>) {
     (options.observer(observer), told)
 }
 
-/// The others have all the time that they could need on a busy machine.
+/// Returns options with a short deadline for the one that hangs; the others have all the time that
+/// they could need on a busy machine.
 fn soon(policy: HangPolicy) -> ShutdownOptions {
     ShutdownOptions::new().device_timeout(Some(Duration::from_secs(3600))).on_hang(policy)
 }
 
-/// One hangs, one waits for it, and one does not; all asynchronous, or all synchronous.
+/// Returns three devices: one hangs, one waits for it, and one does not; all asynchronous, or all
+/// synchronous.
 fn devices(asynchronous: bool) -> Vec<DeviceDecl> {
     let hangs = decl("hangs", &["bus"]).shutdown_timeout(SOON);
     let mut devices = vec![decl("bus", &[]), decl("free", &[]), hangs];
@@ -81,7 +83,7 @@ fn a_callback_that_hangs_is_named_and_everything_that_does_not_depend_on_it_fini
         let (options, named) = late(soon(HangPolicy::WaitOn));
         let down = up.shut_down(options);
         assert_eq!(named.recv().unwrap(), "hangs");
-        // It ends all the same, by itself, and while the callback hangs.
+        // The other one ends by itself, while the callback hangs.
         while up.rig.manager.remaining().len() > 2 {
             std::thread::yield_now();
         }
@@ -179,7 +181,7 @@ fn after_a_skip_the_pools_say_which_callback_holds_their_worker_and_end_without_
     let waits = Arc::clone(&held);
     let driver = TestDriver::new("test", &rig.log).shutdown(move |name| {
         if name == "caller's" {
-            // So the caller has its hands full until a helper has come.
+            // So the caller is busy until a helper has come.
             hung.lock().unwrap().recv().unwrap();
         } else {
             hangs.lock().unwrap().send(()).unwrap();

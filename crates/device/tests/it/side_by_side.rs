@@ -1,4 +1,4 @@
-//! What a program gets that asks for nothing in particular: devices come up and go down side by
+//! Defaults of a program that asks for nothing in particular: devices come up and go down side by
 //! side. The proof needs no clock: each probe and each callback waits until all the others are in
 //! theirs.
 
@@ -13,11 +13,11 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::ThreadId;
 use std::time::Duration;
 
-/// Where several meet. A thread that has waited for a minute gives up, so that the test fails
-/// rather than hangs.
+/// A meeting point of several threads. A thread that has waited for a minute gives up, so that the
+/// test fails rather than hangs.
 struct Meeting {
     wanted: usize,
-    /// How many have come, and whether one gave up.
+    /// Number of threads that have come, and true if one gave up.
     came: Mutex<(usize, bool)>,
     more: Condvar,
 }
@@ -134,7 +134,7 @@ fn bring_ups_nested_deeper_than_there_are_workers_end() {
     pools.shutdown();
 }
 
-/// Brings up devices of a manager of its own inside each probe.
+/// A driver that brings up devices of a manager of its own inside each probe.
 struct Nesting {
     pools: WorkerPools,
 }

@@ -82,7 +82,7 @@ fn loom_a_seeder_racing_with_the_suppliers_releases_the_consumer_exactly_once() 
     });
 }
 
-/// The model is worth something: the scan that the seeder's count replaces does release twice.
+/// Proves the model: the scan that the seeder's count replaces does release twice.
 #[test]
 fn loom_scanning_for_zero_instead_of_seeding_releases_twice() {
     let failed = std::panic::catch_unwind(|| {

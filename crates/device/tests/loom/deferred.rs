@@ -5,8 +5,8 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread;
 
-/// A prober looks for a supplier, which is bound at the same time. Afterwards nobody may be left
-/// who didn't see it and was not triggered.
+/// Lets probers look for a supplier, which is bound at the same time. Afterwards each has seen the
+/// supplier or was triggered.
 fn a_bind_races_with_probes<R: RecheckPolicy + 'static>(probers: u32) {
     let list: Arc<Deferred<u32, R>> = Arc::new(Deferred::new());
     let _ = list.enable();

@@ -1,4 +1,5 @@
-//! Model-checks who concludes a callback: steps and race are named in `src/handoff/README.md`.
+//! Model-checks which thread concludes a callback: steps and race are named in
+//! `src/handoff/README.md`.
 
 use corewise_device::model::Handoff;
 use loom::sync::Arc;
@@ -51,7 +52,7 @@ fn loom_of_two_finishes_one_counts() {
     });
 }
 
-/// The model is worth something: looking first and writing then leaves a result to nobody.
+/// Proves the model: to read first and write then leaves a result to nobody.
 #[test]
 fn loom_a_handoff_that_looks_before_it_writes_loses_the_result() {
     let failed = std::panic::catch_unwind(|| {

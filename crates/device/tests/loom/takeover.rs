@@ -32,7 +32,7 @@ fn loom_each_element_is_the_walkers_or_the_takers_and_never_both() {
     });
 }
 
-/// The model is worth something: a walker that stores its place instead of exchanging it goes on.
+/// Proves the model: a walker that stores its place instead of exchanging it goes on.
 #[test]
 fn loom_a_walker_that_stores_is_not_stopped() {
     let failed = std::panic::catch_unwind(|| {

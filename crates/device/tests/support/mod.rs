@@ -1,4 +1,4 @@
-//! What the tests with real pools share: a driver made of closures, and a log of what happened.
+//! Helpers of the tests with real pools: a driver made of closures, and a log of what happened.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -16,7 +16,7 @@ use std::thread::ThreadId;
 pub(crate) type Probe = dyn Fn(&ProbeContext<'_>) -> Result<(), ProbeError> + Send + Sync;
 pub(crate) type Shutdown = dyn Fn(&str) -> Result<(), ShutdownError> + Send + Sync;
 
-/// What happened, in order.
+/// A log of what happened, in order.
 #[derive(Clone, Default)]
 pub(crate) struct Log(Arc<Mutex<Vec<Entry>>>);
 
@@ -41,7 +41,7 @@ impl Log {
         self.0.lock().unwrap().clone()
     }
 
-    /// The place of an entry, if there is one.
+    /// Returns the position of an entry, if there is one.
     pub(crate) fn place(&self, what: &str, device: &str) -> Option<usize> {
         self.0.lock().unwrap().iter().position(|e| e.what == what && e.device == device)
     }
@@ -73,7 +73,7 @@ impl Drop for Unit {
     }
 }
 
-/// Probes with a closure, and shuts down with another one; both may differ by device.
+/// A driver that probes with a closure, and shuts down with another one; both may differ by device.
 pub(crate) struct TestDriver {
     name: &'static str,
     probe_type: ProbeType,
@@ -121,7 +121,7 @@ impl TestDriver {
         self
     }
 
-    /// No callback for this one device.
+    /// Leaves this one device without a callback.
     pub(crate) fn none_for(mut self, device: &str) -> TestDriver {
         self.own_shutdown.insert(device.to_string(), None);
         self
@@ -177,14 +177,14 @@ impl Drop for Rig {
     }
 }
 
-/// A device of the driver "test" with suppliers, whose shutdown is synchronous.
+/// Returns a device of the driver "test" with suppliers, whose shutdown is synchronous.
 pub(crate) fn decl(name: &str, suppliers: &[&str]) -> DeviceDecl {
     let decl = DeviceDecl::new(name, "test").async_shutdown(false);
     suppliers.iter().fold(decl, |d, s| d.supplier(*s))
 }
 
-/// `n` devices with up to three suppliers each, among all of any earlier place in a random order:
-/// so registration is often inverted. Parents too.
+/// Returns `n` devices with up to three suppliers each, among all of any earlier place in a random
+/// order: so registration is often inverted. Parents too.
 pub(crate) fn random_graph(n: usize, rng: &mut Rng) -> Vec<DeviceDecl> {
     let mut shuffled: Vec<usize> = (0..n).collect();
     for i in (1..n).rev() {
@@ -203,7 +203,7 @@ pub(crate) fn random_graph(n: usize, rng: &mut Rng) -> Vec<DeviceDecl> {
     decls
 }
 
-/// Every (consumer, what it needs).
+/// Returns every (consumer, what it needs).
 pub(crate) fn edges(decls: &[DeviceDecl]) -> impl Iterator<Item = (&str, &str)> {
     decls.iter().flat_map(|d| {
         let needs = d.suppliers.iter().chain(&d.parent);
