@@ -1,5 +1,5 @@
 //! The handles of calls: that of a call to one CPU, and that of a call to many, which waits for all
-//! of them, with what they answered.
+//! of them and has their answers.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -16,10 +16,10 @@ use crate::watch;
 ///
 /// The wait set belongs to this call alone. Waiting gives the core back: it spins for less than a
 /// wake-up costs, then parks inside a [blocking region](corewise_sync::context::blocking), so on a
-/// worker the pool starts other work; as a future nothing is held at all.
+/// worker the pool starts other work. A future holds no thread at all.
 ///
-/// A value that nobody takes is dropped by the side that lets go of the call last: the caller, or
-/// the target inside its handler.
+/// A value that nobody takes is dropped by the side that releases the call last: the caller, or the
+/// target inside its handler.
 #[must_use = "the call runs in any case, but its answer is lost unless it is waited for"]
 pub struct Call<R> {
     cpu: CpuId,
@@ -27,14 +27,14 @@ pub struct Call<R> {
 }
 
 enum CallState<R> {
-    /// Ran in place.
+    /// The call was run in place.
     Here(Result<R, CallFailed>),
     Sent(Waiting<R>),
     /// The answer was taken.
     Gone,
 }
 
-// The value is never pinned: it is moved out of its slot when it is there.
+// The value is never pinned: it is moved out of its slot once it is there.
 impl<R> Unpin for Call<R> {}
 
 impl<R> Call<R> {
@@ -46,12 +46,12 @@ impl<R> Call<R> {
         Call { cpu, state: CallState::Sent(waiting) }
     }
 
-    /// The CPU that was called.
+    /// Returns the CPU that was called.
     pub fn cpu(&self) -> CpuId {
         self.cpu
     }
 
-    /// Whether the answer is there, so that [`Call::wait`] returns at once.
+    /// Returns true if the answer is there, so that [`Call::wait`] returns at once.
     pub fn is_complete(&self) -> bool {
         match &self.state {
             CallState::Here(_) | CallState::Gone => true,
@@ -62,11 +62,11 @@ impl<R> Call<R> {
     /// Waits for the answer. Its writes are visible after.
     ///
     /// May block: inside an atomic section (a handler) that is reported, and two CPUs that wait for
-    /// each other there never end. A call that a handler made to its own CPU has run already,
-    /// so waiting for that one is fine.
+    /// each other there never end. A call that a handler made to its own CPU has run already, so it
+    /// may be waited for.
     ///
     /// # Errors
-    /// The function panicked, or nobody steps that CPU's target any more.
+    /// An error if the function panicked, or nobody steps that CPU's target any more.
     #[track_caller]
     pub fn wait(mut self) -> Result<R, CallFailed> {
         self.wait_over();
@@ -82,7 +82,7 @@ impl<R> Call<R> {
         }
     }
 
-    /// The answer, where it is there and wasn't taken yet.
+    /// Takes the answer, if it is there and wasn't taken yet.
     fn take(&mut self) -> Option<Result<R, CallFailed>> {
         if !self.is_complete() {
             return None;
@@ -99,8 +99,10 @@ impl<R> Call<R> {
 impl<R> Future for Call<R> {
     type Output = Result<R, CallFailed>;
 
+    /// Polls for the answer.
+    ///
     /// # Panics
-    /// Where it is polled again after it was ready.
+    /// Panics if it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let call = self.get_mut();
         if let CallState::Sent(waiting) = &call.state {
@@ -122,60 +124,61 @@ impl<R> fmt::Debug for Call<R> {
     }
 }
 
-/// A CPU that a call to many didn't reach. The function doesn't run there, and nobody waits for it.
+/// A CPU that a call to many didn't reach. The function doesn't run there, and the call doesn't
+/// wait for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Skipped {
     /// The CPU.
     pub cpu: CpuId,
-    /// Why.
+    /// The reason.
     pub reason: SkipReason,
 }
 
-/// Which CPUs a call to many reached, and which it skipped.
+/// The CPUs that a call to many reached, and those that it skipped.
 #[must_use = "it says which CPUs were left out"]
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Reach {
-    /// Where the function runs, in CPU order.
+    /// CPUs on which the function runs.
     pub reached: CpuSet,
-    /// Where it doesn't, in CPU order.
+    /// CPUs on which it doesn't run, in CPU order.
     pub skipped: Vec<Skipped>,
 }
 
 /// A call to many CPUs. Wait for it, await it, or drop it: the function runs in any case, on each
-/// CPU that was reached. See [`Call`](crate::Call) for what waiting costs.
+/// CPU that was reached. [`Call`](crate::Call) says what waiting costs.
 #[must_use = "the call runs in any case, but its answers are lost unless it is waited for"]
 pub struct ManyCall<R> {
-    /// Gone once the future was ready.
+    /// The call; `None` once the future was ready.
     waiting: Option<WaitingForMany<R>>,
     skipped: Vec<Skipped>,
 }
 
-// The values are never pinned: they are moved out of their cells when they are there.
+// The values are never pinned: they are moved out of their cells once they are there.
 impl<R> Unpin for ManyCall<R> {}
 
-/// What a call to many gave.
+/// The result of a call to many.
 #[must_use = "it says which CPUs were left out, and which calls panicked"]
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct ManyAnswers<R> {
-    /// What the function returned on each CPU that was reached, in CPU order.
+    /// Values that the function returned, one for each CPU that was reached, in CPU order.
     pub values: Values<R>,
     /// The CPUs that weren't reached.
     pub skipped: Vec<Skipped>,
 }
 
 impl<R> ManyAnswers<R> {
-    /// The values alone.
+    /// Returns the values alone.
     ///
     /// # Errors
-    /// The first failure, where a function panicked or its CPU's target was abandoned. CPUs that
-    /// were skipped are no failure.
+    /// The first failure, if a function panicked or its CPU's target was abandoned. CPUs that were
+    /// skipped are no failure.
     pub fn into_values(self) -> Result<Vec<(CpuId, R)>, CallFailed> {
         self.values.map(|(cpu, answer)| answer.map(|value| (cpu, value))).collect()
     }
 }
 
-/// What a function returned on each CPU, or why it didn't; in CPU order. The values still lie where
+/// Values of a function by CPU, or the reason why there is none; in CPU order. They still lie where
 /// the targets put them, so nothing was allocated for them; dropping this drops them.
 pub struct Values<R> {
     answers: Answers<R>,
@@ -183,17 +186,17 @@ pub struct Values<R> {
 }
 
 impl<R> Values<R> {
-    /// How many CPUs have answered and weren't taken out yet.
+    /// Returns the number of CPUs that have answered and weren't taken out yet.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Returns true if there is none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Each CPU and its answer.
+    /// Returns an iterator over each CPU and its answer.
     pub fn iter(&self) -> ValuesIter<'_, R> {
         ValuesIter { answers: self.answers.iter() }
     }
@@ -208,7 +211,7 @@ impl<'a, R> IntoIterator for &'a Values<R> {
     }
 }
 
-/// Each CPU and its answer, of [`Values::iter`].
+/// An iterator over each CPU and its answer, from [`Values::iter`].
 pub struct ValuesIter<'a, R> {
     answers: AnswersIter<'a, R>,
 }
@@ -255,20 +258,20 @@ impl<R> ManyCall<R> {
         ManyCall { waiting: Some(waiting), skipped }
     }
 
-    /// Which CPUs were reached and which skipped.
+    /// Returns the CPUs that were reached, and those that were skipped.
     pub fn reach(&self) -> Reach {
         let reached = self.waiting.iter().flat_map(WaitingForMany::cpus).collect();
         Reach { reached, skipped: self.skipped.clone() }
     }
 
-    /// Whether all answers are there, so that [`ManyCall::wait`] returns at once.
+    /// Returns true if all answers are there, so that [`ManyCall::wait`] returns at once.
     pub fn is_complete(&self) -> bool {
         self.waiting.as_ref().is_none_or(|waiting| waiting.cell().signal().is_complete())
     }
 
-    /// Waits until the function has ended on every CPU that was reached: at once where there is
-    /// none. Its writes there are visible after. As [`Call::wait`](crate::Call::wait)
-    /// otherwise.
+    /// Waits until the function has ended on every CPU that was reached, and returns at once if
+    /// there is none. Its writes there are visible after. The rest is as for
+    /// [`Call::wait`](crate::Call::wait).
     #[track_caller]
     pub fn wait(mut self) -> ManyAnswers<R> {
         self.wait_over();
@@ -286,7 +289,7 @@ impl<R> ManyCall<R> {
         }
     }
 
-    /// Takes the answers; only after the last has come.
+    /// Takes the answers, after the last has come.
     fn collect(&mut self) -> ManyAnswers<R> {
         let values = match self.waiting.take() {
             Some(waiting) => {
@@ -303,7 +306,7 @@ impl<R> ManyCall<R> {
 impl<R> Future for ManyCall<R> {
     type Output = ManyAnswers<R>;
 
-    /// Ready once; polled again after that it gives no answers.
+    /// Becomes ready once; polled again after that it gives no answers.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if let Some(waiting) = &this.waiting {

@@ -1,7 +1,7 @@
-//! Everything about call targets at one moment, as plain data.
+//! A dump: everything about call targets at one moment, as plain data.
 //!
-//! Collected by reading: nothing stops for it. Each figure is true of its own moment, and those of
-//! one dump lie close together.
+//! A dump is collected by reading: nothing stops for it. Each figure is true of its own moment, and
+//! those of one dump lie close together.
 
 use corewise_topology::CpuId;
 use std::fmt;
@@ -19,10 +19,10 @@ use crate::target::Target;
 use crate::target_state::CpuState;
 use crate::watch::{CallStall, Progress};
 
-/// So many calls are written out.
+/// Number of calls that are written out.
 const LINES: usize = 64;
 
-/// What [`Smp::dump`] found. [`Display`](fmt::Display) writes it as a table for people.
+/// The result of [`Smp::dump`]. [`Display`](fmt::Display) writes it as a table for people.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Dump {
@@ -40,22 +40,23 @@ pub struct Dump {
 pub struct CpuDump {
     /// The CPU.
     pub cpu: CpuId,
-    /// Whether it takes calls.
+    /// State of the target: whether it takes calls.
     pub state: CpuState,
-    /// The priority that its thread got; `None` where it has no thread of ours. One that spins for
-    /// long gives it up until it sleeps.
+    /// The priority that its thread got; `None` if it has no thread of ours. A thread that spins
+    /// for long gives its priority up until it sleeps.
     pub priority: Option<Priority>,
     /// The kernel's number of that thread, for a debugger or `/proc`.
     pub thread: Option<u32>,
-    /// What it runs.
+    /// The call that it runs.
     pub running: Option<RunningCall>,
-    /// What it has done.
+    /// Counters.
     pub stats: CallStats,
-    /// From a call's push to its start. A call that found the target asleep is measured, and of the
-    /// others one in sixteen, which counts for all; what took more than 32 ms is always counted.
+    /// Time from a call's push to its start. A call that found the target asleep is measured, and
+    /// of the others one in sixteen, which counts for all. Calls that took more than 32 ms are
+    /// always counted.
     pub delivery: Latencies,
-    /// How long the target was at each call: the function, and telling the waiter, which takes a
-    /// system call where that sleeps. Measured as `delivery`.
+    /// Time of the target at each call: the function, and telling the waiter, which takes a system
+    /// call if that sleeps. Measured like `delivery`.
     pub handlers: Latencies,
 }
 
@@ -66,17 +67,17 @@ pub struct CpuDump {
 pub struct OutstandingCall {
     /// The CPU that is called.
     pub cpu: CpuId,
-    /// How far it has come there.
+    /// The progress of the call there.
     pub progress: Progress,
     /// The name of the function, as the compiler has it.
     pub function: &'static str,
-    /// Where it was called.
+    /// The place of the call in the source.
     pub site: &'static Location<'static>,
-    /// The CPU on which that was.
+    /// The CPU from which it was called.
     pub source: CpuId,
-    /// Whether somebody may wait for it: such calls run first.
+    /// True if somebody may wait for it: such calls run first.
     pub urgent: bool,
-    /// How long ago it was sent: to some milliseconds.
+    /// Time since it was sent, to some milliseconds.
     pub age: Duration,
 }
 
@@ -97,9 +98,9 @@ impl CpuDump {
 }
 
 impl Smp {
-    /// What each call target does and has done, which calls are under way, and which waits took
-    /// long. Reads, and stops nothing; any context, but it allocates, and reads every cell that was
-    /// ever in use at once.
+    /// Returns what each call target does and has done, which calls are under way, and which waits
+    /// took long. It reads, and stops nothing; any context. But it allocates, and reads every cell
+    /// that was ever in use at once.
     pub fn dump(&self) -> Dump {
         let shared = &self.shared;
         let now = Stamp::precise();

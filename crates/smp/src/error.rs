@@ -1,4 +1,4 @@
-//! What can go wrong with a call: refused before it was accepted, or failed after.
+//! Errors of calls: refused before they were accepted, or failed after.
 
 use corewise_topology::CpuId;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::fmt;
 use corewise_sync::panics::PanicPayload;
 use corewise_sync::text;
 
-/// Why a CPU gets no call.
+/// The reason why a CPU gets no call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SkipReason {
@@ -37,8 +37,7 @@ pub enum CallError<F> {
         /// The function.
         f: F,
     },
-    /// No CPU of the set that was asked for ([`AnyOf`](crate::AnyOf)) is online for
-    /// calls.
+    /// All CPUs of the set that was asked for ([`AnyOf`](crate::AnyOf)) are offline for calls.
     NoneOnline {
         /// The function.
         f: F,
@@ -58,7 +57,7 @@ impl<F> CallError<F> {
         }
     }
 
-    /// The function that didn't run.
+    /// Returns the function that didn't run.
     pub fn into_inner(self) -> F {
         match self {
             CallError::NotOnline { f, .. }
@@ -67,7 +66,7 @@ impl<F> CallError<F> {
         }
     }
 
-    /// The same refusal of another function: of the one that the caller knows.
+    /// Returns the same refusal with another function: the one that the caller knows.
     pub(crate) fn with<G>(self, g: G) -> CallError<G> {
         match self {
             CallError::NotOnline { cpu, .. } => CallError::NotOnline { cpu, f: g },
@@ -117,10 +116,10 @@ pub enum CallFailed {
     Panicked {
         /// The CPU on which it ran.
         cpu: CpuId,
-        /// What it panicked with.
+        /// The payload of the panic.
         panic: PanicPayload,
     },
-    /// The stepper of this CPU's target is gone, and the function never ran. Can't happen where
+    /// The stepper of this CPU's target is gone, and the function never ran. This can't happen if
     /// Corewise runs the target's thread.
     NotOnline {
         /// The CPU that was asked for.
@@ -129,7 +128,7 @@ pub enum CallFailed {
 }
 
 impl CallFailed {
-    /// The CPU that was asked for.
+    /// Returns the CPU that was asked for.
     pub fn cpu(&self) -> CpuId {
         match self {
             CallFailed::Panicked { cpu, .. } | CallFailed::NotOnline { cpu } => *cpu,
@@ -205,7 +204,7 @@ impl StartError {
         StartError { cpu, kind }
     }
 
-    /// The CPU whose target couldn't be started.
+    /// Returns the CPU whose target couldn't be started.
     pub fn cpu(&self) -> CpuId {
         self.cpu
     }
@@ -234,5 +233,5 @@ impl fmt::Display for StartError {
     }
 }
 
-/// The text has the cause's, so there is no source: a report of both would have it twice.
+/// The text includes the cause's, so there is no source: a report of both would print it twice.
 impl std::error::Error for StartError {}

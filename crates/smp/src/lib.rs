@@ -1,7 +1,7 @@
 //! Run a function on one CPU, on many, or on all; wait without holding the core.
 //!
 //! Each CPU of a [`Machine`](corewise_topology::Machine) has a *call target*: a pinned thread that
-//! is parked while there is nothing to do, and a queue. A call is a push onto that queue and, where
+//! is parked while there is nothing to do, and a queue. A call is a push onto that queue and, if
 //! the queue was empty, one wake-up. The target core's other work doesn't matter.
 //!
 //! ```
@@ -23,26 +23,27 @@
 //! * **Nobody holds a core while waiting.** The wait set and the completion belong to the call. A
 //!   waiter spins for no longer than a wake-up costs and then parks in a blocking region; as
 //!   a future it holds nothing.
-//! * **Every accepted call runs**, exactly once, on the CPU that was asked for, also where that CPU
-//!   is just leaving; a call that can't be accepted is refused at once and its function given back.
-//!   Never silent. Where the process loses the CPU itself (a cpuset or `taskset --all-tasks`
-//!   narrows its threads, the system takes the CPU offline), the target sees that at its next call,
-//!   says so (`tracing`, at `warn`), and is offline for calls from then on; what it had accepted
-//!   runs in its thread, elsewhere.
+//! * **Every accepted call runs**, exactly once, on the CPU that was asked for, also if that CPU is
+//!   just leaving. A call that can't be accepted is refused at once and its function given back.
+//!   Nothing is lost silently. If the process loses the CPU itself (a cpuset or `taskset
+//!   --all-tasks` narrows its threads, the system takes the CPU offline), the target sees that at
+//!   its next call, logs it (`tracing`, at `warn`), and is offline for calls from then on; what it
+//!   had accepted runs in its thread, elsewhere.
 //! * **Nothing locks or spins between choosing the target and pushing**, and the target can't be
 //!   declared dead in between (`src/README.md` proves it).
 //! * **Calls that somebody waits for run first**; within those, and within the others, one caller's
 //!   calls to one CPU run in the caller's order.
-//! * What was written before the call is visible in the function; what the function wrote is
-//!   visible after the wait.
+//! * Writes before the call are visible in the function; writes of the function are visible after
+//!   the wait.
 //! * Functions run in an atomic section: they must be short, and one that blocks is reported with
-//!   both sites. One that panics hurts nobody but its caller, which is told.
+//!   both sites. A panic affects its caller alone, which gets it.
 //! * **A long wait is explained**: past five seconds ([`SmpBuilder::watchdog`]) a thread's or a
-//!   future's wait is reported with source, function and site, and of each CPU that hasn't answered
-//!   whether its target is on the call, before it, or never saw it. [`Smp::dump`] tells what each
-//!   target runs and has done at any moment, with histograms of delivery and of handlers.
-//! * **Targets run ahead of ordinary work** on their CPUs where the program asks for that
-//!   ([`SmpBuilder::priority`]) and the process may have it, and say once where it may not.
+//!   future's wait is reported with source, function and site. Of each CPU that hasn't answered,
+//!   the report says whether its target is on the call, before it, or never saw it. [`Smp::dump`]
+//!   tells what each target runs and has done at any moment, with histograms of delivery and of
+//!   handlers.
+//! * **Targets run ahead of ordinary work** on their CPUs if the program asks for that
+//!   ([`SmpBuilder::priority`]) and the process may have it. If it may not, that is logged once.
 //!
 //! # Beside calls
 //! [`PerCpu`] is a variable with a value for each CPU.
@@ -56,7 +57,7 @@
 //! where that has known weaknesses: no descriptor is shared between calls, and waiters park instead
 //! of spinning.
 
-// The crates above this one are then not compiled at all: they say the same by it.
+// The crates above this one are then not compiled at all, so the message names them too.
 #[cfg(not(target_os = "linux"))]
 compile_error!(
     "calls to CPUs, and all that stands on them (corewise-smp, corewise-blockmq, corewise-nbd, the program), need Linux, \
@@ -98,7 +99,7 @@ pub use target_state::CpuState;
 
 pub use watch::{CallStall, MissingAnswer, Progress, ThreadState, Waiter};
 
-/// The README's example is a test too.
+/// The README's example, as a doc test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub mod readme {}

@@ -6,12 +6,12 @@ use std::iter::Sum;
 use corewise_sync::CachePadded;
 use corewise_topology::{CpuId, Machine, current_cpu};
 
-/// One value for each CPU of a machine, each on cache lines of its own: what threads on different
-/// CPUs write doesn't meet.
+/// A variable with one value for each CPU of a machine, each on cache lines of its own: writes of
+/// threads on different CPUs don't meet.
 ///
 /// There is a value for every CPU of the topology, online or not. It is made with the variable and
-/// stays where it is while its CPU leaves and comes back, so a sum loses nothing and a reference is
-/// never too old.
+/// stays where it is while its CPU leaves and comes back, so a sum loses nothing and a reference
+/// never goes stale.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -31,16 +31,17 @@ use corewise_topology::{CpuId, Machine, current_cpu};
 /// ```
 ///
 /// # Access to a value
-/// Anybody: a thread may be moved to another CPU right after it asked where it is, and on a machine
-/// that is described and not real the CPUs are only names. So values are shared, and such that can
-/// be (`T: Sync`): atomics, mostly. They save not the locked instruction but the wait for a cache
-/// line that another CPU has. Code that may touch a CPU's value alone is code that runs on its call
-/// target: [`Smp::call`](crate::Smp::call) runs one function at a time there.
+/// A thread may be moved to another CPU right after it asked where it is, and on a machine that is
+/// described and not real the CPUs are only names. So values are shared, and have to be `T: Sync`:
+/// atomics, mostly. They save not the locked instruction but the wait for a cache line that another
+/// CPU has. Code that needs a CPU's value for itself has to run on its call target:
+/// [`Smp::call`](crate::Smp::call) runs one function at a time there.
 ///
-/// What is only counted has a [`Counter`](corewise_sync::Counter): it has a count for each thread,
-/// needs no machine, and costs a third.
+/// For something that is only counted, a [`Counter`](corewise_sync::Counter) has a count for each
+/// thread, needs no machine, and costs a third.
 ///
-/// This is the kernel's `DEFINE_PER_CPU`, without its promise that nobody is moved meanwhile.
+/// The counterpart of the kernel's `DEFINE_PER_CPU`, without its promise that a thread isn't moved
+/// meanwhile.
 pub struct PerCpu<T> {
     /// I: the values, in CPU order.
     values: Box<[CachePadded<T>]>,
@@ -51,8 +52,8 @@ pub struct PerCpu<T> {
 }
 
 impl<T> PerCpu<T> {
-    /// A value for each CPU of the machine's topology: `init` is called with the number of each, in
-    /// order, on this thread.
+    /// Creates a value for each CPU of the machine's topology: `init` is called with the number of
+    /// each, in order, on this thread.
     pub fn new(machine: &Machine, mut init: impl FnMut(CpuId) -> T) -> Self {
         let cpus: Box<[CpuId]> = machine.topology().cpu_set().iter().collect();
         let values = cpus.iter().map(|&cpu| CachePadded::new(init(cpu))).collect();
@@ -63,12 +64,11 @@ impl<T> PerCpu<T> {
         PerCpu { values, cpus, positions: positions.into() }
     }
 
-    /// The value of the CPU that the caller is on at this moment; a moment later it may be on
-    /// another. A few nanoseconds. Never blocks; any context.
+    /// Returns the value of the CPU that the caller is on at this moment; a moment later it may be
+    /// on another. A few nanoseconds. Never blocks; any context.
     ///
-    /// Where that CPU isn't in the topology (it was plugged in since, the machine is a described
-    /// one, or the system doesn't tell) it is the value of one that is: always the same one for a
-    /// CPU.
+    /// If that CPU isn't in the topology (it was plugged in since, the machine is a described one,
+    /// or the system doesn't tell), it is the value of another: always the same one for a CPU.
     #[inline]
     pub fn local(&self) -> &T {
         let cpu = current_cpu().map_or(0, CpuId::index);
@@ -79,20 +79,20 @@ impl<T> PerCpu<T> {
         &self.values[position]
     }
 
-    /// A CPU's value; `None` where the topology has no such CPU. Any thread.
+    /// Returns a CPU's value; `None` if the topology has no such CPU. Any thread.
     #[inline]
     pub fn on(&self, cpu: CpuId) -> Option<&T> {
         let position = *self.positions.get(cpu.index())? as usize;
         (self.cpus[position] == cpu).then(|| &*self.values[position])
     }
 
-    /// Every CPU's number and value, in CPU order.
+    /// Returns every CPU's number and value, in CPU order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (CpuId, &T)> {
         self.cpus.iter().copied().zip(self.values.iter().map(|value| &**value))
     }
 
-    /// The sum of what `part` finds in each value. While others write it is the sum of values that
-    /// didn't all exist at one moment.
+    /// Returns the sum of what `part` returns for each value. While others write, it is the sum of
+    /// values that didn't all exist at one moment.
     pub fn sum<N: Sum<N>>(&self, part: impl FnMut(&T) -> N) -> N {
         self.values.iter().map(|value| &**value).map(part).sum()
     }

@@ -10,33 +10,34 @@ use std::io;
 
 use corewise_sync::sys::{self, Limits, Policy};
 
-/// How the threads of the call targets are scheduled. See
+/// The scheduling of the threads of the call targets. See
 /// [`SmpBuilder::priority`](crate::SmpBuilder::priority).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Priority {
-    /// `SCHED_FIFO` at this priority: 1 to 99 (others are taken as the nearest). It runs ahead of
-    /// everything ordinary on its CPU, for as long as a handler takes; the kernel keeps such
-    /// threads from more than 95 % of a second together, unless it was told otherwise
-    /// (`/proc/sys/kernel/sched_rt_runtime_us`). A target to which calls come without a gap for 150
-    /// us, whether it spins between them or finds the next one in its queue, goes on as an ordinary
-    /// thread until none comes any more: a call that comes while another thread has the CPU then
-    /// waits for that one's slice, some milliseconds. A priority that somebody gives its thread
-    /// from outside meanwhile (`chrt`, `renice`) is lost when it takes its own back.
+    /// `SCHED_FIFO` at this priority: 1 to 99 (others are taken as the nearest). The thread runs
+    /// ahead of everything ordinary on its CPU, for as long as a handler takes. The kernel limits
+    /// such threads to 95 % of a second together, unless it was told otherwise
+    /// (`/proc/sys/kernel/sched_rt_runtime_us`). If calls come to a target without a gap for 150
+    /// us, whether it spins between them or finds the next one in its queue, it goes on as an
+    /// ordinary thread until none comes any more. A call that comes while another thread has the
+    /// CPU then waits for that one's slice, some milliseconds. If somebody changes the thread's
+    /// priority from outside meanwhile (`chrt`, `renice`), that is lost when the thread takes its
+    /// own back.
     Fifo(u8),
     /// The ordinary scheduler, with this niceness: -20 (most urgent) to 19 (others are taken as the
     /// nearest).
     Nice(i32),
-    /// The ordinary scheduler and a niceness of 0, whatever the thread that starts it has.
+    /// The ordinary scheduler and a niceness of 0, whatever the starting thread has.
     Plain,
 }
 
 impl Priority {
-    /// That of the kernel's threaded interrupt handlers. Ask for it where calls have to be prompt
+    /// Priority of the kernel's threaded interrupt handlers. Ask for it if calls have to be prompt
     /// on CPUs that are busy with ordinary work, and every handler is short.
     pub const OF_INTERRUPT_THREADS: Priority = Priority::Fifo(50);
 
-    /// The same, within the ranges that the system knows.
+    /// Returns it within the ranges that the system knows.
     pub(crate) fn in_range(self) -> Priority {
         match self {
             Priority::Fifo(n) => Priority::Fifo(n.clamp(1, 99)),
@@ -56,8 +57,9 @@ impl fmt::Display for Priority {
     }
 }
 
-/// What to ask the system for, one after the other, until it grants one: what is wanted, then what
-/// comes nearest within the limits. Ends with [`Priority::Plain`], which is always had.
+/// Returns what to ask the system for, one after the other, until it grants one: the wanted
+/// priority, then what comes nearest within the limits. Ends with [`Priority::Plain`], which is
+/// always granted.
 pub(crate) fn attempts(wanted: Priority, limits: Limits) -> impl Iterator<Item = Priority> {
     let wanted = wanted.in_range();
     let mut list = [None; 5];
@@ -76,7 +78,7 @@ pub(crate) fn attempts(wanted: Priority, limits: Limits) -> impl Iterator<Item =
     list.into_iter().flatten()
 }
 
-/// How a priority that was refused can be permitted, for people.
+/// Returns advice for people how a refused priority can be permitted.
 pub(crate) fn how_to_permit(wanted: Priority) -> String {
     match wanted.in_range() {
         Priority::Fifo(n) => format!(
@@ -94,7 +96,8 @@ pub(crate) fn how_to_permit(wanted: Priority) -> String {
     }
 }
 
-/// Gives the calling thread the wanted priority, or the nearest that the system grants: which.
+/// Gives the calling thread the wanted priority, or the nearest that the system grants; returns
+/// that.
 pub(crate) fn apply(wanted: Priority) -> Priority {
     let granted = attempts(wanted, sys::limits()).find(|&attempt| match set(attempt) {
         Ok(()) => true,
@@ -106,7 +109,8 @@ pub(crate) fn apply(wanted: Priority) -> Priority {
     granted.unwrap_or(Priority::Plain)
 }
 
-/// Whether the calling thread, which has this priority, could take it again after it gave it up.
+/// Returns true if the calling thread, which has this priority, could take it again after it gave
+/// it up.
 pub(crate) fn can_be_taken_again(granted: Priority) -> bool {
     let may = match granted {
         Priority::Fifo(n) => sys::limits().fifo >= u64::from(n),
@@ -124,7 +128,7 @@ pub(crate) fn set(priority: Priority) -> io::Result<()> {
             sys::set_niceness(n)
         }
         Priority::Plain => {
-            // One that inherited a higher niceness and may not lower it is plain enough.
+            // A thread that inherited a higher niceness and may not lower it is plain enough.
             sys::set_policy(Policy::Ordinary).and_then(|()| sys::set_niceness(0))
         }
     }

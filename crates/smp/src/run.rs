@@ -1,7 +1,7 @@
-//! Calls whose caller stays until they are over, and whose functions may borrow from it.
+//! Calls whose caller stays until they are over, and whose functions may borrow from the caller.
 //!
-//! The function stays on the caller's stack, as the kernel's descriptor of a call that is waited
-//! for. Only its address travels. So nothing leaves [`Smp::run`] or [`Smp::run_each`], by no way,
+//! The function stays on the caller's stack, like the kernel's descriptor of a call that is waited
+//! for. Only its address travels. So nothing leaves [`Smp::run`] or [`Smp::run_each`], in any way,
 //! before the last target is done with it: not by a panic of a subscriber that is told that the
 //! thread blocks either ([`WaitGuard`]).
 
@@ -13,11 +13,11 @@ use crate::call::ManyAnswers;
 use crate::error::{CallError, CallFailed, RunError};
 use crate::smp::{SingleTarget, Smp, Targets};
 
-/// The address of a function on its caller's stack, without its type: so that what is sent borrows
+/// The address of a function on its caller's stack, without its type, so that what is sent borrows
 /// nothing that the compiler could see.
 struct BorrowedFn<A, R> {
     f: *const (),
-    /// What to do with the address: runs the function.
+    /// The function that takes the address: runs the function there.
     run: unsafe fn(*const (), A) -> R,
 }
 
@@ -27,6 +27,8 @@ unsafe impl<A, R> Send for BorrowedFn<A, R> {}
 unsafe impl<A, R> Sync for BorrowedFn<A, R> {}
 
 impl<A, R> BorrowedFn<A, R> {
+    /// Runs the function.
+    ///
     /// # Safety
     /// The function still stands where it was lent, and is used as its maker said.
     unsafe fn run(&self, argument: A) -> R {
@@ -35,8 +37,8 @@ impl<A, R> BorrowedFn<A, R> {
     }
 }
 
-/// Waits, when it is dropped, until the call is over: whatever happens, the caller's frame outlives
-/// the call. Waits only where a panic goes through it, so yielding is good enough.
+/// A guard that waits, when it is dropped, until the call is over: whatever happens, the caller's
+/// frame outlives the call. It waits only if a panic goes through it, so yielding is good enough.
 struct WaitGuard<C: Fn() -> bool>(C);
 
 impl<C: Fn() -> bool> Drop for WaitGuard<C> {
@@ -51,8 +53,8 @@ impl Smp {
     /// Runs `f` on one CPU and waits for its value. `f` may borrow from the caller; nothing of it
     /// is copied or boxed. Its writes are visible after.
     ///
-    /// As [`Smp::call`] and [`Call::wait`](crate::Call::wait) otherwise: it may block, so it is
-    /// reported where a handler does it (to another CPU than its own).
+    /// The rest is as for [`Smp::call`] and [`Call::wait`](crate::Call::wait): it may block, so it
+    /// is reported if a handler calls it (for another CPU than its own).
     ///
     /// ```
     /// # let machine = corewise_topology::Machine::synthetic("core:2 pu:1")?;
@@ -70,14 +72,16 @@ impl Smp {
     /// The kernel's `smp_call_function_single` with `wait`.
     ///
     /// # Errors
-    /// The CPU isn't online, left before `f` was run (nobody steps its target any more), or the
-    /// handle is shut down: `f` is given back. Or `f` panicked.
+    /// An error if the CPU isn't online, left before `f` was run (nobody steps its target any
+    /// more), or the handle is shut down: `f` is given back. Or if `f` panicked.
     #[track_caller]
     pub fn run<F, R>(&self, target: impl SingleTarget, f: F) -> Result<R, RunError<F>>
     where
         F: FnOnce() -> R + Send,
         R: Send + 'static,
     {
+        /// Runs a function once: takes it out of its slot.
+        ///
         /// # Safety
         /// `f` is a `Slot<F>` that lives, is full, and that nobody else touches meanwhile.
         unsafe fn run_once<F: FnOnce() -> R, R>(f: *const (), (): ()) -> R {
@@ -112,9 +116,9 @@ impl Smp {
         })
     }
 
-    /// Runs `f` on each of several CPUs that is online, each with its own number, all at once, and
-    /// waits for all. `f` may borrow from the caller, and is dropped by it. As
-    /// [`Smp::call_each`] and [`ManyCall::wait`](crate::ManyCall::wait) otherwise.
+    /// Runs `f` on each online CPU of several, each with its own number, all at once, and waits for
+    /// all. `f` may borrow from the caller, which drops it. The rest is as for [`Smp::call_each`]
+    /// and [`ManyCall::wait`](crate::ManyCall::wait).
     ///
     /// ```
     /// # use corewise_topology::{CpuSet, Machine};
@@ -130,6 +134,8 @@ impl Smp {
         F: Fn(CpuId) -> R + Sync,
         R: Send + 'static,
     {
+        /// Runs a function that stays where it is.
+        ///
         /// # Safety
         /// `f` is an `F` that lives.
         unsafe fn run_shared<F: Fn(CpuId) -> R, R>(f: *const (), cpu: CpuId) -> R {
@@ -149,10 +155,10 @@ impl Smp {
 
 /// A place for one value that one thread leaves and another takes out.
 ///
-/// The slot has no state of its own: who may touch it when is decided by whatever event stands
-/// beside it (the push of the message, the completion of the call), and argued at each use.
+/// The slot has no state of its own. Whatever event stands beside it (the push of the message, the
+/// completion of the call) decides which thread may touch it when; that is argued at each use.
 struct Slot<T> {
-    /// P: first the one who fills it, then, by the event beside it, the one who empties it.
+    /// P: first the thread that fills it, then, by the event beside it, the one that empties it.
     value: UnsafeCell<Option<T>>,
 }
 
@@ -165,11 +171,11 @@ impl<T> Slot<T> {
         Slot { value: UnsafeCell::new(Some(value)) }
     }
 
-    /// Takes the value out; `None` where there is none (any more).
+    /// Takes the value out; `None` if there is none (any more).
     ///
     /// # Safety
-    /// Nobody else touches the slot meanwhile: the last touch happens before this, and
-    /// the next one happens after.
+    /// Nobody else touches the slot meanwhile: the last touch happens before this, and the next one
+    /// happens after.
     unsafe fn take(&self) -> Option<T> {
         // SAFETY: the caller has the slot to itself.
         self.value.with_mut(|slot| unsafe { (*slot).take() })

@@ -9,7 +9,7 @@ use std::ptr;
 use corewise_sync::Unparker;
 use corewise_sync::atomic::{AtomicPtr, Ordering};
 
-/// One target's owner side, for those who wake it.
+/// One target's owner side, for threads that wake it.
 pub struct Sleeper {
     /// I: wakes it.
     unparker: Unparker,
@@ -18,23 +18,23 @@ pub struct Sleeper {
     below: AtomicPtr<Sleeper>,
 }
 
-/// In `below`: it is in no list.
+/// Value of `below` for a sleeper in no list.
 const UNLISTED: *mut Sleeper = ptr::without_provenance_mut(1);
 
 impl Sleeper {
-    /// The owner side that this unparker wakes.
+    /// Creates the owner side that this unparker wakes.
     pub fn new(unparker: Unparker) -> Sleeper {
         Sleeper { unparker, below: AtomicPtr::new(UNLISTED) }
     }
 
-    /// Step Wake: leaves the parker's token.
+    /// Wakes it (step Wake): leaves the parker's token.
     #[inline]
     pub(crate) fn wake(&self) {
         self.unparker.unpark();
     }
 
-    /// Whether it is the caller's to list: it is in no other list. A target that was woken by
-    /// somebody else may be asleep again before the list that it is in has got to it.
+    /// Claims it for the caller's list; returns false if it is in another list. A target that
+    /// another thread has woken may be asleep again before the list that it is in has got to it.
     fn is_claimed(&self) -> bool {
         // Acquire pairs with the Release of `wake_all`.
         let (now, mine) = (UNLISTED, ptr::null_mut());
@@ -47,34 +47,34 @@ impl Sleeper {
     }
 }
 
-/// See the head of the file.
+/// The sleepers of a call to many; see the head of the file.
 pub struct Sleepers {
     /// A: the sleeper that was listed last, and `WAKING` and `HELPED`. All zero as long as no
     /// target was found asleep: so calls to targets that are awake don't write it.
     pub(crate) top: AtomicPtr<Sleeper>,
 }
 
-/// The caller has found one asleep, and woken it.
+/// Flag: the caller has found one asleep, and woken it.
 const WAKING: usize = 1;
-/// A target has begun its share since then, and wakes those that are listed: the caller lists all
-/// others.
+/// Flag: a target has begun its share since then, and wakes those that are listed; the caller lists
+/// all others.
 const HELPED: usize = 2;
 const FLAGS: usize = WAKING | HELPED;
 const _: () = assert!(align_of::<Sleeper>() > FLAGS);
 
-/// The sleeper that the word names.
+/// Returns the sleeper that the word names.
 fn first_of(top: *mut Sleeper) -> *mut Sleeper {
     top.map_addr(|top| top & !FLAGS)
 }
 
 impl Sleepers {
-    /// None is listed.
+    /// Creates an empty list.
     #[allow(clippy::new_without_default, reason = "for the crate and its models alone")]
     pub fn new() -> Sleepers {
         Sleepers { top: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// A new call begins, in a cell that had another one.
+    /// Resets the list for a new call, in a cell that had another one.
     pub(crate) fn reset(&self) {
         // Relaxed: the push of each share orders.
         self.top.store(ptr::null_mut(), Ordering::Relaxed);
@@ -110,17 +110,17 @@ impl Sleepers {
         }
     }
 
-    /// A target has begun its share: it wakes those that are listed.
+    /// Records that a target has begun its share, and wakes those that are listed.
     ///
     /// # Safety
-    /// As [`Sleepers::wake_all`].
+    /// The same as for [`Sleepers::wake_all`].
     #[inline]
     pub unsafe fn help(&self) {
         let top = self.top.load(Ordering::Relaxed);
         if top.addr() == WAKING {
             let helped = top.map_addr(|top| top | HELPED);
-            // Relaxed: nothing is listed before it is set. Another may have set it, which is as
-            // good.
+            // Relaxed: nothing is listed before it is set. Another thread may have set it, which is
+            // as good.
             let _ = self.top.compare_exchange(top, helped, Ordering::Relaxed, Ordering::Relaxed);
         }
         // SAFETY: the caller promises it.
@@ -137,7 +137,7 @@ impl Sleepers {
         let mut top = self.top.load(Ordering::Acquire);
         // SAFETY: the caller promises that the listed targets live.
         while let Some(first) = unsafe { first_of(top).as_ref() } {
-            // Where others have taken `first`, this may be of another list, and the exchange fails.
+            // If others have taken `first`, this may be of another list, and the exchange fails.
             let below = first.below.load(Ordering::Relaxed).map_addr(|below| below | FLAGS);
             match self.top.compare_exchange(top, below, Ordering::Acquire, Ordering::Acquire) {
                 Ok(_) => {
@@ -161,7 +161,7 @@ mod tests {
     use crate::target::{CallTarget, Step};
     use corewise_topology::Machine;
 
-    /// Targets that have announced that they sleep, and take no token.
+    /// Creates targets that have announced that they sleep, and take no token.
     fn asleep(cpus: u32) -> (Smp, Vec<CallTarget>) {
         let machine =
             Machine::synthetic(&format!("core:{cpus} pu:1")).expect("a valid description");

@@ -1,22 +1,22 @@
-//! How targets and waiters spin before they sleep, and learn whether that pays.
+//! Spinning of targets and waiters before they sleep, and how they learn whether that pays.
 //!
-//! A waiter looks for two to five microseconds before it sleeps. Where it has paid lately, it spins
-//! for up to 50 us until its answer is there, and a target until the next call comes: about as long
-//! as a wake-up costs where the system is a guest. Neither does where that is in vain: it is tried
-//! again only after more and more calls for which it would have paid.
+//! A waiter checks for two to five microseconds before it sleeps. If it has paid lately, the waiter
+//! spins for up to 50 us until its answer is there, and a target until the next call comes: about
+//! as long as a wake-up costs if the system is a guest. If spinning was in vain, it is tried again
+//! only after more and more calls for which it would have paid.
 //!
-//! A waiter that spins may be preempted, as it would be at any other work; one on a worker's
-//! thread, for whose core its pool has other work, or on its target's own CPU, doesn't spin so
-//! long. On a synthetic machine targets never spin.
+//! A waiter that spins may be preempted, as it would be at any other work. A waiter doesn't spin
+//! that long on a worker's thread, for whose core its pool has other work, or on its target's own
+//! CPU. On a synthetic machine targets never spin.
 //!
-//! A target of an ordinary priority spins for as long as calls keep coming: the scheduler has
-//! others that want its CPU share it. A target of a real-time priority ([`Priority::Fifo`]) or a
-//! niceness below 0 would keep it from them: so after 150 us that one goes on as an ordinary
-//! thread, and takes its priority back before it sleeps. Where it couldn't take it back (the
-//! process has given up the right to it), or its thread is the program's, it sleeps after 150 us,
-//! and for as long it doesn't spin then; others get less than a tenth of its CPU, since each sleep
-//! ends with a call. (It looks at the clock once in 16 calls that it spun for: where their
-//! functions take long it is later by those.)
+//! A target of an ordinary priority spins for as long as calls keep coming: the scheduler has other
+//! threads that want its CPU share it. A target of a real-time priority ([`Priority::Fifo`]) or a
+//! niceness below 0 would keep the CPU from them. So after 150 us it goes on as an ordinary thread,
+//! and takes its priority back before it sleeps. If it couldn't take it back (the process has given
+//! up the right to it), or its thread is the program's, it sleeps after 150 us, and doesn't spin
+//! for as long after that. Others then get less than a tenth of its CPU, since each sleep ends with
+//! a call. (It reads the clock once in 16 calls that it spun for: if their functions take long, it
+//! is later by those.)
 
 use std::time::Duration;
 
@@ -26,27 +26,27 @@ use corewise_sync::{Proof, Signal, context, hint, sys};
 
 use crate::priority::{self, Priority};
 
-/// How often a target that spins looks before it reads the clock.
+/// Number of checks of a spinning target between two readings of the clock.
 const LOOKS: u32 = 32;
-/// How often a target that finds something at once finds it before it reads the clock.
+/// Number of times that a target finds something at once before it reads the clock.
 const FINDS: u32 = 16;
-/// How many steps in a row find something to run before an urgent target reads the clock.
+/// Number of steps in a row with something to run before an urgent target reads the clock.
 const STEPS: u32 = 16;
 
-/// A target's side of it. Where it never spins, it reads no clock either.
+/// A target's spinning. A target that never spins reads no clock either.
 pub(crate) struct Spinner {
     spins: bool,
     habit: SpinHabit,
-    /// Since when it sleeps, until it has found out why it was woken.
+    /// Start of its sleep, until it has found out why it was woken.
     asleep: Option<(Stamp, Stamp)>,
     /// Calls that came while it spun.
     found: u32,
-    /// Steps in a row that ran something, and since when, once there are [`STEPS`].
+    /// Steps in a row that ran something, and the start of that, once there are [`STEPS`].
     worked: u32,
     working_since: Option<Stamp>,
     /// The priority of its thread, if that is ours and this keeps its CPU from others.
     urgent: Option<Priority>,
-    /// It has given that up for as long as it spins.
+    /// True while it has given that priority up: for as long as it spins.
     lowered: bool,
 }
 
@@ -64,8 +64,8 @@ impl Spinner {
         }
     }
 
-    /// A step has run something. Where none finds nothing, the target never rests: an urgent one
-    /// would keep its CPU from others for as long.
+    /// Records that a step has run something. If every step does, the target never rests: an urgent
+    /// one would keep its CPU from others for as long.
     #[inline]
     pub(crate) fn works(&mut self) {
         self.worked += 1;
@@ -86,7 +86,7 @@ impl Spinner {
         }
     }
 
-    /// Spins for as long as it pays, until there is something: whether there is.
+    /// Spins for as long as it pays, until there is something; returns whether there is.
     #[inline]
     pub(crate) fn spin(&mut self, there_is: impl Fn() -> bool) -> bool {
         (self.worked, self.working_since) = (0, None);
@@ -114,22 +114,23 @@ impl Spinner {
         }
     }
 
-    /// A burst is over: the end of the next one, if that follows.
+    /// Ends a burst; returns the end of the next one, if that follows.
     #[cold]
     fn ends(&mut self, now: Stamp) -> Option<Stamp> {
         let shares_its_cpu = sys::shares_its_cpu() || self.lowers();
         self.habit.ends(now, shares_its_cpu)
     }
 
-    /// Lower: it goes on as an ordinary thread, if it can be urgent again.
+    /// Lowers the priority: it goes on as an ordinary thread, if it can be urgent again (step
+    /// Lower).
     fn lowers(&mut self) -> bool {
         let can = self.urgent.is_some_and(priority::can_be_taken_again);
         self.lowered |= can && priority::set(Priority::Plain).is_ok();
         can && self.lowered
     }
 
-    /// Raise: it is about to sleep, and has to be woken at once. False: the system refuses, since
-    /// it was given fewer rights meanwhile; that is said.
+    /// Raises the priority: it is about to sleep, and has to be woken at once (step Raise). Returns
+    /// false if the system refuses, since it was given fewer rights meanwhile; that is logged.
     #[inline]
     pub(crate) fn raises(&mut self) -> bool {
         !self.lowered || self.raise()
@@ -138,7 +139,7 @@ impl Spinner {
     #[cold]
     fn raise(&mut self) -> bool {
         self.lowered = false;
-        // Else somebody else has changed it meanwhile.
+        // Otherwise somebody else has changed it meanwhile.
         if let Some(urgent) = self.urgent {
             if sys::shares_its_cpu() {
                 if let Err(error) = priority::set(urgent) {
@@ -163,7 +164,7 @@ impl Spinner {
         }
     }
 
-    /// Its thread is ours, and got this priority.
+    /// Records that its thread is ours, and got this priority.
     pub(crate) fn runs_at(&mut self, granted: Option<Priority>) {
         self.urgent = granted;
     }
@@ -181,7 +182,7 @@ impl Spinner {
         }
     }
 
-    /// It has taken calls. `from_here`: from its own CPU.
+    /// Records that it has taken calls. `from_here`: from its own CPU.
     #[inline]
     pub(crate) fn has_work(&mut self, from_here: impl FnOnce() -> bool) {
         if let Some((since, until)) = self.asleep.take() {
@@ -190,8 +191,8 @@ impl Spinner {
     }
 }
 
-/// How often a waiter looks before it does anything else. Where it is on the CPU that it waits for,
-/// it only keeps that from answering.
+/// Returns how often a waiter checks before it does anything else. On the CPU that it waits for, it
+/// only keeps that from answering.
 pub(crate) fn brief_looks(on_target: bool) -> u32 {
     match on_target {
         _ if hint::EVERY_SCHEDULE => 1,
@@ -200,44 +201,44 @@ pub(crate) fn brief_looks(on_target: bool) -> u32 {
     }
 }
 
-/// Two to five microseconds.
+/// Number of checks that take two to five microseconds.
 const BRIEF_LOOKS: u32 = 128;
 
-/// Whether a waiter that has looked in vain may spin for as long as a wake-up costs: where that is
-/// proved, its pool has no other work for the core, and it doesn't stand in its target's way.
+/// Returns true if a waiter that has checked in vain may spin for as long as a wake-up costs. It
+/// may if that is proved, its pool has no other work for the core, and it doesn't stand in its
+/// target's way.
 pub(crate) fn waits_by_spinning(proof: Proof, on_target: bool, observed: bool) -> bool {
     proof.is_given() && !on_target && !observed
 }
 
-/// How long a target or a waiter spins that has reason to: until a caller that was woken by its
+/// Time for which a target or a waiter with a reason spins: until a caller that was woken by its
 /// answer has called again; until a target that was woken has answered. A wake-up costs 2 to 5 us,
-/// and 30 and more where the system runs as a guest.
+/// and 30 and more if the system runs as a guest.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
-/// A sleep that was over so soon would have been no sleep for one who spins: the time until it was
+/// Length of a sleep that would have been none for a thread that spins: the time until it was
 /// woken, and as much again until it ran.
 pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(100);
-/// How long a target stays awake without a sleep before it is asked whether others get its CPU
-/// meanwhile, and goes on as an ordinary thread; and how long one that can't then doesn't spin: so
-/// it spins half of the time at most. It is no share for the others: calls without a gap end each
-/// sleep at once. (Where all make that pause, on 16 simulated CPUs: hot calls at SCHED_FIFO take
-/// 7.35 us for 0.82 at p99, and 1.48 of the CPU time; 9686cbc.)
+/// Time for which a target stays awake without a sleep before it is asked whether others get its
+/// CPU meanwhile, and goes on as an ordinary thread. A target that can't doesn't spin for as long
+/// after it: so it spins half of the time at most. That is no share for the others: calls without a
+/// gap end each sleep at once.
 pub(super) const BURST: Duration = Duration::from_micros(150);
 const PAUSE: Duration = BURST;
 
-/// Whether targets spin at all: not where a CPU is only a name, and not where there is no other one
-/// to call from.
+/// Returns true if targets spin at all: not if a CPU is only a name, and not if there is no other
+/// one to call from.
 pub(crate) fn targets_spin(synthetic: bool, cpus: usize) -> bool {
     !synthetic && cpus > 1
 }
 
-/// Whether a target spins before it sleeps: only while calls come in faster than it could be woken,
-/// and within a budget where it keeps its CPU from others.
+/// The habit of a target that spins before it sleeps: only while calls come in faster than it could
+/// be woken, and within a budget if it keeps its CPU from others.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SpinHabit {
     proof: Proof,
-    /// The end of its burst; `None`: it doesn't spin.
+    /// The end of its burst; `None` if it doesn't spin.
     until: Option<Stamp>,
-    /// Before that it doesn't spin again.
+    /// Time before which it doesn't spin again.
     not_before: Stamp,
 }
 
@@ -247,33 +248,33 @@ impl SpinHabit {
         SpinHabit { proof: Proof::NEW, until: None, not_before }
     }
 
-    /// Until when it may spin now, if at all.
+    /// Returns until when it may spin now, if at all.
     pub(crate) fn until(&self) -> Option<Stamp> {
         self.until
     }
 
-    /// It was woken, at last, by a call from its own CPU (`from_here`) or another one. A caller on
-    /// its own CPU can't call while it spins there.
+    /// Records that it was woken, at last, by a call from its own CPU (`from_here`) or another one.
+    /// A caller on its own CPU can't call while it spins there.
     pub(crate) fn woken(&mut self, slept: Duration, from_here: bool, now: Stamp) {
         self.proof.slept(slept <= SHORT_SLEEP && !from_here);
         let spins = self.proof.is_given() && now >= self.not_before;
         self.until = spins.then(|| now.plus(BURST));
     }
 
-    /// A call came while it spun.
+    /// Records that a call came while it spun.
     pub(crate) fn well(&mut self) {
         self.proof.tried(true);
     }
 
-    /// No call came while it spun.
+    /// Records that no call came while it spun.
     pub(crate) fn in_vain(&mut self) {
         self.proof.tried(false);
         self.until = None;
     }
 
-    /// Its burst is over: the end of the next one, if that follows. Where it shares its CPU the
-    /// scheduler sees to those that want it. Else it makes a pause, as long as it was awake, should
-    /// that have been longer.
+    /// Ends its burst; returns the end of the next one, if that follows. If it shares its CPU, the
+    /// scheduler sees to those that want it. Otherwise it makes a pause, as long as it was awake,
+    /// if that was longer.
     pub(crate) fn ends(&mut self, now: Stamp, shares_its_cpu: bool) -> Option<Stamp> {
         let over = self.until.take().map_or(Duration::ZERO, |until| now.since(until));
         if shares_its_cpu {
@@ -285,13 +286,13 @@ impl SpinHabit {
     }
 }
 
-/// How often it looks before it reads the clock.
+/// Number of checks of a waiter between two readings of the clock.
 const WAITER_LOOKS: u32 = 32;
 
-/// What the waiters of one source CPU have learned.
+/// Experience of the waiters of one source CPU.
 pub(crate) struct WaiterHabit {
-    /// A: a [`Proof`]. Relaxed, and what one writes may be lost to another: it is experience, and
-    /// orders nothing.
+    /// A: a [`Proof`]. Relaxed, and a write may be lost to another: it is experience, and orders
+    /// nothing.
     proof: AtomicU32,
 }
 
@@ -305,8 +306,8 @@ impl WaiterHabit {
         WaiterHabit { proof: AtomicU32::new(Proof::NEW.pack()) }
     }
 
-    /// Looks, as often as may be: `None` where it has happened; else the caller sleeps, and says
-    /// after that it [has](WaiterHabit::slept).
+    /// Checks, as often as may be. Returns `None` if it has happened; else the caller sleeps, and
+    /// reports after that it [has](WaiterHabit::slept).
     #[inline]
     pub(crate) fn spin(&self, signal: &Signal, on_target: bool) -> Option<Wait> {
         if signal.spin(brief_looks(on_target)) {
@@ -335,7 +336,7 @@ impl WaiterHabit {
         Some(Wait { began })
     }
 
-    /// The waiter has slept, and it has happened.
+    /// Records that the waiter has slept, and it has happened.
     #[cold]
     pub(crate) fn slept(&self, wait: &Wait, on_target: bool) {
         let mut proof = self.proof();
@@ -358,13 +359,13 @@ mod tests {
 
     const MOMENT: Stamp = Stamp::from_nanos(1_000_000);
 
-    /// Whether it spins after a sleep of that length.
+    /// Returns whether it spins after a sleep of that length.
     fn wake(habit: &mut SpinHabit, slept: Duration, now: Stamp) -> bool {
         habit.woken(slept, false, now);
         habit.until().is_some()
     }
 
-    /// One that has begun to spin, and the end of its burst.
+    /// Returns one that has begun to spin, and the end of its burst.
     fn spinning() -> (SpinHabit, Stamp) {
         let mut habit = SpinHabit::new();
         wake(&mut habit, Duration::ZERO, MOMENT);

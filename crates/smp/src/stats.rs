@@ -1,11 +1,11 @@
-//! What each CPU's call target has done: counters, and how long delivery and handlers took.
+//! Statistics of each CPU's call target: counters, and how long delivery and handlers took.
 //!
-//! Only the target writes them (but for the wake-ups, which are the callers'), so it needs no
-//! locked operation. It decides nothing.
+//! Only the target writes them (except the wake-ups, which are the callers'), so they need no
+//! locked operation. They decide nothing.
 //!
-//! And what it runs, for those who look at it from outside: the watchdog and the dump. Written by
-//! the target alone, with plain stores. A reader that meets it in the middle of a change looks
-//! again (a sequence lock); nobody waits for a reader.
+//! The file has also the call that a target runs, for readers from outside: the watchdog and the
+//! dump. The target alone writes it, with plain stores. A reader that meets it in the middle of a
+//! change reads again (a sequence lock); nobody waits for a reader.
 
 use std::panic::Location;
 use std::time::Duration;
@@ -17,16 +17,17 @@ use corewise_sync::time::{Histogram, Latencies, Stamp};
 use corewise_sync::{CachePadded, hint, text};
 use corewise_topology::CpuId;
 
-/// One call in so many is timed to the nanosecond, and stands for the others in the histograms.
+/// Number of calls of which one is timed to the nanosecond, and stands for the others in the
+/// histograms.
 ///
 /// A precise clock takes 25 to 50 ns to read, three times a call: as much as a call between two
 /// cores that both spin. One in 16 is below 5 ns a call.
 pub(crate) const SAMPLED: u32 = 16;
 
-/// How many calls a call stands for in the histograms.
+/// Returns how many calls a call stands for in the histograms.
 ///
-/// One that finds its target asleep costs a wake-up anyhow, so it is timed and stands for itself.
-/// Of the others it is every sixteenth use of a cell.
+/// A call that finds its target asleep costs a wake-up anyhow, so it is timed and stands for
+/// itself. Of the others it is every sixteenth use of a cell.
 pub(crate) fn weight(target_sleeps: bool, use_of_cell: u32) -> u32 {
     if target_sleeps {
         1
@@ -37,11 +38,12 @@ pub(crate) fn weight(target_sleeps: bool, use_of_cell: u32) -> u32 {
     }
 }
 
-/// What took so long is counted whether it was sampled or not: some ticks of the coarse clock.
+/// Duration from which on a call is counted whether it was sampled or not: some ticks of the coarse
+/// clock.
 const LONG: Duration = Duration::from_millis(32);
 
-/// How often a time is counted, of a call of this weight. So the rare long ones are all there, and
-/// each counts once.
+/// Returns how often a time is counted, of a call of this weight. So the rare long ones are all
+/// there, and each counts once.
 pub(crate) fn measured(took: Duration, weight: u32) -> u32 {
     if took >= LONG { 1 } else { weight }
 }
@@ -71,7 +73,7 @@ pub(crate) struct Stats {
     wakeups: CachePadded<AtomicU64>,
 }
 
-/// What the target writes, on cache lines of its own.
+/// Counters that the target writes, on cache lines of their own.
 struct TargetCounters {
     running: Running,
     calls: Counter,
@@ -120,27 +122,27 @@ impl Stats {
         self.own.running.read()
     }
 
-    /// A push found the queue empty. Any thread.
+    /// Records that a push found the queue empty. Any thread.
     pub(crate) fn woke(&self) {
         self.wakeups.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The target took a batch. The target only, as all below.
+    /// Records that the target took a batch. Only the target calls this, and all below.
     pub(crate) fn took_batch(&self) {
         self.own.batches.add_one();
     }
 
-    /// The call that begins next runs in place.
+    /// Records that the call that begins next runs in place.
     pub(crate) fn inline(&self) {
         self.own.inline.add_one();
     }
 
-    /// A function panicked.
+    /// Records that a function panicked.
     pub(crate) fn panicked(&self) {
         self.own.panics.add_one();
     }
 
-    /// A call begins. Its end is told to [`Stats::end`].
+    /// Begins a call. [`Stats::end`] gets its end.
     #[inline]
     pub(crate) fn begin(&self, label: Label, queued: Queued) -> Timing {
         let own = &*self.own;
@@ -155,7 +157,7 @@ impl Stats {
         Timing { since, weight, outer }
     }
 
-    /// The call that `begin` was told of is over.
+    /// Ends the call that `begin` returned.
     #[inline]
     pub(crate) fn end(&self, timing: Timing) {
         let Timing { since, weight, outer } = timing;
@@ -172,7 +174,7 @@ fn count(histogram: &Histogram, took: Duration, weight: u32) {
     }
 }
 
-/// A call whose time is counted is timed well, the others in passing.
+/// Reads the clock: precisely for a call whose time is counted, in passing for the others.
 #[inline]
 fn read_clock(weight: u32) -> Stamp {
     if weight > 0 { Stamp::precise() } else { Stamp::coarse() }
@@ -183,37 +185,37 @@ fn read_clock(weight: u32) -> Stamp {
 pub(crate) struct Timing {
     since: Stamp,
     weight: u32,
-    /// What had called it in place.
+    /// The call that had called it in place.
     outer: Option<RunSnapshot>,
 }
 
-/// When a call was queued, how many calls it stands for in the histograms, and whether a future
-/// awaits it; one word.
+/// The time when a call was queued, how many calls it stands for in the histograms, and whether a
+/// future awaits it; one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Queued(u64);
 
-/// A future awaits it.
+/// Flag: a future awaits it.
 const AWAITED: u64 = 1 << WEIGHT_BITS;
 const WEIGHT_BITS: u32 = 5;
-/// The nanoseconds are above. They last for nine years after the system's start.
+/// Position of the nanoseconds, which are above. They last for nine years after the system's start.
 const SHIFT: u32 = WEIGHT_BITS + 1;
 const _: () = assert!(SAMPLED < 1 << WEIGHT_BITS);
 
 impl Queued {
-    /// It never was in a queue.
+    /// Value of a call that never was in a queue.
     pub(crate) const NOT: Queued = Queued(0);
 }
 
 impl Queued {
-    /// Now. A weight of 0: it is timed in passing, and counts only where that shows that it took
-    /// long.
+    /// Returns the present time. A weight of 0: the call is timed in passing, and counts only if
+    /// that shows that it took long.
     #[inline]
     pub(crate) fn now(weight: u32) -> Queued {
         debug_assert!(weight < 1 << WEIGHT_BITS);
         Queued(read_clock(weight).nanos() << SHIFT | u64::from(weight))
     }
 
-    /// From what [`Queued::word`] gave.
+    /// Creates it from the result of [`Queued::word`].
     pub(crate) fn from_word(word: u64) -> Queued {
         Queued(word)
     }
@@ -222,17 +224,17 @@ impl Queued {
         self.0
     }
 
-    /// The same, and a future awaits it.
+    /// Returns the same time, for a call that a future awaits.
     pub(crate) fn and_awaited(self) -> Queued {
         Queued(self.0 | AWAITED)
     }
 
-    /// The same, and no future awaits it.
+    /// Returns the same time, for a call that no future awaits.
     pub(crate) fn and_not_awaited(self) -> Queued {
         Queued(self.0 & !AWAITED)
     }
 
-    /// Whether a future awaits it.
+    /// Returns true if a future awaits it.
     pub(crate) fn is_awaited(self) -> bool {
         self.0 & AWAITED != 0
     }
@@ -241,13 +243,13 @@ impl Queued {
         self.0 as u32 & ((1 << WEIGHT_BITS) - 1)
     }
 
-    /// When it was; `None` where it wasn't.
+    /// Returns the time; `None` if it was never queued.
     pub(crate) fn stamp(self) -> Option<Stamp> {
         (self.0 >> SHIFT != 0).then(|| Stamp::from_nanos(self.0 >> SHIFT))
     }
 }
 
-/// One counter, which its owner alone adds to. Relaxed: it orders nothing.
+/// A counter, which its owner alone adds to. Relaxed: it orders nothing.
 #[derive(Default)]
 struct Counter {
     /// A: written by the owner alone.
@@ -264,31 +266,31 @@ impl Counter {
     }
 }
 
-/// How often a reader looks before it takes it that calls come and go faster than it can look.
+/// Number of reads after which a reader takes it that calls come and go faster than it can read.
 const LOOKS: usize = 8;
 
-/// What a call says of itself. All of it lives forever.
+/// The data of a call for reports. All of it lives forever.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Label {
-    /// Gives the name of its function.
+    /// Function that returns the name of its function.
     pub(crate) name: fn() -> &'static str,
-    /// Where it was made.
+    /// The place where it was made.
     pub(crate) site: &'static Location<'static>,
-    /// The CPU on which it was made, where that is known.
+    /// The CPU on which it was made, if it is known.
     pub(crate) source: Option<CpuId>,
-    /// The address of its cell, where that stays its own while it runs; else 0.
+    /// The address of its cell, if that stays its own while it runs; else 0.
     pub(crate) call: usize,
 }
 
-/// What a target runs, as it was read.
+/// A reading of what a target runs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RunSnapshot {
     pub(crate) label: Label,
-    /// When it began: to the tick only, mostly.
+    /// The time when it began: to the tick only, mostly.
     pub(crate) since: Stamp,
 }
 
-/// The place where a target says what it runs.
+/// The place where a target records what it runs.
 #[derive(Debug)]
 pub(crate) struct Running {
     /// A: odd while the fields below change.
@@ -317,7 +319,7 @@ impl Running {
         }
     }
 
-    /// A call starts. Only the target itself calls it.
+    /// Starts a call. Only the target itself calls this.
     #[inline]
     pub(crate) fn starts(&self, shown: RunSnapshot) {
         let RunSnapshot { label, since } = shown;
@@ -334,8 +336,8 @@ impl Running {
         self.turn.store(turn.wrapping_add(2), Ordering::Release);
     }
 
-    /// It is over, and another one goes on that had called it in place. Only the target itself
-    /// calls it.
+    /// Ends a call; another one goes on that had called it in place. Only the target itself calls
+    /// this.
     #[inline]
     pub(crate) fn ends(&self, outer: Option<RunSnapshot>) {
         match outer {
@@ -344,13 +346,13 @@ impl Running {
         }
     }
 
-    /// What runs, for the target itself.
+    /// Returns what runs, for the target itself.
     #[inline]
     pub(crate) fn own(&self) -> Option<RunSnapshot> {
         if self.name.load(Ordering::Relaxed).is_null() { None } else { self.read() }
     }
 
-    /// What runs (a moment ago). `None` where nothing does, or it changes all the time.
+    /// Returns what runs (a moment ago). `None` if nothing does, or it changes all the time.
     pub(crate) fn read(&self) -> Option<RunSnapshot> {
         for _ in 0..LOOKS {
             let turn = self.turn.load(Ordering::Acquire);
@@ -380,17 +382,17 @@ impl Running {
     }
 }
 
-/// What a call target runs.
+/// A call that a call target runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct RunningCall {
     /// The name of the function, as the compiler has it.
     pub function: &'static str,
-    /// Where it was called.
+    /// The place of the call in the source.
     pub site: &'static Location<'static>,
-    /// The CPU on which that was, where it is known.
+    /// The CPU from which it was called, if it is known.
     pub source: Option<CpuId>,
-    /// For how long it has run: to some milliseconds.
+    /// Time for which it has run, to some milliseconds.
     pub since: Duration,
 }
 

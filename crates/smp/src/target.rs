@@ -23,33 +23,33 @@ use crate::spin::Spinner;
 use crate::stats::Stats;
 use crate::target_state::{CloseResult, OpenResult, Snapshot, TargetState, Wake};
 
-/// How many calls that nobody waits for are run before the queue is looked at again.
+/// Number of calls that nobody waits for that are run before the queue is read again.
 ///
-/// One: so a call that somebody waits for is behind one such call at most, and the look costs a
+/// One: so a call that somebody waits for is behind one such call at most, and the read costs a
 /// load.
 const PLAIN_CALLS_PER_STEP: usize = 1;
 
-/// The shared side. Made once per CPU and never freed while a handle or the owner side lives, also
-/// across offline: so nothing is freed under a caller who has just chosen it.
+/// The shared side of a target. It is made once per CPU and never freed while a handle or the owner
+/// side lives, also across offline: so nothing is freed under a caller that has just chosen it.
 pub(crate) struct Target {
     /// I: the CPU.
     pub(crate) cpu: CpuId,
-    /// On a cache line of its own: every call writes it.
+    /// The state, on a cache line of its own: every call writes it.
     state: CachePadded<TargetState>,
-    /// Wakes the owner side.
+    /// The sleeper, which wakes the owner side.
     sleeper: Sleeper,
-    /// L: is the lock; guards who is running this target's handlers just now. Taken by callers
-    /// only where they are inside an atomic section, so never on the common path.
+    /// L: is the lock; guards which thread runs this target's handlers just now. Callers take it
+    /// only inside an atomic section, so never on the common path.
     runner: Mutex<Option<ThreadId>>,
     /// L: is the lock; guards the event of the closing in progress. `begin_close` and
     /// `finish_close` are called under it, so that an event is never completed for a later
     /// closing.
     leaving: Mutex<Option<Arc<Completion>>>,
-    /// A: it was closed because the process lost the CPU. Relaxed: it orders nothing.
+    /// A: true if it was closed because the process lost the CPU. Relaxed: it orders nothing.
     pub(crate) lost: AtomicBool,
     pub(crate) stats: Stats,
-    /// L: is the lock; guards which thread runs it. Taken where one starts or ends, and by
-    /// a thread that looks from outside.
+    /// L: is the lock; guards which thread runs it. Taken when a thread starts or ends, and by a
+    /// thread that reads from outside.
     own_thread: Mutex<Option<ThreadInfo>>,
 }
 
@@ -62,7 +62,7 @@ pub(crate) struct ThreadInfo {
 }
 
 impl Target {
-    /// A new target, offline, and its owner side, which may spin or not.
+    /// Creates a new target, offline, and its owner side, which may spin or not.
     pub(crate) fn new(cpu: CpuId, spins: bool) -> (Arc<Target>, CallTarget) {
         let parker = Parker::new();
         let target = Arc::new(Target {
@@ -87,7 +87,7 @@ impl Target {
         (target, owner)
     }
 
-    /// The thread of ours that runs it.
+    /// Returns the thread of ours that runs it.
     pub(crate) fn own_thread(&self) -> Option<ThreadInfo> {
         *self.own_thread.lock()
     }
@@ -102,8 +102,8 @@ impl Target {
         &self.state
     }
 
-    /// Steps Push and Wake of the protocol: the message is accepted and will be run, or given back
-    /// with the reason. Never blocks, never spins.
+    /// Delivers a message (steps Push and Wake of the protocol): it is accepted and will be run, or
+    /// given back with the reason. Never blocks, never spins.
     #[inline]
     pub(crate) fn deliver(&self, message: Message) -> Result<(), (SkipReason, Message)> {
         if let Some(sleeper) = self.push(message)? {
@@ -112,7 +112,8 @@ impl Target {
         Ok(())
     }
 
-    /// Step Push alone: the caller wakes the sleeper, or lets another do that.
+    /// Pushes a message (step Push alone): the caller wakes the sleeper, or lets another thread do
+    /// that.
     #[inline]
     pub(crate) fn push(&self, message: Message) -> Result<Option<&Sleeper>, (SkipReason, Message)> {
         Ok(match self.state.push(message)? {
@@ -141,7 +142,7 @@ impl Target {
         });
     }
 
-    /// Whether the calling thread is running this target's handlers just now.
+    /// Returns true if the calling thread is running this target's handlers just now.
     pub(crate) fn is_run_by_this_thread(&self) -> bool {
         corewise_sync::context::in_atomic_section()
             && *self.runner.lock() == Some(thread::current().id())
@@ -153,8 +154,8 @@ impl Target {
         self.state.go_online()
     }
 
-    /// Step Close. The event completes when the target has run what it accepted and is declared
-    /// dead; `None` where it is offline already. Never blocks for long; any context.
+    /// Closes the target (step Close). The event completes when the target has run what it accepted
+    /// and is declared dead; `None` if it is offline already. Never blocks for long; any context.
     pub(crate) fn close(&self, stop: bool) -> Option<Arc<Completion>> {
         let mut leaving = self.leaving.lock();
         let (begun, wake) = self.state.begin_close(stop);
@@ -168,15 +169,14 @@ impl Target {
             CloseResult::Offline => None,
         };
         drop(leaving);
-        // Also where it was offline: a loop that waits to be opened has to see that it never will
-        // be.
+        // Also if it was offline: a loop that waits to be opened has to see that it never will be.
         if wake == Wake::Owner {
             self.sleeper.wake();
         }
         event
     }
 
-    /// The event of the closing in progress, if there is one.
+    /// Returns the event of the closing in progress, if there is one.
     pub(crate) fn closing(&self) -> Option<Arc<Completion>> {
         self.leaving.lock().clone()
     }
@@ -206,14 +206,14 @@ impl fmt::Debug for Target {
     }
 }
 
-/// What one [`CallTarget::step`] did.
+/// Result of one [`CallTarget::step`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Ran so many calls (at least one). There may be more.
+    /// Calls were run (at least one). There may be more.
     Ran(usize),
-    /// Found nothing to do.
+    /// The step found nothing to do.
     Idle,
-    /// Ran the last accepted call, if there was one left, and took the CPU offline.
+    /// The last accepted call was run, if there was one left, and the CPU is offline.
     Left,
     /// The CPU is offline; it may come back.
     Offline,
@@ -221,7 +221,7 @@ pub enum Step {
     Stopped,
 }
 
-/// The owner side of one CPU's call target: who has it runs the calls, step by step.
+/// The owner side of one CPU's call target: its owner runs the calls, step by step.
 ///
 /// [`Smp::new`](crate::Smp::new) gives each to a thread of its own;
 /// [`stepped`](crate::model::stepped) hands them out, for tests that choose the order.
@@ -231,37 +231,38 @@ pub enum Step {
 pub struct CallTarget {
     pub(crate) target: Arc<Target>,
     pub(crate) parker: Parker,
-    /// Taken, and somebody waits.
+    /// Messages that were taken, and that somebody waits for.
     urgent: Queue,
-    /// Taken, and nobody waits.
+    /// Messages that were taken, and that nobody waits for.
     plain: Queue,
     /// The target's word as the last step saw it, with nothing in it.
     seen: Snapshot,
-    /// Boxed, since the owner side is moved about and given back in errors.
+    /// The spinner. Boxed, since the owner side is moved about and given back in errors.
     spinner: Box<Spinner>,
-    /// The thread that runs it was pinned to the target's CPU.
+    /// True if the thread that runs it was pinned to the target's CPU.
     pinned: bool,
 }
 
 impl CallTarget {
-    /// The CPU whose calls it runs.
+    /// Returns the CPU whose calls it runs.
     pub fn cpu(&self) -> CpuId {
         self.target.cpu
     }
 
-    /// This thread of ours runs it from now on; or none does.
+    /// Sets the thread of ours that runs it from now on; or none does.
     pub(crate) fn set_own_thread(&mut self, own_thread: Option<ThreadInfo>) {
         self.spinner.runs_at(own_thread.map(|info| info.granted));
         *self.target.own_thread.lock() = own_thread;
     }
 
-    /// The calling thread runs it from now on, and is (or isn't) pinned to its CPU.
+    /// Sets whether the calling thread, which runs it from now on, is pinned to its CPU.
     pub(crate) fn set_pinned(&mut self, pinned: bool) {
         self.pinned = pinned;
     }
 
-    /// One bounded step: takes what is in the queue, runs every call taken that somebody waits for,
-    /// oldest first, then one that nobody waits for. Never blocks (unless a handler does).
+    /// Makes one bounded step: takes what is in the queue, runs every call taken that somebody
+    /// waits for, oldest first, then one that nobody waits for. Never blocks (unless a handler
+    /// does).
     ///
     /// The functions run on the calling thread, each inside an atomic section.
     pub fn step(&mut self) -> Step {
@@ -286,7 +287,7 @@ impl CallTarget {
         }
     }
 
-    /// Steps Spin, Announce and Sleep, where the last step found nothing to do.
+    /// Rests (steps Spin, Announce and Sleep), if the last step found nothing to do.
     fn rest(&mut self) {
         if self.spinner.spin(|| self.target.state.differs_from(self.seen)) {
             return;
@@ -350,8 +351,8 @@ impl CallTarget {
         }
     }
 
-    /// Before each call: whether somebody has moved the thread to another CPU. A load, where all is
-    /// well.
+    /// Checks, before each call, whether somebody has moved the thread to another CPU. A load, if
+    /// all is well.
     #[inline]
     fn look_where_it_is(&self) {
         let astray = self.pinned && current_cpu().is_some_and(|here| here != self.target.cpu);
@@ -360,8 +361,8 @@ impl CallTarget {
         }
     }
 
-    /// Pins the thread to its CPU once more, if it may still use that one. A mask without it was
-    /// set by somebody who wants the process elsewhere: that is respected.
+    /// Pins the thread to its CPU once more, if it may still use that one. A mask without the CPU
+    /// was set by somebody who wants the process elsewhere: that is respected.
     #[cold]
     fn goes_back(&self) -> bool {
         let cpu = self.target.cpu;
@@ -370,8 +371,8 @@ impl CallTarget {
         may && pin_current_thread(&CpuSet::from_iter([cpu])).is_ok() && current_cpu() == Some(cpu)
     }
 
-    /// The process has lost the CPU: Close, and says so, where that wasn't done already. An
-    /// accepted call runs in this thread, as it would where the CPU leaves.
+    /// Closes the target (step Close), as the process has lost the CPU, and logs that, if that
+    /// wasn't done already. An accepted call runs in this thread, as it would if the CPU leaves.
     #[cold]
     fn lose_cpu(&self) {
         if self.target.lost.swap(true, Ordering::Relaxed) {
@@ -390,7 +391,7 @@ impl CallTarget {
         });
     }
 
-    /// Step Die.
+    /// Declares the CPU dead (step Die).
     fn declare_dead(&self) {
         let mut leaving = self.target.leaving.lock();
         self.target.state.finish_close();
@@ -403,7 +404,7 @@ impl CallTarget {
 }
 
 impl Drop for CallTarget {
-    /// Step Abandon: every waiter still ends.
+    /// Abandons the target (step Abandon): every waiter still ends.
     fn drop(&mut self) {
         let pushed = self.target.state.abandon();
         self.target.fail_all(mem::replace(&mut self.urgent, Queue::EMPTY));
@@ -422,7 +423,7 @@ impl fmt::Debug for CallTarget {
     }
 }
 
-/// Says that this thread runs the target's handlers, until dropped.
+/// A guard that marks this thread as the one that runs the target's handlers, until it is dropped.
 pub(crate) struct Runner<'a> {
     target: &'a Target,
     outer: Option<ThreadId>,

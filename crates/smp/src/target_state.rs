@@ -1,8 +1,9 @@
-//! The one word of a call target: may calls come in, which have come in, and does the owner sleep.
+//! The one word of a call target: whether calls may come in, which have come in, and whether the
+//! owner sleeps.
 //!
 //! Everything that decides between "accepted" and "refused" is in the word that a call is pushed
-//! onto, and each side changes it with a compare-exchange. So the look and the push are one step,
-//! there is nothing between them that could go wrong, and no publish-then-check pair that would
+//! onto, and each side changes it with a compare-exchange. So the check and the push are one step.
+//! There is nothing between them that could go wrong, and no publish-then-check pair that would
 //! need a fence: see `README.md` beside this file.
 //!
 //! The word is the address of the cell pushed last (or null), and flags in the bits that its
@@ -11,12 +12,14 @@
 //! | bit | name | meaning | set by | cleared by |
 //! |---|---|---|---|---|
 //! | 0 | `ONLINE` | calls are accepted | `go_online` | `begin_close`, `abandon` |
-//! | 1 | `CLOSING` | no more calls are accepted; the target still runs what it has | `begin_close` | `finish_close`, `abandon` |
+//! | 1 | `CLOSING` | no call is accepted, the target runs the rest | `begin_close` | `finish_close`, `abandon` |
 //! | 2 | `STOPPED` | never online again: the handle is shutting down | `begin_close` | nobody |
 //! | 3 | `ABANDONED` | nobody will step this target any more | `abandon` | nobody |
-//! | 4 | `PARKED` | the owner sleeps, or is about to, and wants a token | `announce_park` | `push`, `begin_close`, `abandon`: who clears it leaves the token |
+//! | 4 | `PARKED` | the owner sleeps or is about to | `announce_park` | `push`, `begin_close`, `abandon` |
 //!
-//! Neither `ONLINE` nor `CLOSING`: the target is offline. No cells are added but where it is
+//! A thread that clears `PARKED` leaves the owner's token.
+//!
+//! A target with neither `ONLINE` nor `CLOSING` is offline. Cells are added only while it is
 //! `ONLINE`.
 
 use std::fmt;
@@ -38,8 +41,8 @@ const _: () = assert!(std::mem::align_of::<Cell>() > FLAGS);
 
 /// The word. See the module's table.
 pub(crate) struct TargetState {
-    /// A: flags, and the cells pushed and not yet taken. RMWs only, but for the looks that are
-    /// named so.
+    /// A: flags, and the cells pushed and not yet taken. RMWs only, except the plain loads that
+    /// their names or comments call a look.
     word: AtomicPtr<Cell>,
 }
 
@@ -52,7 +55,7 @@ unsafe impl Send for Snapshot {}
 // SAFETY: as above.
 unsafe impl Sync for Snapshot {}
 
-/// Whether somebody sleeps whom the caller has to leave a token.
+/// The need for a wake-up: whether somebody sleeps to whom the caller has to leave a token.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wake {
@@ -60,57 +63,57 @@ pub(crate) enum Wake {
     Owner,
 }
 
-/// What `go_online` found.
+/// Result of `go_online`.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum OpenResult {
-    /// It is online now.
+    /// The target is online now.
     Now,
-    /// It was online already.
+    /// The target was online already.
     Already,
-    /// It is still closing: wait until it has left.
+    /// The target is still closing: wait until it has left.
     StillClosing,
-    /// Never again: the handle is shut down.
+    /// The target never opens again: the handle is shut down.
     Stopped,
-    /// Never again: nobody steps it.
+    /// The target never opens again: nobody steps it.
     Abandoned,
 }
 
-/// What `begin_close` found.
+/// Result of `begin_close`.
 #[must_use]
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CloseResult {
-    /// It was online and is closing now.
+    /// The target was online and is closing now.
     Closing,
-    /// Somebody closes it already.
+    /// Another thread closes the target already.
     AlreadyClosing,
-    /// It was offline: there is nothing to wait for.
+    /// The target was offline: there is nothing to wait for.
     Offline,
 }
 
 impl TargetState {
-    /// Offline, nothing in.
+    /// Creates the word of an offline target, with nothing in it.
     pub(crate) fn new() -> Self {
         TargetState { word: AtomicPtr::new(ptr::null_mut()) }
     }
 
-    /// The word now. A look.
+    /// Returns the word now. A look.
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot(self.word.load(Ordering::Acquire))
     }
 
-    /// Whether a call would be refused now. A look: saves the caller a cell. Relaxed, since nothing
-    /// is decided by it but an early "no".
+    /// Returns the reason for which a call would be refused now. A look: saves the caller a cell.
+    /// Relaxed, since it decides nothing but an early "no".
     pub(crate) fn hint_refusal(&self) -> Option<SkipReason> {
         let now = Snapshot(self.word.load(Ordering::Relaxed));
         (!now.is_online()).then(|| now.refusal())
     }
 
-    /// Push: adds a message if the target is online. A pusher that clears `PARKED` with it has to
-    /// wake. Lock-free.
+    /// Adds a message if the target is online (step Push). A pusher that clears `PARKED` with it
+    /// has to wake. Lock-free.
     ///
     /// # Errors
-    /// The target isn't online: why, and the message.
+    /// The reason why the target isn't online, and the message.
     #[inline]
     pub(crate) fn push(&self, message: Message) -> Result<Wake, (SkipReason, Message)> {
         message.stamp(false);
@@ -140,7 +143,8 @@ impl TargetState {
         }
     }
 
-    /// Take: everything that is in, oldest first, and the word of the same moment, without it.
+    /// Takes everything that is in, oldest first, and the word of the same moment, without it (step
+    /// Take).
     #[inline]
     pub(crate) fn take(&self) -> (Queue, Snapshot) {
         let mut now = self.snapshot();
@@ -161,15 +165,15 @@ impl TargetState {
         }
     }
 
-    /// Whether the word is another than that one. For a spinning thread: a look, and relaxed, for a
-    /// take follows.
+    /// Returns true if the word is another than that one. For a spinning thread: a look, and
+    /// relaxed, for a take follows.
     #[inline]
     pub(crate) fn differs_from(&self, seen: Snapshot) -> bool {
         self.word.load(Ordering::Relaxed) != seen.0
     }
 
-    /// Announce: the owner will sleep until there is a token, unless the word isn't what it saw
-    /// last any more, with nothing in it.
+    /// Announces that the owner will sleep until there is a token (step Announce). Returns false if
+    /// the word isn't any more what the owner saw last, with nothing in it.
     pub(crate) fn announce_park(&self, seen: Snapshot) -> bool {
         debug_assert!(seen.newest().is_null(), "sleeps although there are calls");
         let next = seen.0.map_addr(|word| word | PARKED);
@@ -178,8 +182,8 @@ impl TargetState {
         self.exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Open: from now on calls are accepted. The caller holds the control lock. A sleeper goes on
-    /// sleeping until the first call.
+    /// Opens the target: from now on calls are accepted (step Open). The caller holds the control
+    /// lock. A sleeper goes on sleeping until the first call.
     pub(crate) fn go_online(&self) -> OpenResult {
         let mut now = self.snapshot();
         loop {
@@ -204,7 +208,7 @@ impl TargetState {
         }
     }
 
-    /// Close: no call is accepted any more; `stop` makes that final.
+    /// Closes the target: no call is accepted any more; `stop` makes that final (step Close).
     pub(crate) fn begin_close(&self, stop: bool) -> (CloseResult, Wake) {
         let mut now = self.snapshot();
         loop {
@@ -230,8 +234,8 @@ impl TargetState {
         }
     }
 
-    /// Declare dead: the target is offline. Only for the target's owner, after it took while the
-    /// word was closing, and has run all that it took.
+    /// Declares the target dead: it is offline. Only for the target's owner, after it took while
+    /// the word was closing, and has run all that it took.
     pub(crate) fn finish_close(&self) {
         let mut now = self.snapshot();
         loop {
@@ -246,7 +250,7 @@ impl TargetState {
         }
     }
 
-    /// Abandon: the owner of the target is gone. The messages inside are given back.
+    /// Abandons the target: its owner is gone (step Abandon). The messages inside are given back.
     pub(crate) fn abandon(&self) -> Queue {
         let mut now = self.snapshot();
         loop {
@@ -276,8 +280,8 @@ impl TargetState {
 }
 
 impl Drop for TargetState {
-    /// The owner side was dropped before, and took what was in; but a target that never had one to
-    /// lose.
+    /// Drops what is in the word. The owner side was dropped before, and took that; but a target
+    /// may never have had one to lose.
     fn drop(&mut self) {
         drop(self.abandon());
     }
@@ -292,33 +296,33 @@ impl Snapshot {
         self.0.map_addr(|word| word & !FLAGS)
     }
 
-    /// Calls are accepted.
+    /// Returns true if calls are accepted.
     pub(crate) fn is_online(self) -> bool {
         self.0.addr() & ONLINE != 0
     }
 
-    /// No call is accepted, and the target isn't dead yet: what a take finds now is all there will
-    /// be.
+    /// Returns true if no call is accepted, and the target isn't dead yet: what a take finds now is
+    /// all there will be.
     pub(crate) fn is_closing(self) -> bool {
         self.0.addr() & CLOSING != 0
     }
 
-    /// Dead: neither online nor closing.
+    /// Returns true if the target is dead: neither online nor closing.
     pub(crate) fn is_offline(self) -> bool {
         self.0.addr() & (ONLINE | CLOSING) == 0
     }
 
-    /// Never online again.
+    /// Returns true if the target will never be online again.
     pub(crate) fn is_stopped(self) -> bool {
         self.0.addr() & STOPPED != 0
     }
 
-    /// Nobody steps it.
+    /// Returns true if nobody steps the target.
     pub(crate) fn is_abandoned(self) -> bool {
         self.0.addr() & ABANDONED != 0
     }
 
-    /// The owner sleeps, or is about to.
+    /// Returns true if the owner sleeps, or is about to.
     pub(crate) fn is_parked(self) -> bool {
         self.0.addr() & PARKED != 0
     }
@@ -338,19 +342,19 @@ impl Snapshot {
     }
 }
 
-/// Whether a CPU takes calls.
+/// State of a CPU: whether it takes calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum CpuState {
-    /// It takes calls.
+    /// The CPU takes calls.
     Online,
-    /// It takes no more, and still runs those that it has.
+    /// The CPU takes no more calls, and still runs those that it has.
     Leaving,
-    /// It takes none; it may come back.
+    /// The CPU takes no calls; it may come back.
     Offline,
-    /// It takes none, for good: the handle is shut down.
+    /// The CPU takes no calls, for good: the handle is shut down.
     Stopped,
-    /// It takes none, for good: its call target was dropped.
+    /// The CPU takes no calls, for good: its call target was dropped.
     Abandoned,
 }
 

@@ -18,13 +18,13 @@ pub(crate) struct TargetThread {
     pub(crate) granted: Priority,
 }
 
-/// A thread that hasn't said yet whether it is where it belongs.
+/// A thread that hasn't reported yet whether it is where it belongs.
 pub(crate) struct StartingThread {
     handle: JoinHandle<CallTarget>,
     report: Arc<Report>,
 }
 
-/// What a new thread tells the one that started it.
+/// The report of a new thread to the one that started it.
 struct Report {
     /// L: is the lock; guards the priority that the thread got, or the reason why it couldn't be
     /// pinned.
@@ -32,9 +32,9 @@ struct Report {
     told: Completion,
 }
 
-/// A thread wasn't started.
+/// The failure to start a thread.
 pub(crate) struct StartFailed {
-    /// The owner side, where it could be had back.
+    /// The owner side, if it could be had back.
     pub(crate) owner: Option<CallTarget>,
     pub(crate) kind: StartErrorKind,
 }
@@ -60,8 +60,8 @@ impl TargetThread {
         let report = Arc::new(Report { outcome: Mutex::new(None), told: Completion::new() });
         let told = Arc::clone(&report);
         let machine = machine.clone();
-        // If the spawn fails, the closure is dropped: the owner side must not go with it, for that
-        // would take the CPU out for good where threads are scarce for a moment.
+        // If the spawn fails, the closure is dropped. The owner side must not go with it: that
+        // would take the CPU out for good if threads are scarce for a moment.
         let shared = Arc::new(Mutex::new(Some(owner)));
         let its = Arc::clone(&shared);
         let spawned = builder.spawn(move || {
@@ -76,7 +76,7 @@ impl TargetThread {
         }
     }
 
-    /// Waits until the thread has ended. `None` where it panicked.
+    /// Waits until the thread has ended. Returns `None` if it panicked.
     pub(crate) fn join(self) -> Option<CallTarget> {
         self.handle.join().ok()
     }
@@ -96,7 +96,7 @@ impl StartingThread {
     }
 }
 
-/// The thread's body.
+/// Runs the thread.
 fn main(
     mut owner: CallTarget,
     machine: &Machine,

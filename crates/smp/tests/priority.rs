@@ -1,4 +1,4 @@
-//! The scheduling of the targets' threads, by the kernel's word, and what is said where it is
+//! The scheduling of the targets' threads, by the kernel's word, and what is logged if it is
 //! refused.
 #![cfg(not(loom))]
 
@@ -11,7 +11,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabiliti
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata, Subscriber, span};
 
-/// How the calling thread is scheduled: policy, priority and niceness.
+/// Returns how the calling thread is scheduled: policy, priority and niceness.
 fn scheduled() -> (u32, u32, i32) {
     let stat = std::fs::read_to_string("/proc/thread-self/stat").expect("Linux has it");
     // The name stands in parentheses, and may hold anything.
@@ -31,8 +31,8 @@ fn renounce() {
     set_capabilities(None, CapabilitySets { effective, ..have }).expect("one may renounce");
 }
 
-/// Whether the system lets a thread of this process have that priority: tried, in a thread of its
-/// own. (A capability isn't enough where a control group has no time for such threads.)
+/// Returns true if the system lets a thread of this process have that priority: tried, in a thread
+/// of its own. (A capability isn't enough if a control group has no time for such threads.)
 fn permitted(fifo: i32) -> bool {
     let test = std::thread::spawn(move || {
         // The kernel's `sched_param` is one number.
@@ -45,7 +45,7 @@ fn permitted(fifo: i32) -> bool {
     test.join().expect("no panic")
 }
 
-/// Every event at `info` or above, as text.
+/// A subscriber that keeps every event at `info` or above, as text.
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Vec<String>>>);
 
@@ -108,7 +108,7 @@ fn targets_run_as_the_kernel_s_interrupt_threads_where_that_is_asked_for_and_per
     }
 }
 
-/// Policy and priority of a thread of this process, and whether it sleeps.
+/// Returns policy and priority of a thread of this process, and whether it sleeps.
 fn scheduled_is(thread: i32) -> (u32, u32, bool) {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).expect("it runs");
     let (_, fields) = stat.rsplit_once(')').expect("a name in parentheses");
@@ -181,8 +181,8 @@ fn a_target_whose_queue_is_never_empty_goes_on_as_an_ordinary_thread_and_sleeps_
     assert_eq!(asleep, (FIFO, 50));
 }
 
-/// Urgent targets, and the CPU of one; the caller is pinned to another CPU. `None` where there is
-/// no other one, or no target is raised, or all would be by the limits alone.
+/// Returns urgent targets, and the CPU of one; the caller is pinned to another CPU. `None` if there
+/// is no other one, or no target is raised, or all would be by the limits alone.
 fn urgent_target() -> Option<(Smp, CpuId)> {
     let machine = Machine::live().expect("Linux");
     let online: Vec<CpuId> = machine.online().iter().collect();
@@ -281,7 +281,7 @@ fn a_refused_priority_is_said_once_for_each_handle_and_how_to_permit_it() {
                 smp.cpu_online(CpuId::new(1))
                     .expect("the thread is refused again, and again it is no failure");
             }
-            // A granted priority is no news.
+            // A granted priority is not logged.
             drop(Smp::builder(&machine).priority(Priority::Plain).build().expect("threads"));
         });
         let heard = heard.0.lock().expect("nobody panics with it").clone();

@@ -9,7 +9,7 @@ use corewise_smp::model::{self, Step};
 use corewise_topology::{CpuId, CpuSet, Machine};
 use tracing::{Event, Metadata, Subscriber, span};
 
-/// Panics in each event.
+/// A subscriber that panics in each event.
 struct PanickingSubscriber;
 
 impl Subscriber for PanickingSubscriber {

@@ -1,20 +1,21 @@
 //! The descriptor of one call, or of one CPU's share of a call to many.
 //!
 //! A cell has two sides: its *message*, which travels to a target and ends there, and its *handle*,
-//! which waits. It goes through: had from the pool; filled (kind, function); sent; run or failed,
-//! which turns the function into the answer; completed; the answer taken; put back. The signal's
-//! word decides which side puts it back: the side that comes last. A call that nobody waits for has
-//! no handle, and its cell is put back before the function runs (the kernel's rule for asynchronous
+//! which waits. Its life: taken from the pool; filled (kind, function); sent; run or failed, which
+//! turns the function into the answer; completed; the answer taken; put back. The signal's word
+//! decides which side puts it back: the side that comes last. A call that nobody waits for has no
+//! handle, and its cell is put back before the function runs (the kernel's rule for asynchronous
 //! calls, rule 2.2.2).
 //!
-//! *Diagnosis* is what can be seen of a call from outside, at any moment and from any thread: for
-//! the watchdog and for dumps. It decides nothing. The fields are relaxed atomics, so that a reader
-//! may come while the cell is put back and used for another call; a *life* around them tells that
-//! what was read belongs together (a sequence lock whose writer is the owner of the cell):
+//! The *diagnosis* is what can be seen of a call from outside, at any moment and from any thread:
+//! for the watchdog and for dumps. It decides nothing. The fields are relaxed atomics, so that a
+//! reader may come while the cell is put back and used for another call. A *life* around them shows
+//! that what was read belongs together (a sequence lock whose writer is the owner of the cell):
 //!
 //! ```text
-//! clear: life = even                                     read: a = life (Acquire), odd; read the fields
-//! begin: Release fence; write the fields; life = odd           Acquire fence; b = life; a == b or nothing
+//! clear: life = even                         read: a = life (Acquire), odd; read the fields
+//! begin: Release fence; write the fields;          Acquire fence; b = life; a == b or nothing
+//!        life = odd
 //! ```
 
 use std::mem::{MaybeUninit, align_of, size_of};
@@ -33,27 +34,28 @@ use crate::sleepers::Sleepers;
 use crate::spin::WaiterHabit;
 use crate::stats::{self, Queued};
 
-/// Room for a function of 64 bytes and more, or for the answer of one: a value of 64 bytes, or why
-/// there is none.
+/// Bytes for a function of 64 bytes and more, or for its answer: a value of 64 bytes, or the reason
+/// why there is none.
 const ROOM: usize = 80;
 
-/// Bytes for a function or an answer.
+/// The memory for a function or an answer.
 #[repr(C, align(16))]
 struct Storage(MaybeUninit<[u8; ROOM]>);
 
-/// See the head of the file. Three cache lines: of a call to one CPU, the first holds the function
-/// and the answer where they are small. Of the head of a call to many the first two are read by all
-/// CPUs, and the third is where they count off.
+/// The descriptor of a call, or of one CPU's share of a call to many; see the head of the file. It
+/// has three cache lines. Of a call to one CPU, the first holds the function and the answer if they
+/// are small. Of the head of a call to many the first two are read by all CPUs, and the third is
+/// where they count off.
 #[repr(C, align(64))]
 pub(crate) struct Cell {
     /// P: the owner of the message: the next in a target's queue.
     next: UnsafeCell<*mut Cell>,
-    /// Of a head: the targets of its shares that are still to be woken. They live as long as it: a
-    /// cell that is out keeps its pool, that the watch, and that all targets. (One without a pool
-    /// is a model's, which keeps the handle.)
+    /// Targets that are still to be woken for the shares of this head. They live as long as it: a
+    /// cell that is out keeps its pool, the pool keeps the watch, and the watch all targets. (A
+    /// cell without a pool is a model's, which keeps the handle.)
     pub(super) sleepers: Sleepers,
     pub(super) signal: Signal,
-    /// A: 1 where the share has ended, for those who look from outside. Relaxed: it orders nothing.
+    /// A: 1 once the share has ended, for readers from outside. Relaxed: it orders nothing.
     ended: aside::AtomicU32,
     /// P: the caller's until the message is sent; the message's until it completes; then of the
     /// side that comes last.
@@ -64,11 +66,11 @@ pub(crate) struct Cell {
     /// P: the caller's while it sends, then as `storage`: of a head, the last share; of a share,
     /// the one before it.
     chain: UnsafeCell<*mut Cell>,
-    /// I: where it goes back to.
+    /// I: the pool to which it goes back.
     pool: Option<NonNull<Pool>>,
-    /// I: its number there.
+    /// I: its index there.
     index: u32,
-    /// A: of a head: how many shares are still to come. In the free list: its link.
+    /// A: of a head: the number of shares that are still to come. In the free list: its link.
     left: AtomicU32,
     pub(crate) diagnosis: Diagnosis,
 }
@@ -78,7 +80,7 @@ const _: () = assert!(size_of::<Cell>() == 192 || hint::IN_MODEL, "three cache l
 // SAFETY: the fields that aren't atomic belong to one side at a time, or are only read, as they
 // say.
 unsafe impl Sync for Cell {}
-// SAFETY: as above; what is in the storage was required to be `Send` by those who fill it.
+// SAFETY: as above; those that fill the storage require what they put there to be `Send`.
 unsafe impl Send for Cell {}
 
 impl Cell {
@@ -98,17 +100,17 @@ impl Cell {
         }
     }
 
-    /// One without a pool, in a box of its own.
+    /// Creates a cell without a pool, in a box of its own.
     pub(super) fn alone() -> NonNull<Cell> {
         NonNull::from(Box::leak(Box::new(Cell::new(None, 0))))
     }
 
-    /// The CPU that the caller was on, where that is known.
+    /// Returns the CPU that the caller was on, if it is known.
     pub(crate) fn source(&self) -> Option<CpuId> {
         self.diagnosis.origin().1
     }
 
-    /// What the handle waits for.
+    /// Returns the signal that the handle waits for.
     pub(crate) fn signal(&self) -> &Signal {
         &self.signal
     }
@@ -129,7 +131,7 @@ impl Cell {
     /// Makes it a call of this kind to this CPU.
     ///
     /// # Safety
-    /// The caller has just had the cell, and hasn't sent it.
+    /// The caller has just taken the cell, and hasn't sent it.
     #[inline]
     pub(super) unsafe fn prepare(
         &self,
@@ -143,34 +145,42 @@ impl Cell {
         self.head.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
+    /// Returns its kind.
+    ///
     /// # Safety
-    /// The cell was prepared, which comes before.
+    /// The cell was prepared before.
     pub(super) unsafe fn kind(&self) -> &'static Kind {
         // SAFETY: the caller promises it.
         unsafe { self.diagnosis.kind() }
     }
 
-    /// The CPU that is called.
+    /// Returns the CPU that is called.
     pub(super) fn cpu(&self) -> CpuId {
         self.diagnosis.target()
     }
 
+    /// Returns the next message in the list.
+    ///
     /// # Safety
-    /// The caller has the message, or what was before it in a queue.
+    /// The caller has the message, or the one before it in a queue.
     pub(crate) unsafe fn next(&self) -> *mut Cell {
         // SAFETY: it is the caller's.
         self.next.with(|p| unsafe { *p })
     }
 
+    /// Sets the next message in the list.
+    ///
     /// # Safety
-    /// As [`Cell::next`].
+    /// The same as for [`Cell::next`].
     pub(crate) unsafe fn set_next(&self, next: *mut Cell) {
         // SAFETY: it is the caller's.
         self.next.with_mut(|p| unsafe { *p = next });
     }
 
+    /// Returns the head of its call.
+    ///
     /// # Safety
-    /// The cell is a share, and was linked, which comes before.
+    /// The cell is a share, and was linked before.
     pub(super) unsafe fn head(&self) -> NonNull<Cell> {
         // Relaxed: the push orders.
         let head = self.head.load(Ordering::Relaxed);
@@ -187,13 +197,14 @@ impl Cell {
         self.head.store(head.as_ptr(), Ordering::Relaxed);
     }
 
-    /// Of a share: says so to those who look from outside.
+    /// Marks a share as ended, for readers from outside.
     #[inline]
     pub(super) fn set_ended(&self) {
         self.ended.store(1, Ordering::Relaxed);
     }
 
-    /// Of a head: so many are to be counted off. Relaxed: the push of each share orders.
+    /// Sets how many shares of a head are to be counted off. Relaxed: the push of each share
+    /// orders.
     ///
     /// # Safety
     /// No share of it was sent.
@@ -202,19 +213,21 @@ impl Cell {
         self.sleepers.reset();
     }
 
-    /// Of a head: how many are still to be counted off.
+    /// Returns how many shares of a head are still to be counted off.
     pub(super) fn left(&self) -> u32 {
         self.left.load(Ordering::Acquire)
     }
 
-    /// Of a head: counts so many off; true where these were the last ones.
+    /// Counts `n` shares of a head off; returns true if they were the last ones.
     #[inline]
     pub(super) fn counts_off(&self, n: u32) -> bool {
-        // AcqRel: releases what the share did, its answer among it, and the last one acquires all
-        // of that.
+        // AcqRel: releases what the share did, its answer included; the last one acquires all of
+        // that.
         self.left.fetch_sub(n, Ordering::AcqRel) == n
     }
 
+    /// Returns its link in the chain of shares.
+    ///
     /// # Safety
     /// The caller sends the call to many, or has come last in it.
     pub(super) unsafe fn chain(&self) -> *mut Cell {
@@ -222,14 +235,16 @@ impl Cell {
         self.chain.with(|p| unsafe { *p })
     }
 
+    /// Sets its link in the chain of shares.
+    ///
     /// # Safety
-    /// As [`Cell::chain`].
+    /// The same as for [`Cell::chain`].
     pub(super) unsafe fn set_chain(&self, chain: *mut Cell) {
         // SAFETY: it is the caller's.
         self.chain.with_mut(|p| unsafe { *p = chain });
     }
 
-    /// Puts a value into the storage, or where it is too big, a box of it.
+    /// Puts a value into the storage, or a box of it if it is too big.
     ///
     /// # Safety
     /// The storage is the caller's, and empty.
@@ -278,7 +293,7 @@ impl Cell {
         })
     }
 
-    /// Gives it back to its pool, or frees it where it has none.
+    /// Gives it back to its pool, or frees it if it has none.
     ///
     /// # Safety
     /// The caller has it alone and its storage is empty.
@@ -299,30 +314,30 @@ impl Cell {
     }
 }
 
-/// For a look from outside: any thread, at any time, while the pools are there.
+/// Reads from outside: any thread, at any time, while the pools are there.
 impl Cell {
-    /// How waits for the call are watched; `None` of a cell without a pool.
+    /// Returns how waits for the call are watched; `None` for a cell without a pool.
     #[inline]
     pub(crate) fn watched(&self) -> Option<&Watched> {
         // SAFETY: a pool lives at least until its last cell is back, and this one is borrowed.
         self.pool.map(|pool| unsafe { pool.as_ref() }.watched())
     }
 
-    /// What those who wait for such calls have learned; `None` of a cell without a pool.
+    /// Returns what waiters for such calls have learned; `None` for a cell without a pool.
     #[inline]
     pub(crate) fn waiter_habit(&self) -> Option<&WaiterHabit> {
         // SAFETY: as in `watched`.
         self.pool.map(|pool| unsafe { pool.as_ref() }.waiter_habit())
     }
 
-    /// The call, or share of one, that the cell is, where it is under way and on its way to a
-    /// target.
+    /// Returns the call, or share of one, that the cell holds, if it is under way to a target.
     pub(crate) fn outstanding(&self) -> Option<Outstanding> {
         let call = self.diagnosis.read().filter(|call| call.phase != Phase::Head)?;
         (self.is_open() && self.diagnosis.life() == call.life).then_some(call)
     }
 
-    /// Whether it hasn't ended: a share says so by itself, of a whole call the signal does.
+    /// Returns true if it hasn't ended: of a share its own flag says so, of a whole call the
+    /// signal.
     fn is_open(&self) -> bool {
         if self.head.load(Ordering::Relaxed).is_null() {
             !self.signal.is_complete()
@@ -345,16 +360,16 @@ impl Cell {
     }
 }
 
-/// Whether a value is kept in the cell itself.
+/// Returns true if a value is kept in the cell itself.
 const fn fits<T>() -> bool {
     size_of::<T>() <= ROOM && align_of::<T>() <= align_of::<Storage>()
 }
 
-/// How far a call has come, as far as its target has said. That it runs is said by the target, and
-/// that it has ended by the cell's own state.
+/// The progress of a call, as far as its target has reported it. The target reports which call
+/// runs, and the cell's own state says that it has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
-    /// In its target's queue, not seen yet: or taken and run at once.
+    /// The call is in its target's queue and was not seen yet; or it was taken and run at once.
     Queued,
     /// The target has taken it, together with others.
     Taken,
@@ -369,33 +384,33 @@ const TAKEN: u32 = 1 << 30;
 const HEAD: u32 = 1 << 31;
 const _: () = assert!(corewise_topology::CpuSet::MAX_CPU <= CPU);
 
-/// See the head of the file.
+/// The fields of a cell that can be read from outside; see the head of the file.
 pub(crate) struct Diagnosis {
-    /// A: counts up when the cell is had and when it is put back: odd while it is out.
+    /// A: counts up when the cell is taken and when it is put back: odd while it is out.
     life: aside::AtomicU32,
     /// A: the CPU that is called, the one that the caller was on, and `TAKEN` or `HEAD`. Written by
     /// the side that has the message.
     of: aside::AtomicU32,
-    /// A: what kind of call, and so the function's name.
+    /// A: the kind of the call, which has the function's name.
     kind: AtomicPtr<Kind>,
-    /// A: where it was called.
+    /// A: the place of the call in the source.
     site: AtomicPtr<Location<'static>>,
-    /// A: when it was sent ([`Queued`]). Written by the caller, then by the handle.
+    /// A: the time when it was sent ([`Queued`]). Written by the caller, then by the handle.
     queued_at: AtomicU64,
 }
 
-/// What was read of a call that is under way.
+/// A reading of a call that is under way.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outstanding {
     pub(crate) target: CpuId,
     pub(crate) source: CpuId,
     pub(crate) name: &'static str,
-    /// Somebody may wait for it.
+    /// True if somebody may wait for it.
     pub(crate) urgent: bool,
     pub(crate) site: &'static Location<'static>,
     pub(crate) queued: Queued,
     pub(crate) phase: Phase,
-    /// Which life of its cell it is.
+    /// The life of its cell.
     pub(crate) life: u32,
 }
 
@@ -410,7 +425,7 @@ impl Diagnosis {
         }
     }
 
-    /// The cell is a call now. Only for the thread that has just got it.
+    /// Begins a call in the cell. Only for the thread that has just taken it.
     #[inline]
     pub(super) fn begin(
         &self,
@@ -420,8 +435,8 @@ impl Diagnosis {
         site: &'static Location<'static>,
     ) {
         let life = self.life.load(Ordering::Relaxed);
-        // Release: who reads one of the fields below, and then `life`, sees that the life before is
-        // over.
+        // Release: a thread that reads one of the fields below, and then `life`, sees that the life
+        // before is over.
         fence(Ordering::Release);
         let phase = if kind.is_head() { HEAD } else { 0 };
         let of = target.number() & CPU | (source.number() & CPU) << SOURCE_SHIFT | phase;
@@ -434,13 +449,13 @@ impl Diagnosis {
         self.life.store(life.wrapping_add(1) | 1, Ordering::Release);
     }
 
-    /// The CPU that is called, for a side of the call.
+    /// Returns the CPU that is called, for a side of the call.
     #[inline]
     pub(super) fn target(&self) -> CpuId {
         CpuId::new(self.of.load(Ordering::Relaxed) & CPU)
     }
 
-    /// What it is.
+    /// Returns its kind.
     ///
     /// # Safety
     /// The caller has a side of the call, after `begin`.
@@ -450,7 +465,7 @@ impl Diagnosis {
         unsafe { &*self.kind.load(Ordering::Relaxed) }
     }
 
-    /// Where it was called, and on which CPU, for a side of the call.
+    /// Returns the place and the CPU from which it was called, for a side of the call.
     #[inline]
     pub(super) fn origin(&self) -> (&'static Location<'static>, Option<CpuId>) {
         // SAFETY: `begin` stored it, made of a reference that lives for ever.
@@ -458,7 +473,7 @@ impl Diagnosis {
         (site, Some(CpuId::new(self.of.load(Ordering::Relaxed) >> SOURCE_SHIFT & CPU)))
     }
 
-    /// It is about to be pushed.
+    /// Records that it is about to be pushed.
     #[inline]
     pub(crate) fn stamp(&self, wakes: bool) {
         let use_of_cell = self.life.load(Ordering::Relaxed) / 2;
@@ -466,7 +481,8 @@ impl Diagnosis {
         self.queued_at.store(now.word(), Ordering::Relaxed);
     }
 
-    /// A future awaits it from now on; true where none did before. Only for the handle.
+    /// Records that a future awaits it from now on; returns true if none did before. Only for the
+    /// handle.
     pub(crate) fn awaited(&self) -> bool {
         let before = self.queued();
         if before.is_awaited() {
@@ -478,7 +494,7 @@ impl Diagnosis {
         true
     }
 
-    /// No future awaits it any more. Only for the handle.
+    /// Records that no future awaits it any more. Only for the handle.
     #[inline]
     pub(crate) fn forsaken(&self) {
         let before = self.queued();
@@ -487,31 +503,31 @@ impl Diagnosis {
         }
     }
 
-    /// When that was.
+    /// Returns the time when it was queued.
     #[inline]
     pub(super) fn queued(&self) -> Queued {
         Queued::from_word(self.queued_at.load(Ordering::Relaxed))
     }
 
-    /// The target has taken it, with others.
+    /// Records that the target has taken it, with others.
     #[inline]
     pub(crate) fn taken(&self) {
         self.of.store(self.of.load(Ordering::Relaxed) | TAKEN, Ordering::Relaxed);
     }
 
-    /// The cell goes back to its pool.
+    /// Ends the life of the call: the cell goes back to its pool.
     #[inline]
     pub(super) fn clear(&self) {
         let life = self.life.load(Ordering::Relaxed);
         self.life.store(life.wrapping_add(1) & !1, Ordering::Release);
     }
 
-    /// Which life of its cell this is; even where it is in the pool.
+    /// Returns the life of the cell; even if it is in the pool.
     pub(crate) fn life(&self) -> u32 {
         self.life.load(Ordering::Relaxed)
     }
 
-    /// The call that the cell is now, if it is one. Any thread, any time.
+    /// Returns the call that the cell is now, if it is one. Any thread, any time.
     pub(crate) fn read(&self) -> Option<Outstanding> {
         let life = self.life.load(Ordering::Acquire);
         let kind = self.kind.load(Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! A call to one CPU: its two sides, the message and the waiter; a target's list of messages, first
-//! in, first out, linked through their cells; and the kinds of cells, how each runs, fails, and is
+//! A call to one CPU: its two sides, the message and the waiter. A target's list of messages, first
+//! in, first out, linked through their cells. The kinds of cells: how each runs, fails, and is
 //! taken apart.
 //!
 //! The functions are the two sides of a cell's life (see `cell.rs`), by the function's and the
-//! value's type; a `Kind` is their table, which the target goes by.
+//! value's type; a `Kind` is their table, which the target uses.
 
 use std::any::{Any, type_name};
 use std::marker::PhantomData;
@@ -21,7 +21,7 @@ use crate::error::CallFailed;
 use crate::stats::Label;
 use crate::stats::Queued;
 
-/// What travels to a target: a call, or one CPU's share of one.
+/// The message to a target: a call, or one CPU's share of one.
 pub(crate) struct Message {
     cell: NonNull<Cell>,
 }
@@ -30,6 +30,8 @@ pub(crate) struct Message {
 unsafe impl Send for Message {}
 
 impl Message {
+    /// Creates the message of a cell.
+    ///
     /// # Safety
     /// The cell was filled, and this is its only message.
     pub(super) unsafe fn new(cell: NonNull<Cell>) -> Self {
@@ -43,6 +45,8 @@ impl Message {
         cell
     }
 
+    /// Takes a message up again.
+    ///
     /// # Safety
     /// The cell came from `into_cell`, and comes back once.
     pub(crate) unsafe fn from_cell(cell: NonNull<Cell>) -> Self {
@@ -59,28 +63,28 @@ impl Message {
         unsafe { self.cell().kind() }.class
     }
 
-    /// What it says of itself in reports.
+    /// Returns what reports say of it.
     pub(crate) fn label(&self) -> Label {
         // SAFETY: filled.
         let kind = unsafe { self.cell().kind() };
         let (site, source) = self.cell().diagnosis.origin();
-        // The cell of a call that nobody waits for is another's while it runs.
+        // The cell of a call that nobody waits for belongs to another call while it runs.
         let call = if kind.class == Class::Urgent { self.cell.as_ptr().addr() } else { 0 };
         Label { name: kind.name, site, source, call }
     }
 
-    /// It is about to be pushed. `wakes`: onto a target that is seen to sleep.
+    /// Records that it is about to be pushed. `wakes`: onto a target that is seen to sleep.
     #[inline]
     pub(crate) fn stamp(&self, wakes: bool) {
         self.cell().diagnosis.stamp(wakes);
     }
 
-    /// When that was.
+    /// Returns the time when it was queued.
     pub(crate) fn queued(&self) -> Queued {
         self.cell().diagnosis.queued()
     }
 
-    /// Runs the call. See `Kind::run` for what may panic.
+    /// Runs the call. `Kind::run` says what may panic.
     pub(crate) fn run(self) -> RunOutcome {
         let cell = self.into_cell();
         // SAFETY: filled, and the message is given up.
@@ -89,7 +93,7 @@ impl Message {
 }
 
 impl Drop for Message {
-    /// A message that is dropped without having run still ends its call: nobody waits for ever.
+    /// Ends the call of a message that is dropped without having run: nobody waits for ever.
     fn drop(&mut self) {
         // SAFETY: filled, and the message is given up.
         unsafe { (self.cell().kind().fail)(self.cell) }
@@ -102,14 +106,14 @@ pub(crate) struct Waiting<R> {
     of: PhantomData<R>,
 }
 
-// SAFETY: the handle takes a value out that was required to be `Send`; shared, it only looks
+// SAFETY: the handle takes a value out that was required to be `Send`; shared, it only reads
 // whether the signal was completed.
 unsafe impl<R: Send> Send for Waiting<R> {}
 // SAFETY: as above.
 unsafe impl<R: Send> Sync for Waiting<R> {}
 
-/// A call that somebody may wait for: both its sides. A thread that drops the message without
-/// sending it fails the call.
+/// Creates a call that somebody may wait for: both its sides. A thread that drops the message
+/// without sending it fails the call.
 pub(crate) fn call<F, R>(
     pools: &Pools,
     source: CpuId,
@@ -122,7 +126,7 @@ where
     R: Send,
 {
     let cell = pools.get(source);
-    // SAFETY: we have just had it, and its storage is empty; one message and one handle are made.
+    // SAFETY: we have just taken it, and its storage is empty; one message and one handle are made.
     unsafe {
         cell.as_ref().prepare(One::<F, R>::KIND, source, cpu, site);
         cell.as_ref().fill(f);
@@ -130,7 +134,7 @@ where
     }
 }
 
-/// The function of a call that wasn't accepted.
+/// Takes back the function of a call that wasn't accepted.
 ///
 /// # Safety
 /// Both sides are of one call, which was made with this function.
@@ -140,7 +144,7 @@ pub(crate) unsafe fn take_back<F, R>(message: Message, waiting: Waiting<R>) -> F
     unsafe { take_function(message) }
 }
 
-/// A call that nobody waits for.
+/// Creates a call that nobody waits for.
 pub(crate) fn detached<F: FnOnce() + Send>(
     pools: &Pools,
     source: CpuId,
@@ -149,7 +153,7 @@ pub(crate) fn detached<F: FnOnce() + Send>(
     f: F,
 ) -> Message {
     let cell = pools.get(source);
-    // SAFETY: we have just had it, and its storage is empty.
+    // SAFETY: we have just taken it, and its storage is empty.
     unsafe {
         cell.as_ref().prepare(DetachedCall::<F>::KIND, source, cpu, site);
         cell.as_ref().fill(f);
@@ -157,7 +161,7 @@ pub(crate) fn detached<F: FnOnce() + Send>(
     }
 }
 
-/// The function of a call that wasn't accepted.
+/// Takes back the function of a call that wasn't accepted.
 ///
 /// # Safety
 /// It was made with this function, and has no other side.
@@ -177,7 +181,7 @@ impl<R> Waiting<R> {
         unsafe { self.cell.as_ref() }
     }
 
-    /// The answer.
+    /// Takes the answer.
     ///
     /// # Safety
     /// The signal is complete.
@@ -192,7 +196,7 @@ impl<R> Waiting<R> {
 impl<R> Drop for Waiting<R> {
     fn drop(&mut self) {
         self.cell().diagnosis.forsaken();
-        // SAFETY: the one waiter, and it never comes back. Where it is the last, the answer is its
+        // SAFETY: the one waiter, and it never comes back. If it is the last, the answer is its
         // own.
         unsafe {
             if self.cell().signal.detach() {
@@ -202,7 +206,7 @@ impl<R> Drop for Waiting<R> {
     }
 }
 
-/// The list. It belongs to one thread at a time. Dropping it fails what is in it.
+/// A list of messages. It belongs to one thread at a time. Dropping it fails what is in it.
 pub(crate) struct Queue {
     first: *mut Cell,
     last: *mut Cell,
@@ -214,7 +218,8 @@ unsafe impl Send for Queue {}
 impl Queue {
     pub(crate) const EMPTY: Queue = Queue { first: ptr::null_mut(), last: ptr::null_mut() };
 
-    /// Those of a chain that was pushed one in front of the other, oldest first.
+    /// Creates a list from a chain whose messages were pushed one in front of the other; oldest
+    /// first.
     ///
     /// # Safety
     /// Each cell of the chain is a message that was given up, and the chain is taken once.
@@ -236,13 +241,13 @@ impl Queue {
         self.first.is_null()
     }
 
-    /// The first one.
+    /// Returns the first one.
     pub(crate) fn first(&self) -> Option<&Cell> {
         // SAFETY: it is a message that was given up to us.
         unsafe { self.first.as_ref() }
     }
 
-    /// Whether there are two or more.
+    /// Returns true if there are two or more.
     pub(crate) fn is_more_than_one(&self) -> bool {
         self.first != self.last
     }
@@ -281,47 +286,47 @@ impl Drop for Queue {
     }
 }
 
-/// Whether somebody waits for the call.
+/// The class of a call: whether somebody waits for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
     /// Somebody may wait: these run first.
     Urgent,
-    /// Nobody waits.
+    /// The caller goes on.
     Plain,
 }
 
-/// How a function ended.
+/// The way in which a function ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RunOutcome {
     Returned,
     Panicked,
 }
 
-/// How a cell's message is run and failed, and what is left in it when it is dropped.
+/// A kind of cell: how its message is run and failed, and what is left in it when it is dropped.
 pub(crate) struct Kind {
     pub(super) class: Class,
     pub(super) role: Role,
     pub(crate) name: fn() -> &'static str,
-    /// Runs the function, keeps its answer, and tells the handle; or puts the cell back where there
-    /// is none. Never unwinds out of the function; it may out of the drop of an answer that nobody
-    /// wants.
+    /// Runs the function, keeps its answer, and tells the handle; or puts the cell back if there is
+    /// none. Never unwinds out of the function; it may unwind out of the drop of an answer that
+    /// nobody wants.
     ///
     /// # Safety
     /// The cell was filled as this kind; the caller gives its message up.
     pub(super) run: unsafe fn(NonNull<Cell>) -> RunOutcome,
-    /// The function won't run. Otherwise as `run`.
+    /// Ends the call without running the function. The rest is as for `run`.
     ///
     /// # Safety
-    /// As `run`.
+    /// The same as for `run`.
     pub(super) fail: unsafe fn(NonNull<Cell>),
 }
 
-/// What a cell is in its call.
+/// The role of a cell in its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Role {
     /// The whole of it, or one share of it.
     Message,
-    /// What the shares have in common.
+    /// The part that the shares have in common.
     Head,
 }
 
@@ -364,8 +369,10 @@ impl<F: FnOnce() -> R + Send, R: Send> One<F, R> {
         fail: Self::fail,
     };
 
+    /// Runs the function, and keeps its answer.
+    ///
     /// # Safety
-    /// As [`Kind::run`].
+    /// The same as for [`Kind::run`].
     unsafe fn run(this: NonNull<Cell>) -> RunOutcome {
         // SAFETY: the message is ours until `end`.
         let cell = unsafe { this.as_ref() };
@@ -377,8 +384,10 @@ impl<F: FnOnce() -> R + Send, R: Send> One<F, R> {
         ended
     }
 
+    /// Ends the call without running the function.
+    ///
     /// # Safety
-    /// As [`Kind::fail`].
+    /// The same as for [`Kind::fail`].
     unsafe fn fail(this: NonNull<Cell>) {
         // SAFETY: as in `run`.
         let (cell, f) = unsafe { (this.as_ref(), this.as_ref().empty::<F>()) };
@@ -431,11 +440,11 @@ impl<F: FnOnce() + Send> DetachedCall<F> {
         fail: Self::fail,
     };
 
-    /// The cell goes back before the function runs: so that function may use it for a call of its
-    /// own.
+    /// Puts the cell back before the function runs, so that the function may use it for a call of
+    /// its own.
     ///
     /// # Safety
-    /// As [`Kind::run`].
+    /// The same as for [`Kind::run`].
     unsafe fn run(this: NonNull<Cell>) -> RunOutcome {
         // SAFETY: the message is ours, and there is no handle.
         let (cpu, f) = unsafe { Self::take(this) };
@@ -449,8 +458,10 @@ impl<F: FnOnce() + Send> DetachedCall<F> {
         }
     }
 
+    /// Ends the call without running the function.
+    ///
     /// # Safety
-    /// As [`Kind::fail`].
+    /// The same as for [`Kind::fail`].
     unsafe fn fail(this: NonNull<Cell>) {
         // SAFETY: as in `run`.
         let (cpu, f) = unsafe { Self::take(this) };
@@ -458,6 +469,8 @@ impl<F: FnOnce() + Send> DetachedCall<F> {
         drop(f);
     }
 
+    /// Takes the function out, and puts the cell back.
+    ///
     /// # Safety
     /// The message is the caller's, and given up, and there is no handle.
     unsafe fn take(this: NonNull<Cell>) -> (CpuId, F) {
@@ -470,7 +483,7 @@ impl<F: FnOnce() + Send> DetachedCall<F> {
     }
 }
 
-/// What a caught panic means for the caller. Where nobody waits it is logged, so that it isn't
+/// Returns the failure for a caught panic. If nobody waits, the panic is logged, so that it isn't
 /// silent.
 pub(super) fn panicked(
     cpu: CpuId,
@@ -492,14 +505,14 @@ pub(super) fn panicked(
     CallFailed::Panicked { cpu, panic }
 }
 
-/// A payload's drop may panic once more.
+/// Drops a failure, whose payload may panic once more.
 pub(super) fn drop_quietly(failed: CallFailed) {
     if let CallFailed::Panicked { panic, .. } = failed {
         panics::discard(panic.into_inner());
     }
 }
 
-/// A call that nobody waits for is dropped without having run: that isn't silent either.
+/// Logs that a call that nobody waits for was dropped without having run, so that it isn't silent.
 pub(super) fn dropped(cpu: CpuId, name: &'static str) {
     quietly(|| {
         tracing::warn!(
@@ -510,7 +523,7 @@ pub(super) fn dropped(cpu: CpuId, name: &'static str) {
     });
 }
 
-/// Says something. The subscriber is user code: its panics end here.
+/// Calls `say`, which logs something. The subscriber is user code: its panics end here.
 pub(crate) fn quietly(say: impl FnOnce()) {
     catch_unwind(AssertUnwindSafe(say)).unwrap_or_else(panics::discard);
 }

@@ -1,17 +1,17 @@
-//! Where cells come from: one pool per source CPU, which grows and never shrinks.
+//! The source of cells: one pool per source CPU, which grows and never shrinks.
 //!
-//! A pool's chunks are each as large as all before it, so that a cell is found by its index with a
-//! shift, and a pool of n cells was grown log n times. They are unmapped when the handle is gone
-//! and the last cell is back: never under a caller, a target or a waiter (rule 2.2.10).
+//! A pool's chunks are each as large as all before it. So a cell is found by its index with a
+//! shift, and a pool of n cells has grown log n times. The chunks are unmapped when the handle is
+//! gone and the last cell is back: never under a caller, a target or a waiter (rule 2.2.10).
 //!
-//! Which cells of a pool are free says a stack of indices that any thread pushes to and pops from,
+//! The free cells of a pool are a stack of indices that any thread pushes to and pops from,
 //! Treiber's. The head word holds the index of the first free cell and a tag that each pop counts
-//! up, so that a head that was read before others popped that cell, its next, and pushed it back
-//! isn't taken for the same (the ABA problem): it would make a cell that somebody has the first
-//! free one. A pop that sleeps through exactly 2^32 others would be fooled.
+//! up. Without the tag, a head that was read before others popped that cell, its next, and pushed
+//! it back would be taken for the same (the ABA problem): a cell that somebody has would become the
+//! first free one. A pop that sleeps through exactly 2^32 others would be fooled.
 //!
 //! Cells are never unmapped while the list is open, so a pop may read the link of a cell that
-//! somebody else has just taken; the exchange then fails. `tests/loom/free_list.rs`.
+//! another thread has just taken; the exchange then fails. `tests/loom/free_list.rs`.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -29,22 +29,22 @@ const FIRST: u32 = 16;
 /// `FIRST << CHUNKS` cells, about a billion, are more than fit in memory.
 const CHUNKS: usize = 26;
 
-/// The watch over a handle's calls, as those know it that wait for a cell.
+/// The watch over a handle's calls, for threads that wait for a cell.
 pub(crate) trait CallWatch: Send + Sync {
     /// Wakes the targets that have never seen the call.
     fn wake_again(&self, cell: &Cell);
 
-    /// Reports that a thread has waited for so long, where the call hasn't ended meanwhile.
+    /// Reports that a thread has waited for that long, if the call hasn't ended meanwhile.
     fn report_late(&self, cell: &Cell, waited: Duration);
 
-    /// Somebody begins to await the call, or does still: steps Publish and those that follow.
+    /// Records that a future awaits the call, now or still: steps Publish and those that follow.
     fn awaited(&self, cell: &Cell);
 }
 
-/// How waits for the calls of a handle are watched.
+/// The watching of waits for the calls of a handle.
 #[derive(Clone)]
 pub(crate) struct Watched {
-    /// A wait that takes longer is reported; `None`: none is.
+    /// Time after which a wait is reported; `None`: none is.
     pub(crate) limit: Option<Duration>,
     pub(crate) watch: Arc<dyn CallWatch>,
 }
@@ -61,13 +61,14 @@ unsafe impl Send for Pools {}
 unsafe impl Sync for Pools {}
 
 impl Pools {
-    /// So many pools, all empty: a pool's first chunk is made when its first cell is wanted.
+    /// Creates that many pools, all empty: a pool's first chunk is made when its first cell is
+    /// wanted.
     pub(crate) fn watched(pools: usize, watched: &Watched) -> Self {
         let make = |_| NonNull::from(Box::leak(Box::new(Pool::new(watched.clone()))));
         Pools { pools: (0..pools.max(1)).map(make).collect() }
     }
 
-    /// A free cell of the source CPU's pool. Lock-free, but where the pool has to grow.
+    /// Takes a free cell of the source CPU's pool. Lock-free, except when the pool has to grow.
     #[inline]
     pub(crate) fn get(&self, source: CpuId) -> NonNull<Cell> {
         if hint::EVERY_SCHEDULE {
@@ -79,7 +80,7 @@ impl Pools {
         unsafe { Pool::get(pool) }
     }
 
-    /// As [`Pools::watched`], where nobody watches.
+    /// Creates pools like [`Pools::watched`], with no watch.
     #[cfg(test)]
     pub(crate) fn new(pools: usize) -> Self {
         struct NoWatch;
@@ -117,19 +118,19 @@ impl Drop for Pools {
 pub(crate) struct Pool {
     /// I: here, since each owner of a cell reaches it.
     watched: Watched,
-    /// What those who wait for its cells have learned.
+    /// Experience of the waiters for its cells.
     waiter_habit: CachePadded<WaiterHabit>,
     free: CachePadded<FreeList<1>>,
     /// A: the chunks, null where there is none yet. Release when one is added, under `grow`.
     chunks: [AtomicPtr<Cell>; CHUNKS],
     /// L: is the lock; guards the number of chunks.
     grow: Mutex<usize>,
-    /// A: once orphaned: how many cells are still out. Before that is known, 0 less those that have
-    /// come back since, modulo 2^64.
+    /// A: once orphaned: the number of cells that are still out. Before that is known, 0 less those
+    /// that have come back since, modulo 2^64.
     out: AtomicU64,
 }
 
-/// A cell's place: its chunk, and its position there.
+/// Returns a cell's place: its chunk, and its position there.
 fn place(index: u32) -> (usize, usize) {
     let n = index + FIRST;
     let chunk = (n.ilog2() - FIRST.ilog2()) as usize;
@@ -148,6 +149,8 @@ impl Pool {
         }
     }
 
+    /// Takes a free cell.
+    ///
     /// # Safety
     /// The pool lives, and wasn't orphaned.
     #[inline]
@@ -161,10 +164,10 @@ impl Pool {
         }
     }
 
-    /// The pool is empty: makes one more chunk, unless somebody else did.
+    /// Adds a chunk to an empty pool, unless another thread did.
     ///
     /// # Safety
-    /// As [`Pool::get`].
+    /// The same as for [`Pool::get`].
     #[cold]
     unsafe fn get_new(this: NonNull<Pool>) -> NonNull<Cell> {
         // SAFETY: the caller promises that it lives.
@@ -185,18 +188,18 @@ impl Pool {
         *chunks = chunk + 1;
         for index in first + 1..first + cells {
             let cell = pool.cell(index);
-            // Nobody closes a list that somebody still gets cells from.
+            // Nobody closes a list from which others still take cells.
             let _ = pool.free.push(index, |next| cell.set_next_free(next));
         }
         NonNull::from(pool.cell(first))
     }
 
-    /// The cell of an index that the pool has given out.
+    /// Returns the cell of an index that the pool has given out.
     #[inline]
     fn cell(&self, index: u32) -> &Cell {
         let (chunk, position) = place(index);
         let cells = self.chunks[chunk].load(Ordering::Acquire);
-        // SAFETY: an index is known only after its chunk was added, and the chunk has so many
+        // SAFETY: an index is known only after its chunk was added, and the chunk has that many
         // cells; it lives as long as the pool.
         unsafe { &*cells.add(position) }
     }
@@ -227,7 +230,7 @@ impl Pool {
     /// Gives a cell back. The last one after the pool was orphaned frees the pool.
     ///
     /// # Safety
-    /// The cell was had from this pool, and nobody uses it any more.
+    /// The cell came from this pool, and nobody uses it any more.
     #[inline]
     pub(super) unsafe fn put(this: NonNull<Pool>, cell: NonNull<Cell>) {
         // Local references: as soon as the cell is in the list, others may free both.
@@ -238,29 +241,32 @@ impl Pool {
         if let Err(Closed) = pool.free.push(index, link) {
             // AcqRel: what was done with the other cells comes before the pool is freed.
             if pool.out.fetch_sub(1, Ordering::AcqRel) == 1 {
-                // SAFETY: `orphan` has added how many were out, and this was the last of them.
+                // SAFETY: `orphan` has added the number of cells that were out, and this was the
+                // last of them.
                 unsafe { Pool::free(this) };
             }
         }
     }
 
-    /// The handle is gone: nobody gets a cell any more.
+    /// Orphans the pool: the handle is gone, and nobody takes a cell any more.
     ///
     /// # Safety
-    /// Once.
+    /// Called once.
     unsafe fn orphan(this: NonNull<Pool>) {
         // SAFETY: it is freed here or later.
         let pool = unsafe { this.as_ref() };
         let all = u64::from((FIRST << *pool.grow.lock()) - FIRST);
         let free = u64::from(pool.free.close(|index| pool.cell(index).next_free()));
         let out = all - free;
-        // Those that came back after the closing have been counted off already. AcqRel as in `put`.
+        // Cells that came back after the closing have been counted off already. AcqRel as in `put`.
         if pool.out.fetch_add(out, Ordering::AcqRel).wrapping_add(out) == 0 {
             // SAFETY: all cells are back, and the last of them saw a number that was not 1 then.
             unsafe { Pool::free(this) };
         }
     }
 
+    /// Frees the pool and its chunks.
+    ///
     /// # Safety
     /// All cells are back, and nobody else frees it.
     unsafe fn free(this: NonNull<Pool>) {
@@ -278,12 +284,13 @@ impl Pool {
     }
 }
 
-/// In the index half of the word: nothing is free.
+/// Value in the index half of the word: nothing is free.
 const NONE: u32 = 0;
-/// In the index half of the word: the list is closed.
+/// Value in the index half of the word: the list is closed.
 const CLOSED: u32 = u32::MAX;
 
-/// The stack. `STEP` is what a pop adds to the tag: 1, and 0 in the model that has to fail.
+/// The stack of free cells. `STEP` is what a pop adds to the tag: 1, and 0 in the model that has to
+/// fail.
 #[allow(unreachable_pub, reason = "the models reach it")]
 pub struct FreeList<const STEP: u32> {
     /// A: low half: the first free cell's index plus one, or `NONE` or `CLOSED`; high half: the
@@ -306,14 +313,14 @@ fn unpack(word: u64) -> (u32, u32) {
 
 #[allow(unreachable_pub, reason = "the models reach it")]
 impl<const STEP: u32> FreeList<STEP> {
-    /// Nothing is free.
+    /// Creates a list in which nothing is free.
     #[allow(clippy::new_without_default, reason = "for the crate and its models alone")]
     pub fn new() -> Self {
         FreeList { head: AtomicU64::new(pack(0, NONE)) }
     }
 
-    /// Takes a free cell: its index. `next` reads what the push of a
-    /// cell wrote to its link. Lock-free.
+    /// Takes a free cell, and returns its index. `next` reads what the push of a cell wrote to its
+    /// link. Lock-free.
     pub fn pop(&self, next: impl Fn(u32) -> u32) -> Option<u32> {
         // Acquire pairs with the Release of `push`: the link, and what the last user did.
         let mut now = self.head.load(Ordering::Acquire);
@@ -343,8 +350,8 @@ impl<const STEP: u32> FreeList<STEP> {
                 return Err(Closed);
             }
             link(first);
-            // Release pairs with the Acquire of `pop` and `close`. Acquire: who finds it closed
-            // comes after the thread that closed it.
+            // Release pairs with the Acquire of `pop` and `close`. Acquire: a thread that finds it
+            // closed comes after the thread that closed it.
             match self.head.compare_exchange(
                 now,
                 pack(tag, index + 1),
@@ -357,7 +364,7 @@ impl<const STEP: u32> FreeList<STEP> {
         }
     }
 
-    /// Closes it, for good: how many cells are in it.
+    /// Closes it, for good; returns how many cells are in it.
     pub(crate) fn close(&self, next: impl Fn(u32) -> u32) -> u32 {
         let (_, mut first) = unpack(self.head.swap(pack(0, CLOSED), Ordering::AcqRel));
         let mut free = 0;

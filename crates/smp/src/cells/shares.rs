@@ -2,9 +2,9 @@
 //! answer.
 //!
 //! The head counts the shares that are still to come, and one more for the caller while it sends.
-//! The side that counts the last one off completes the head's signal, or, where the handle has left
-//! (or there never was one), takes the whole call apart. The shares are chained behind the head: no
-//! list has to be allocated.
+//! The side that counts the last one off completes the head's signal. If the handle has left (or
+//! there never was one), that side takes the whole call apart. The shares are chained behind the
+//! head: no list has to be allocated.
 
 use corewise_topology::CpuId;
 use std::any::type_name;
@@ -44,11 +44,13 @@ impl<F: Fn(CpuId) -> R + Send + Sync, R: Send> Many<F, R> {
         fail: Self::fail,
     };
 
+    /// Runs the function for this share's CPU.
+    ///
     /// # Safety
-    /// As [`Kind::run`].
+    /// The same as for [`Kind::run`].
     unsafe fn run(this: NonNull<Cell>) -> RunOutcome {
-        // SAFETY: the message is ours until `end`, and the head lives until all shares have ended,
-        // the targets that it lists with it (`Cell::sleepers`).
+        // SAFETY: the message is ours until `end`. The head lives until all shares have ended, and
+        // so do the targets that it lists (`Cell::sleepers`).
         unsafe {
             let (cell, cpu) = (this.as_ref(), this.as_ref().cpu());
             let head = cell.head();
@@ -60,8 +62,10 @@ impl<F: Fn(CpuId) -> R + Send + Sync, R: Send> Many<F, R> {
         }
     }
 
+    /// Ends the share without running the function.
+    ///
     /// # Safety
-    /// As [`Kind::fail`].
+    /// The same as for [`Kind::fail`].
     unsafe fn fail(this: NonNull<Cell>) {
         // SAFETY: the message is ours until `end`.
         unsafe { Self::end(this, Err(CallFailed::NotOnline { cpu: this.as_ref().cpu() })) };
@@ -82,11 +86,13 @@ impl<F: Fn(CpuId) -> R + Send + Sync, R: Send> Many<F, R> {
         }
     }
 
+    /// Counts shares off; the last one ends the call.
+    ///
     /// # Safety
     /// The caller has counted none of these off before, and doesn't use the call after.
     unsafe fn count_off(head: NonNull<Cell>, n: u32) {
-        // SAFETY: the head lives until the last is counted off, and if it is us until we have ended
-        // it.
+        // SAFETY: the head lives until the last is counted off; if we are the last, until we have
+        // ended it.
         unsafe {
             if head.as_ref().counts_off(n) && !Signal::complete(&raw const head.as_ref().signal) {
                 drop(Answers::<R>::take(head));
@@ -109,7 +115,7 @@ unsafe fn drop_head<F>(head: NonNull<Cell>) {
     drop(f);
 }
 
-/// What the senders of both kinds of call to many have: the head, and what was sent of it.
+/// State that the senders of both kinds of call to many share: the head, and what was sent of it.
 struct Sender<'a> {
     head: NonNull<Cell>,
     source: CpuId,
@@ -122,7 +128,7 @@ struct Sender<'a> {
 }
 
 impl<'a> Sender<'a> {
-    /// Of a call to at most so many CPUs. It is in the head's count until its user counts
+    /// Begins a call to at most that many CPUs. It is in the head's count until its user counts
     /// `uncounted` off.
     fn new<F>(
         pools: &Pools,
@@ -133,7 +139,7 @@ impl<'a> Sender<'a> {
         f: F,
     ) -> Self {
         let head = pools.get(source);
-        // SAFETY: we have just had it, and its storage is empty.
+        // SAFETY: we have just taken it, and its storage is empty.
         unsafe {
             let cell = head.as_ref();
             cell.prepare(kind, source, CpuId::new(0), site);
@@ -143,12 +149,12 @@ impl<'a> Sender<'a> {
         Sender { head, source, site, unused: candidates, own: None }
     }
 
-    /// A share of that kind for one CPU.
+    /// Creates a share of that kind for one CPU.
     fn share(&mut self, pools: &Pools, kind: &'static Kind, cpu: CpuId) -> NonNull<Cell> {
         debug_assert!(self.unused > 0, "more shares than candidates");
         self.unused -= 1;
         let share = pools.get(self.source);
-        // SAFETY: we have just had it.
+        // SAFETY: we have just taken it.
         unsafe {
             share.as_ref().prepare(kind, self.source, cpu, self.site);
             share.as_ref().set_head(self.head);
@@ -156,7 +162,7 @@ impl<'a> Sender<'a> {
         share
     }
 
-    /// The push of this CPU's share found its target asleep, if it names one.
+    /// Records that this CPU's share was pushed; it found its target asleep, if it names one.
     fn pushed(&mut self, cpu: CpuId, asleep: Option<&'a Sleeper>) {
         match asleep {
             Some(own) if cpu == self.source => self.own = Some(own),
@@ -175,7 +181,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// The count of the caller, and of those who got no share.
+    /// Returns the count of the caller, and of those that got no share.
     fn uncounted(&self) -> u32 {
         1 + self.unused
     }
@@ -188,7 +194,7 @@ pub(crate) struct Sending<'a, F: Fn(CpuId) -> R + Send + Sync, R: Send> {
 }
 
 impl<'a, F: Fn(CpuId) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
-    /// A call to at most so many CPUs.
+    /// Creates a call to at most that many CPUs.
     pub(crate) fn new(
         pools: &Pools,
         source: CpuId,
@@ -202,10 +208,11 @@ impl<'a, F: Fn(CpuId) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
         Sending { sender, of: PhantomData }
     }
 
-    /// The share of one CPU. It is sent, or given to [`Sending::take_back`] before another is made.
+    /// Creates the share of one CPU. It is sent, or given to [`Sending::take_back`] before another
+    /// is made.
     pub(crate) fn share(&mut self, pools: &Pools, cpu: CpuId) -> Message {
         let share = self.sender.share(pools, Many::<F, R>::SHARE, cpu);
-        // SAFETY: we have just had it; and we send the call.
+        // SAFETY: we have just taken it; and we send the call.
         unsafe {
             let head = self.sender.head.as_ref();
             share.as_ref().set_chain(head.chain());
@@ -214,14 +221,14 @@ impl<'a, F: Fn(CpuId) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
         }
     }
 
-    /// The last share was accepted, and found this sleeper, if any: it is woken, at the latest by
-    /// [`Sending::wake_all`].
+    /// Records that the last share was accepted, and found this sleeper, if any: it is woken, at
+    /// the latest by [`Sending::wake_all`].
     #[inline]
     pub(crate) fn pushed(&mut self, cpu: CpuId, asleep: Option<&'a Sleeper>) {
         self.sender.pushed(cpu, asleep);
     }
 
-    /// The last share wasn't accepted: it is no part of the call.
+    /// Takes back the last share, which wasn't accepted: it is no part of the call.
     pub(crate) fn take_back(&mut self, share: Message) {
         let share = share.into_cell();
         self.sender.unused += 1;
@@ -239,7 +246,7 @@ impl<'a, F: Fn(CpuId) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
         self.sender.wake_all();
     }
 
-    /// All are sent.
+    /// Ends the sending, and returns the handle.
     pub(crate) fn finish(self) -> WaitingForMany<R> {
         ManuallyDrop::new(self).over()
     }
@@ -255,7 +262,7 @@ impl<'a, F: Fn(CpuId) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
 }
 
 impl<F: Fn(CpuId) -> R + Send + Sync, R: Send> Drop for Sending<'_, F, R> {
-    /// The sending thread panics: what was sent runs, and nobody waits.
+    /// Ends the sending when its thread panics: what was sent runs, and nobody waits.
     fn drop(&mut self) {
         drop(self.over());
     }
@@ -267,7 +274,7 @@ pub(crate) struct WaitingForMany<R> {
     of: PhantomData<R>,
 }
 
-// SAFETY: the handle takes values out that were required to be `Send`; shared, it only looks
+// SAFETY: the handle takes values out that were required to be `Send`; shared, it only reads
 // whether the signal was completed.
 unsafe impl<R: Send> Send for WaitingForMany<R> {}
 // SAFETY: as above.
@@ -279,12 +286,12 @@ impl<R> WaitingForMany<R> {
         unsafe { self.head.as_ref() }
     }
 
-    /// How many shares are still to come.
+    /// Returns how many shares are still to come.
     pub(crate) fn left(&self) -> u32 {
         self.cell().left()
     }
 
-    /// The CPUs that were sent a share, the last one first.
+    /// Returns the CPUs that were sent a share, the last one first.
     pub(crate) fn cpus(&self) -> impl Iterator<Item = CpuId> {
         // SAFETY: the shares are sent, and the chain stays as it is for as long as the handle is
         // there.
@@ -298,7 +305,7 @@ impl<R> WaitingForMany<R> {
         }
     }
 
-    /// The answers.
+    /// Takes the answers.
     ///
     /// # Safety
     /// The signal is complete.
@@ -313,7 +320,7 @@ impl<R> WaitingForMany<R> {
 impl<R> Drop for WaitingForMany<R> {
     fn drop(&mut self) {
         self.cell().diagnosis.forsaken();
-        // SAFETY: the one waiter, and it never comes back. Where it is the last, all is its own.
+        // SAFETY: the one waiter, and it never comes back. If it is the last, all is its own.
         unsafe {
             if self.cell().signal.detach() {
                 drop(Answers::<R>::take(self.head));
@@ -345,7 +352,7 @@ impl<R> Answers<R> {
         // SAFETY: the whole call is the caller's.
         unsafe {
             let mut last = head.as_ref().chain();
-            // Turns the chain round.
+            // Reverses the chain.
             let mut first: *mut Cell = ptr::null_mut();
             while let Some(share) = last.as_ref() {
                 let before = share.chain();
@@ -359,13 +366,13 @@ impl<R> Answers<R> {
         }
     }
 
-    /// Lends them one after the other.
+    /// Lends the answers one after the other.
     pub(crate) fn iter(&self) -> AnswersIter<'_, R> {
         AnswersIter { next: self.first, of: PhantomData }
     }
 }
 
-/// Lends answers one after the other.
+/// An iterator that lends answers one after the other.
 pub(crate) struct AnswersIter<'a, R> {
     next: *mut Cell,
     of: PhantomData<&'a Answers<R>>,
@@ -400,8 +407,7 @@ impl<R> Iterator for Answers<R> {
 }
 
 impl<R> Drop for Answers<R> {
-    /// A value that panics when it is dropped keeps no other from being dropped. The first of such
-    /// panics goes on.
+    /// Drops all values, also if one of them panics. The first of such panics goes on.
     fn drop(&mut self) {
         let mut panicked = None;
         while !self.first.is_null() {
@@ -440,11 +446,13 @@ impl<F: Fn(CpuId) + Send + Sync> DetachedMany<F> {
         fail: Self::fail,
     };
 
+    /// Runs the function for this share's CPU.
+    ///
     /// # Safety
-    /// As [`Kind::run`].
+    /// The same as for [`Kind::run`].
     unsafe fn run(this: NonNull<Cell>) -> RunOutcome {
-        // SAFETY: the message is ours; the head lives until we are counted off, the targets that it
-        // lists with it (`Cell::sleepers`).
+        // SAFETY: the message is ours. The head lives until we are counted off, and so do the
+        // targets that it lists (`Cell::sleepers`).
         unsafe {
             let (cpu, head) = (this.as_ref().cpu(), this.as_ref().head());
             Cell::put_back(this);
@@ -462,8 +470,10 @@ impl<F: Fn(CpuId) + Send + Sync> DetachedMany<F> {
         }
     }
 
+    /// Ends the share without running the function.
+    ///
     /// # Safety
-    /// As [`Kind::fail`].
+    /// The same as for [`Kind::fail`].
     unsafe fn fail(this: NonNull<Cell>) {
         // SAFETY: as in `run`.
         unsafe {
@@ -474,8 +484,10 @@ impl<F: Fn(CpuId) + Send + Sync> DetachedMany<F> {
         }
     }
 
+    /// Counts shares off; the last one ends the call.
+    ///
     /// # Safety
-    /// As [`Many::count_off`].
+    /// The same as for [`Many::count_off`].
     unsafe fn count_off(head: NonNull<Cell>, n: u32) {
         // SAFETY: the head lives until the last is counted off, which is us if it is all.
         unsafe {
@@ -494,7 +506,7 @@ pub(crate) struct DetachedSending<'a, F: Fn(CpuId) + Send + Sync> {
 }
 
 impl<'a, F: Fn(CpuId) + Send + Sync> DetachedSending<'a, F> {
-    /// As [`Sending::new`].
+    /// Creates a call, as [`Sending::new`] does.
     pub(crate) fn new(
         pools: &Pools,
         source: CpuId,
@@ -506,20 +518,20 @@ impl<'a, F: Fn(CpuId) + Send + Sync> DetachedSending<'a, F> {
         DetachedSending { sender, of: PhantomData }
     }
 
-    /// As [`Sending::share`].
+    /// Creates a share, as [`Sending::share`] does.
     pub(crate) fn share(&mut self, pools: &Pools, cpu: CpuId) -> Message {
         let share = self.sender.share(pools, DetachedMany::<F>::SHARE, cpu);
         // SAFETY: filled: a share of a cast has its function in the head.
         unsafe { Message::new(share) }
     }
 
-    /// As [`Sending::pushed`]; the drop wakes the rest.
+    /// Records a push, as [`Sending::pushed`] does; the drop wakes the rest.
     #[inline]
     pub(crate) fn pushed(&mut self, cpu: CpuId, asleep: Option<&'a Sleeper>) {
         self.sender.pushed(cpu, asleep);
     }
 
-    /// As [`Sending::take_back`].
+    /// Takes a share back, as [`Sending::take_back`] does.
     pub(crate) fn take_back(&mut self, share: Message) {
         self.sender.unused += 1;
         // SAFETY: nobody else has it, and its storage is empty.

@@ -1,4 +1,4 @@
-//! Parts that models build by hand, and what would be wrong, which has to fail.
+//! Parts that models build by hand, and wrong variants, which have to fail.
 
 use std::panic::Location;
 use std::sync::Arc;
@@ -18,8 +18,8 @@ pub use crate::sleepers::{Sleeper, Sleepers};
 pub use crate::watch::Alert;
 
 impl TargetState {
-    /// What would be wrong: the look at the state that decided is not part of the push. For the
-    /// model that has to fail.
+    /// Pushes wrongly: the check of the state that decided is not part of the push. For the model
+    /// that has to fail.
     fn push_unguarded(&self, message: Message) -> Result<Wake, (SkipReason, Message)> {
         if let Some(reason) = self.hint_refusal() {
             return Err((reason, message));
@@ -40,15 +40,15 @@ impl TargetState {
 }
 
 impl Sleepers {
-    /// [`Sleepers::wake_or_list`] of one that may be in another list, where there is help: wrong,
-    /// for the model that has to fail.
+    /// Lists a sleeper like [`Sleepers::wake_or_list`] if there is help, though it may be in
+    /// another list: wrong, for the model that has to fail.
     pub fn list_unclaimed(&self, sleeper: &Sleeper) {
         self.list(self.top.load(Ordering::Relaxed), sleeper);
     }
 }
 
 impl CallTarget {
-    /// [`CallTarget::run`] without Announce: wrong, for the model that has to fail.
+    /// Runs like [`CallTarget::run`], but without Announce: wrong, for the model that has to fail.
     pub fn run_unannounced(&mut self) {
         let target = Arc::clone(&self.target);
         let _runner = Runner::enter(&target);
@@ -63,8 +63,8 @@ impl CallTarget {
 }
 
 impl Smp {
-    /// [`Smp::call`], where the look at the target is no part of the push: wrong, for the model
-    /// that has to fail.
+    /// Calls like [`Smp::call`], but the check of the target is no part of the push: wrong, for the
+    /// model that has to fail.
     pub fn call_unguarded<F, R>(&self, cpu: CpuId, f: F) -> Option<Call<R>>
     where
         F: FnOnce() -> R + Send + 'static,

@@ -1,4 +1,4 @@
-//! CPUs come and go: who runs each target, and the slow path that changes it.
+//! CPUs that come and go: who runs each target, and the slow path that changes it.
 
 use std::fmt;
 use std::future::Future;
@@ -19,7 +19,7 @@ use crate::threads;
 
 /// The threads of the targets. Guarded by `Shared::control`.
 pub(crate) struct Control {
-    /// In the order of `Shared::targets`.
+    /// Slots in the order of `Shared::targets`.
     slots: Vec<ThreadSlot>,
     /// The machine's epoch that was followed last.
     epoch: u64,
@@ -29,7 +29,7 @@ pub(crate) struct Control {
 enum ThreadSlot {
     /// The holder of the `CallTarget`.
     Stepped,
-    /// Nobody: the CPU is offline.
+    /// The target has no thread: the CPU is offline.
     Vacant(CallTarget),
     /// A thread of ours. It ends when the CPU has left, and gives the owner side back.
     Thread(threads::TargetThread),
@@ -71,8 +71,8 @@ impl Control {
     }
 }
 
-/// CPUs on their way out. Each runs what it had accepted; then it is offline for calls. Dropping
-/// this just doesn't wait.
+/// The CPUs on their way out. Each runs what it had accepted; then it is offline for calls.
+/// Dropping this doesn't wait.
 #[must_use = "the CPUs leave in any case, but may still be running calls"]
 pub struct Leaving {
     events: Vec<Arc<Completion>>,
@@ -83,18 +83,18 @@ impl Leaving {
         Leaving { events }
     }
 
-    /// Whether they have all left.
+    /// Returns true if all have left.
     pub fn is_complete(&self) -> bool {
         self.events.iter().all(|event| event.is_complete())
     }
 
-    /// Waits until they have all left. The writes of their last calls are visible after. May block:
-    /// as [`Call::wait`](crate::Call::wait). A target that is stepped by hand has to be stepped
+    /// Waits until all have left. The writes of their last calls are visible after. May block, as
+    /// [`Call::wait`](crate::Call::wait) may. A target that is stepped by hand has to be stepped
     /// elsewhere.
     ///
     /// # Panics
-    /// Inside an atomic section, unless they have all left: a function on a call target would wait
-    /// for its own end.
+    /// Panics inside an atomic section, unless all have left: a function on a call target would
+    /// wait for its own end.
     #[track_caller]
     pub fn wait(&self) {
         assert!(
@@ -127,7 +127,7 @@ impl fmt::Debug for Leaving {
     }
 }
 
-/// What following the machine changed.
+/// The changes from following the machine.
 #[derive(Debug)]
 #[must_use = "the CPUs that leave may still be running calls, and some may have failed to start"]
 #[non_exhaustive]
@@ -138,18 +138,18 @@ pub struct Followed {
     pub joined: CpuSet,
     /// CPUs that accept no more calls.
     pub left: CpuSet,
-    /// To wait until those have run what they had accepted.
+    /// Handle to wait until those have run what they had accepted.
     pub leaving: Leaving,
-    /// CPUs that are online but whose target couldn't be started. Tried again at the next call.
+    /// CPUs that are online but whose target couldn't be started. The next call tries them again.
     pub failed: Vec<StartError>,
 }
 
 impl Smp {
-    /// Takes a CPU out: from now on calls to it are refused; those it has accepted still run, and
+    /// Takes a CPU out: from now on calls to it are refused. Those it has accepted still run, and
     /// their waiters end. A CPU that isn't online has left already. Doesn't block itself; any
     /// context.
     ///
-    /// This is about calls alone: the machine's mask is set with
+    /// Only calls are concerned: the machine's mask is set with
     /// [`Machine::set_online`](corewise_topology::Machine::set_online), which
     /// [`Smp::follow_machine`] follows.
     pub fn cpu_offline(&self, cpu: CpuId) -> Leaving {
@@ -158,15 +158,15 @@ impl Smp {
     }
 
     /// Takes a CPU in: starts its target's thread (unless the targets are stepped), pins it there
-    /// (unless the machine is synthetic), and accepts calls. One that is online already is left
+    /// (unless the machine is synthetic), and accepts calls. A CPU that is online already is left
     /// as it is.
     ///
-    /// Blocks: it waits for the thread, and for the CPU's last leave to be over where that isn't
-    /// yet. A stepped target that is still leaving has to be stepped elsewhere.
+    /// Blocks: it waits for the thread, and for the CPU's last leave to be over if it isn't. A
+    /// stepped target that is still leaving has to be stepped elsewhere.
     ///
     /// # Errors
-    /// The topology has no such CPU, the handle is shut down, the stepped target was dropped, or
-    /// its thread couldn't be started or pinned.
+    /// An error if the topology has no such CPU, the handle is shut down, the stepped target was
+    /// dropped, or its thread couldn't be started or pinned.
     pub fn cpu_online(&self, cpu: CpuId) -> Result<(), StartError> {
         context::might_block("Smp::cpu_online");
         let Some(position) = self.shared.position(cpu) else {
@@ -189,7 +189,7 @@ impl Smp {
             if state.is_stopped() {
                 return Err(StartError::new(cpu, StartErrorKind::ShuttingDown));
             }
-            // The lock is held while the thread starts: two who bring the same CPU in don't both
+            // The lock is held while the thread starts: two that bring the same CPU in don't both
             // start one. Calls don't take this lock.
             let granted = control.start_thread(position, cpu, &self.shared)?;
             let opened = target.open();
@@ -207,9 +207,9 @@ impl Smp {
         }
     }
 
-    /// Makes the call targets match the machine's online mask, where its epoch has changed since
-    /// the last time, or a target found that the process had lost its CPU. Call it after the mask
-    /// changed, or have the machine call it; calls themselves never look at the machine.
+    /// Makes the call targets match the machine's online mask, if its epoch has changed since the
+    /// last time, or a target found that the process had lost its CPU. Call it after the mask
+    /// changed, or have the machine call it; calls themselves never read the machine.
     ///
     /// ```
     /// # let machine = corewise_topology::Machine::synthetic("core:4 pu:1")?;
@@ -243,9 +243,9 @@ impl Smp {
         loop {
             followed.failed.clear();
             self.match_targets(&wanted, &mut followed);
-            // Bringing a CPU in takes its time. Should the mask have changed meanwhile, what was
-            // done is out of date, and undoes what somebody else may have followed by now: so once
-            // more, whatever was followed last.
+            // Bringing a CPU in takes its time. If the mask has changed meanwhile, what was done is
+            // out of date, and undoes what another thread may have followed by now. So it is done
+            // once more, whatever was followed last.
             if self.machine().epoch() == epoch {
                 if followed.failed.is_empty() {
                     let mut control = self.shared.control.lock();
@@ -281,8 +281,8 @@ impl Smp {
 }
 
 impl Control {
-    /// Has a thread of ours run the target, unless it is stepped by somebody else. The CPU is
-    /// offline. The priority that the thread got is for [`Shared::granted`], without the lock.
+    /// Starts a thread of ours for the target, unless somebody else steps it. The CPU is offline.
+    /// The priority that the thread got is for [`Shared::granted`], without the lock.
     fn start_thread(
         &mut self,
         position: usize,
@@ -318,7 +318,7 @@ impl Control {
 }
 
 impl Smp {
-    /// [`Smp::new`](crate::Smp::new), with settings.
+    /// Starts a handle like [`Smp::new`](crate::Smp::new), with settings.
     pub(crate) fn start(
         machine: &corewise_topology::Machine,
         settings: Settings,
@@ -349,7 +349,7 @@ impl Smp {
         }
         for cpu in &online {
             if let Some(target) = smp.shared.target(cpu) {
-                // A target that was made just now can always be opened.
+                // A target that was just made can always be opened.
                 let _ = target.open();
             }
         }

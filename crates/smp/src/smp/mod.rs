@@ -26,20 +26,20 @@ mod targets;
 pub use control::{Followed, Leaving};
 pub use targets::{AllCpus, AnyOf, Filter, SingleTarget, Targets};
 
-/// How a call reaches its target.
+/// The way in which a call reaches its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Delivery {
     /// Through the target's queue.
     Queue,
-    /// At once, in the calling thread, which is the target.
+    /// The calling thread runs it at once: it is the target.
     Inline,
 }
 
-/// Which delivery a call takes.
+/// Returns the delivery of a call.
 ///
-/// In place only where the caller *is* the target, in one of its handlers, and wants the value:
-/// through the queue it would wait for itself. That the calling thread happens to be on the right
-/// CPU isn't enough: it could be moved, and would run beside the target's handlers, which never
+/// In place only if the caller *is* the target, in one of its handlers, and wants the value:
+/// through the queue it would wait for itself. It isn't enough that the calling thread happens to
+/// be on the right CPU: it could be moved, and would run beside the target's handlers, which never
 /// overlap. A call without waiting is always queued, so that a handler that calls its own CPU again
 /// returns first.
 fn delivery(caller_is_target: bool, waited_for: bool) -> Delivery {
@@ -56,8 +56,8 @@ pub struct Smp {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// What the clones of a handle share. The targets' threads don't hold it, so they don't keep it
-/// alive.
+/// The state that the clones of a handle share. The targets' threads don't hold it, so they don't
+/// keep it alive.
 pub(crate) struct Shared {
     /// I: the machine.
     pub(crate) machine: Machine,
@@ -69,23 +69,23 @@ pub(crate) struct Shared {
     every: CpuSet,
     /// The calls' cells, one pool per CPU that calls.
     pub(crate) pools: Arc<Pools>,
-    /// I: who looks after waits that take long.
+    /// I: the watch over waits that take long.
     pub(crate) watch: Arc<Watch>,
-    /// I: what the handle was built with.
+    /// I: the settings with which the handle was built.
     pub(crate) settings: Settings,
-    /// A: it was said that the priority was refused. Relaxed: it orders nothing.
+    /// A: true once it was logged that the priority was refused. Relaxed: it orders nothing.
     refusal_told: AtomicBool,
     /// L: is the lock; guards who runs each target. Only its holder opens a target. Never taken by
     /// a call.
     pub(crate) control: Mutex<Control>,
 }
 
-/// Fixed when the handle is built.
+/// Settings that are fixed when the handle is built.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    /// What the targets' threads are to have.
+    /// Priority of the targets' threads.
     pub(crate) priority: Priority,
-    /// Waits that take longer are reported.
+    /// Time after which a wait is reported.
     pub(crate) watchdog: Option<Duration>,
     pub(crate) on_stall: Option<Arc<OnStall>>,
 }
@@ -101,13 +101,13 @@ impl Shared {
         self.targets.get(self.position(cpu)?)
     }
 
-    /// Where in `targets` a CPU's target is.
+    /// Returns a CPU's position in `targets`.
     pub(crate) fn position(&self, cpu: CpuId) -> Option<usize> {
         self.index.get(cpu.index()).copied()?.map(|position| position as usize)
     }
 
-    /// A target's thread got this priority: if it isn't what was wanted, says so, the first time.
-    /// Not under a lock of ours: a subscriber is user code.
+    /// Logs, the first time, that a target's thread got another priority than was wanted. Not under
+    /// a lock of ours: a subscriber is user code.
     pub(crate) fn granted(&self, granted: Priority) {
         let wanted = self.settings.priority;
         if granted == wanted || self.refusal_told.swap(true, Ordering::Relaxed) {
@@ -123,7 +123,7 @@ impl Shared {
 }
 
 impl Smp {
-    /// One target per CPU, all offline.
+    /// Creates one target per CPU, all offline.
     pub(crate) fn unopened(machine: &Machine, settings: Settings) -> (Smp, Vec<CallTarget>) {
         let cpus: Vec<CpuId> = machine.topology().cpu_set().iter().collect();
         let spins = spin::targets_spin(machine.is_synthetic(), cpus.len());
@@ -151,19 +151,19 @@ impl Smp {
         (Smp { shared: Arc::new(shared) }, owners)
     }
 
-    /// The machine whose CPUs are called.
+    /// Returns the machine whose CPUs are called.
     pub fn machine(&self) -> &Machine {
         &self.shared.machine
     }
 
-    /// The CPUs that accept calls just now.
+    /// Returns the CPUs that accept calls just now.
     pub fn online(&self) -> CpuSet {
         let targets = self.shared.targets.iter();
         targets.filter(|t| t.state().snapshot().is_online()).map(|t| t.cpu).collect()
     }
 
-    /// Runs `f` on one CPU, ahead of the calls there that nobody waits for. The answer is waited
-    /// for with [`Call::wait`], or awaited. The target is a [`CpuId`], or [`AnyOf`] a set.
+    /// Runs `f` on one CPU, ahead of the calls there that nobody waits for. [`Call::wait`] waits
+    /// for the answer, or the call is awaited. The target is a [`CpuId`], or [`AnyOf`] a set.
     ///
     /// `f` runs on the target's thread, inside an atomic section: it must be short and must not
     /// block. Calls of one caller to one CPU run in the caller's order, within those waited for
@@ -172,11 +172,11 @@ impl Smp {
     ///
     /// Never blocks: any context. The CPU can't leave between the check that it is online and the
     /// push, which are one step. Nothing is allocated for an `f` of up to 80 bytes and a value of
-    /// up to 64; larger ones are boxed. Only where more calls are under way than ever before from
-    /// the caller's CPU, more room is made, under a lock that no other caller needs.
+    /// up to 64; larger ones are boxed. Only if more calls are under way than ever before from the
+    /// caller's CPU, more room is made, under a lock that no other caller needs.
     ///
     /// # Errors
-    /// The CPU isn't online, or the handle is shut down; `f` is given back.
+    /// An error if the CPU isn't online, or the handle is shut down; `f` is given back.
     #[doc(alias = "smp_call_function_single")]
     #[track_caller]
     pub fn call<F, R>(&self, target: impl SingleTarget, f: F) -> Result<Call<R>, CallError<F>>
@@ -188,18 +188,17 @@ impl Smp {
         target.deliver(self, f, |cpu, f| self.send(site, cpu, f))
     }
 
-    /// Runs `f` on each of several CPUs that is online, each with its own number, all at once. CPUs
-    /// that aren't online are skipped, and [`ManyCall::reach`] says which: the function doesn't
-    /// run there and nobody waits for them. The targets are a `&CpuSet` or [`AllCpus`], and
+    /// Runs `f` on each online CPU of several, each with its own number, all at once. CPUs that
+    /// aren't online are skipped, and [`ManyCall::reach`] names them: the function doesn't run
+    /// there and the call doesn't wait for them. The targets are a `&CpuSet` or [`AllCpus`], and
     /// [`Targets::filter`] leaves some of them out.
     ///
     /// The caller's own CPU is a CPU like any other: if it is in the set, `f` runs there too, on
-    /// its call target (the kernel's `smp_call_function_many` leaves it out, its `on_each_cpu`
-    /// does not). That the caller happens to run there now means nothing once it may be moved.
-    /// Only where the caller is that CPU's target is `f` run in place, after the other CPUs
-    /// have been told.
+    /// its call target (the kernel's `smp_call_function_many` leaves it out, its `on_each_cpu` does
+    /// not). The CPU that the caller is on now means nothing once the caller may be moved. Only if
+    /// the caller is that CPU's target, `f` is run in place, after the other CPUs have been told.
     ///
-    /// Contexts and ordering are those of [`Smp::call`]. `f` is dropped by the side that lets go of
+    /// Contexts and ordering are those of [`Smp::call`]. `f` is dropped by the side that releases
     /// the call last: the caller or one of the targets, inside its handler.
     #[doc(alias = "smp_call_function_many")]
     #[track_caller]
@@ -211,7 +210,7 @@ impl Smp {
         self.send_each(Location::caller(), targets, f)
     }
 
-    /// Calls that nobody waits for: `smp.detached().call(cpu, f)`.
+    /// Returns the calls that nobody waits for: `smp.detached().call(cpu, f)`.
     #[inline]
     pub fn detached(&self) -> Detached<'_> {
         Detached { smp: self }
@@ -244,7 +243,7 @@ impl Smp {
                 }
             }
             Delivery::Inline => {
-                // A handler of a CPU that is leaving is refused too. Where the CPU leaves just now
+                // A handler of a CPU that is leaving is refused too. If the CPU leaves just now,
                 // either answer is right: it can't be declared dead before this handler returns.
                 if let Some(reason) = target.state().hint_refusal() {
                     return Err(CallError::new(cpu, reason, f));
@@ -278,12 +277,12 @@ impl Smp {
         })
     }
 
-    /// Every CPU's counters, in CPU order.
+    /// Returns every CPU's counters, in CPU order.
     pub fn stats(&self) -> Vec<CallStats> {
         self.shared.targets.iter().map(|target| target.stats.snapshot(target.cpu)).collect()
     }
 
-    /// One CPU's counters; `None` where the topology has no such CPU.
+    /// Returns one CPU's counters; `None` if the topology has no such CPU.
     pub fn cpu_stats(&self, cpu: CpuId) -> Option<CallStats> {
         self.shared.target(cpu).map(|target| target.stats.snapshot(cpu))
     }
@@ -356,7 +355,7 @@ impl Smp {
         Reach { reached, skipped }
     }
 
-    /// How many candidates there are, as the cells count them.
+    /// Returns the number of candidates, as the cells count them.
     fn count(&self, targets: &impl Targets) -> u32 {
         let len = targets.candidates(&self.shared.every).len();
         u32::try_from(len).expect("a set of CPUs has fewer than 2^32")
@@ -370,7 +369,7 @@ impl Smp {
     ) -> Vec<Skipped> {
         let mut skipped = Vec::new();
         for cpu in targets.candidates(&self.shared.every) {
-            // Step Look, where the caller's condition is asked between it and Push.
+            // Step Look; the caller's condition is asked between it and Push.
             let open = self
                 .shared
                 .target(cpu)
@@ -392,7 +391,7 @@ impl Smp {
 /// Calls that nobody waits for, of [`Smp::detached`]. They run after those that somebody waits for.
 ///
 /// They always go through the queue: a handler that calls its own CPU this way returns first. A
-/// panic of the function is logged and counted. The rest is as in [`Smp::call`] and
+/// panic of the function is logged and counted. The rest is as for [`Smp::call`] and
 /// [`Smp::call_each`].
 ///
 /// ```
@@ -413,7 +412,7 @@ impl Detached<'_> {
     /// Runs `f` on one CPU; nobody waits.
     ///
     /// # Errors
-    /// As [`Smp::call`].
+    /// The errors of [`Smp::call`].
     #[track_caller]
     pub fn call<F>(&self, target: impl SingleTarget, f: F) -> Result<(), CallError<F>>
     where
@@ -423,7 +422,7 @@ impl Detached<'_> {
         target.deliver(self.smp, f, |cpu, f| self.smp.send_detached(site, cpu, f))
     }
 
-    /// Runs `f` on each of several CPUs that is online; nobody waits.
+    /// Runs `f` on each online CPU of several; nobody waits.
     #[track_caller]
     pub fn call_each<F>(&self, targets: impl Targets, f: F) -> Reach
     where
@@ -433,8 +432,8 @@ impl Detached<'_> {
     }
 }
 
-/// The CPU whose pool the calling thread takes a cell from: the one that it is on. If that is out
-/// of date a moment later, nothing is wrong but the name in a report.
+/// Returns the CPU whose pool the calling thread takes a cell from: the one that it is on. If that
+/// is out of date a moment later, only the name in a report is wrong.
 #[inline]
 fn source() -> CpuId {
     current_cpu().unwrap_or(CpuId::new(0))
@@ -467,7 +466,7 @@ impl fmt::Debug for Smp {
     }
 }
 
-/// What call targets are made with; [`Smp::builder`] begins one.
+/// A builder of call targets; [`Smp::builder`] begins one.
 ///
 /// ```
 /// use corewise_smp::{AllCpus, Priority, Smp};
@@ -493,38 +492,38 @@ impl Smp {
 }
 
 impl Smp {
-    /// Call targets with a thread each, for the machine's online CPUs. A thread is pinned to its
-    /// CPU (unless the machine is synthetic), parks while it has nothing to run, and lives for as
-    /// long as its CPU is online. It runs at the ordinary [priority](SmpBuilder::priority) unless
-    /// the builder was told otherwise.
+    /// Creates call targets with a thread each, for the machine's online CPUs. A thread is pinned
+    /// to its CPU (unless the machine is synthetic), parks while it has nothing to run, and lives
+    /// for as long as its CPU is online. It runs at the ordinary [priority](SmpBuilder::priority)
+    /// unless the builder was told otherwise.
     ///
     /// The threads are started here and not at the first call, so that a call never waits for a
     /// thread and can't fail for want of one: delivery is a push and at most one wake-up. CPUs
     /// that are offline get none until [`Smp::cpu_online`]. Blocks until all are pinned.
     ///
     /// # Errors
-    /// A thread couldn't be started or pinned; those that were are ended.
+    /// An error if a thread couldn't be started or pinned; those that were are ended.
     pub fn new(machine: &Machine) -> Result<Smp, StartError> {
         Smp::builder(machine).build()
     }
 }
 
 impl SmpBuilder {
-    /// The priority of the targets' threads: by default [`Priority::Plain`]. With
+    /// Sets the priority of the targets' threads: by default [`Priority::Plain`]. With
     /// [`Priority::OF_INTERRUPT_THREADS`] a call gets in ahead of ordinary work on a busy CPU; on a
     /// synthetic machine, whose CPUs are only names, that would hold up the real ones.
     ///
-    /// Where the process may not have it, the threads get the nearest that it may: a lower one of
-    /// the same kind, then a niceness, then none. That is said once for each handle (`tracing`, at
-    /// `info`), with how to permit it. A thread or process that a handler starts doesn't inherit
-    /// it.
+    /// If the process may not have it, the threads get the nearest that it may: a lower one of the
+    /// same kind, then a niceness, then none. That is logged once for each handle (`tracing`, at
+    /// `info`), with advice how to permit it. A thread or process that a handler starts doesn't
+    /// inherit it.
     pub fn priority(mut self, priority: Priority) -> Self {
         self.settings.priority = priority.in_range();
         self
     }
 
-    /// After how long a wait for a call is reported, of a thread or of a future: five seconds where
-    /// nobody says else; `None`: never. Less than a millisecond is taken for one.
+    /// Sets the time after which a wait for a call is reported, of a thread or of a future. The
+    /// default is five seconds; `None`: never. Less than a millisecond is taken for one.
     ///
     /// The report is logged (`tracing`, at `warn`), kept for [`Smp::dump`](crate::Smp::dump), and
     /// given to [`on_stall`](SmpBuilder::on_stall). It is made again after twice that time, four
@@ -535,18 +534,18 @@ impl SmpBuilder {
         self
     }
 
-    /// What is called with the report of each wait that takes long, beside the log. It runs on the
-    /// thread that waits, before it waits on; where a future waits, on the watching thread. A panic
-    /// of it is ignored. It is dropped by the thread that lets go of the handle and its calls last.
+    /// Sets a callback that gets the report of each wait that takes long, beside the log. It runs
+    /// on the thread that waits, before it waits on; if a future waits, on the watching thread. Its
+    /// panic is ignored. It is dropped by the thread that releases the handle and its calls last.
     pub fn on_stall(mut self, callback: impl Fn(&CallStall) + Send + Sync + 'static) -> Self {
         self.settings.on_stall = Some(Arc::new(callback));
         self
     }
 
-    /// As [`Smp::new`], with these settings.
+    /// Builds the handle like [`Smp::new`], with these settings.
     ///
     /// # Errors
-    /// Those of [`Smp::new`].
+    /// The errors of [`Smp::new`].
     pub fn build(self) -> Result<Smp, StartError> {
         Smp::start(&self.machine, self.settings)
     }

@@ -1,4 +1,4 @@
-//! What can be called: one CPU, any CPU of a set, or each of several.
+//! Targets of a call: one CPU, any CPU of a set, or each of several.
 
 use corewise_sync::context;
 use corewise_topology::{CpuId, CpuSet, current_cpu};
@@ -6,19 +6,19 @@ use corewise_topology::{CpuId, CpuSet, current_cpu};
 use super::Smp;
 use crate::error::CallError;
 
-/// One CPU to call: a [`CpuId`], or [`AnyOf`] a set.
+/// A target of a call to one CPU: a [`CpuId`], or [`AnyOf`] a set.
 pub trait SingleTarget: sealed::SingleTarget {}
 
-/// Several CPUs to call: those of a `&CpuSet`, or [`AllCpus`].
+/// The targets of a call to several CPUs: those of a `&CpuSet`, or [`AllCpus`].
 pub trait Targets: sealed::Targets {
     /// Leaves out the CPUs for which `wanted` says no. It is asked once for each CPU that is
     /// online, in CPU order, in the calling thread, right before the push to that CPU: so it sees
     /// what is true then, not when the set was made. A CPU that it doesn't want is neither reached
-    /// nor skipped, and nobody waits for it.
+    /// nor skipped, and the call doesn't wait for it.
     ///
-    /// `wanted` may be slow, or panic: it holds up nobody but its caller. After a panic the CPUs
-    /// that were told before still run the function, but for the caller's own where it is that
-    /// CPU's target: that one comes last.
+    /// `wanted` may be slow, or panic: that holds up its caller alone. After a panic the CPUs that
+    /// were told before still run the function. The exception is the caller's own CPU, if the
+    /// caller is its target: that one comes last.
     ///
     /// ```
     /// use corewise_smp::{Smp, Targets};
@@ -43,29 +43,28 @@ pub trait Targets: sealed::Targets {
 }
 
 /// One CPU of a set: the caller's own if it is there, else one that shares its core, its last-level
-/// cache, its node, else any. [`Call::cpu`](crate::Call::cpu) says which.
+/// cache, its node, else any. [`Call::cpu`](crate::Call::cpu) names it.
 ///
 /// Choice and push are one: a CPU that leaves between the two refuses the push, and the next
-/// nearest is tried. So a call fails only where each CPU of the set was seen to be offline
-/// ([`CallError::NoneOnline`]). It looks at each CPU of the set once per try; at one only where the
-/// own is in the set.
+/// nearest is tried. So a call fails only if each CPU of the set was seen to be offline
+/// ([`CallError::NoneOnline`]). Each try reads each CPU of the set, or only one if the own CPU is
+/// in the set.
 ///
 /// The own CPU is that whose handler makes the call, else the one that the thread is on just now
-/// (on a synthetic machine: that with its number). Where that isn't known, the lowest takes the
-/// call.
+/// (on a synthetic machine: that with its number). If that isn't known, the lowest takes the call.
 ///
 /// The kernel's `smp_call_function_any`, whose second choice knows nodes only.
 #[doc(alias = "smp_call_function_any")]
 #[derive(Debug, Clone, Copy)]
 pub struct AnyOf<'a>(pub &'a CpuSet);
 
-/// All CPUs of the topology, the caller's own among them. Those that aren't online are skipped and
+/// All CPUs of the topology, the caller's own among them. CPUs that aren't online are skipped and
 /// named (the kernel's `on_each_cpu`).
 #[doc(alias = "on_each_cpu")]
 #[derive(Debug, Clone, Copy)]
 pub struct AllCpus;
 
-/// Targets less those that aren't wanted: [`Targets::filter`].
+/// The targets less those that aren't wanted: [`Targets::filter`].
 #[derive(Debug, Clone, Copy)]
 #[must_use = "it calls nobody: give it to `Smp::call_each`"]
 pub struct Filter<T, P> {
@@ -79,7 +78,7 @@ impl Targets for &CpuSet {}
 impl Targets for AllCpus {}
 impl<T: Targets, P: FnMut(CpuId) -> bool> Targets for Filter<T, P> {}
 
-/// What the crate asks of targets. No other crate implements it.
+/// Methods that the crate needs of targets. No other crate implements them.
 pub(crate) mod sealed {
     use corewise_topology::{CpuId, CpuSet};
 
@@ -97,12 +96,12 @@ pub(crate) mod sealed {
     }
 
     pub trait Targets {
-        /// The candidates, where a machine has `every` CPU.
+        /// Returns the candidates, for a machine that has `every` CPU.
         fn candidates<'a>(&self, every: &'a CpuSet) -> &'a CpuSet
         where
             Self: 'a;
 
-        /// Whether a candidate that is online is to be called.
+        /// Returns true if a candidate that is online is to be called.
         fn wants(&mut self, _cpu: CpuId) -> bool {
             true
         }
@@ -182,9 +181,9 @@ impl<T: Targets, P: FnMut(CpuId) -> bool> sealed::Targets for Filter<T, P> {
 }
 
 impl Smp {
-    /// The nearest CPU of the set that is farther than those that were tried. Whether it is online
-    /// is a hint: the push decides. One that is shut down isn't left out, so that its refusal
-    /// tells.
+    /// Returns the nearest CPU of the set that is farther than those that were tried. Whether it is
+    /// online is a hint: the push decides. A CPU that is shut down isn't left out, so that its
+    /// refusal tells.
     fn nearest(
         &self,
         cpus: &CpuSet,
@@ -211,11 +210,11 @@ impl Smp {
         })
     }
 
-    /// The CPU whose handler the caller is in, else the one that it is on.
+    /// Returns the CPU whose handler the caller is in, else the one that it is on.
     fn own_cpu(&self) -> Option<CpuId> {
         let on = current_cpu();
         if context::in_atomic_section() {
-            // The one that the thread is on first: pinned targets need no search.
+            // The CPU that the thread is on comes first: pinned targets need no search.
             let guess = on.and_then(|cpu| self.shared.target(cpu)).into_iter();
             let found = guess.chain(&self.shared.targets).find(|t| t.is_run_by_this_thread());
             return found.map(|target| target.cpu).or(on);
@@ -224,7 +223,7 @@ impl Smp {
     }
 }
 
-/// Where a CPU is: what it shares with others. Two that aren't known aren't the same.
+/// The location of a CPU: what it shares with others. Two unknown locations aren't the same.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct CpuLocation {
     core: Option<u32>,
@@ -232,7 +231,7 @@ struct CpuLocation {
     node: Option<u32>,
 }
 
-/// How near a CPU is to another one; nearer is less.
+/// The nearness of a CPU to another one; nearer is less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Nearness {
     Itself,
@@ -248,10 +247,11 @@ type Rank = (Nearness, u32);
 /// The rank of the caller's own CPU.
 const ITSELF: Rank = (Nearness::Itself, 0);
 
-/// The rank of `to` for a caller on CPU `here`; by number where nobody knows where the caller is.
+/// Returns the rank of `to` for a caller on CPU `here`; by number if nobody knows where the caller
+/// is.
 ///
-/// Among CPUs that are as near as each other those behind the caller's own number come first, and
-/// then those from 0: so callers on several CPUs don't all choose the same one.
+/// Among CPUs that are equally near, those behind the caller's own number come first, and then
+/// those from 0: so callers on several CPUs don't all choose the same one.
 fn rank(here: Option<(CpuId, CpuLocation)>, to: CpuId, place: CpuLocation) -> Rank {
     let Some((own, own_place)) = here else { return (Nearness::Elsewhere, to.number()) };
     let same = |a: Option<u32>, b: Option<u32>| a.is_some() && a == b;
@@ -273,7 +273,7 @@ fn rank(here: Option<(CpuId, CpuLocation)>, to: CpuId, place: CpuLocation) -> Ra
 mod tests {
     use super::*;
 
-    /// Two nodes of two caches of two cores of two CPUs.
+    /// Returns a CPU's location among two nodes of two caches of two cores of two CPUs.
     fn place(cpu: CpuId) -> CpuLocation {
         let cpu = cpu.number();
         CpuLocation { core: Some(cpu / 2), llc: Some(cpu / 4), node: Some(cpu / 8) }

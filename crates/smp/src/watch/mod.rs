@@ -1,6 +1,6 @@
-//! The watchdog: who waits too long for a call is told why. Here are the waits, the watch with the
-//! thread that looks after futures, and the word that tells this whether to look. See `README.md`
-//! beside this file.
+//! The watchdog, which explains a wait for a call that takes too long. The file has the waits, the
+//! watch with the thread that watches futures, and the word that tells this thread whether to
+//! check. See `README.md` beside this file.
 
 use std::collections::VecDeque;
 use std::marker::PhantomData;
@@ -26,30 +26,30 @@ mod stall;
 use crate::watch::stall::{ReportHistory, any_awaited, report_on};
 pub use stall::{CallStall, MissingAnswer, Progress, ThreadState, Waiter};
 
-/// A wait that takes longer than this is reported, where nobody says else: as the kernel's.
+/// Time after which a wait is reported by default: the same as the kernel's.
 pub(crate) const STALL_AFTER: Duration = Duration::from_secs(5);
 
-/// After how long a thread that waits looks for the first time whether its target sleeps: the
-/// thread that was to wake it may have been preempted before it did. So long that hardly any wait
-/// gets there.
+/// Returns the time after which a thread that waits checks for the first time whether its target
+/// sleeps: the thread that was to wake it may have been preempted before it did. So long that
+/// hardly any wait gets there.
 pub(crate) fn first_look(limit: Option<Duration>) -> Duration {
     const FIRST_LOOK: Duration = Duration::from_millis(10);
     limit.map_or(FIRST_LOOK, |limit| limit.min(FIRST_LOOK))
 }
 
-/// After how long a wait is reported that has been `told` of so often: at the limit, at twice that,
-/// at four times that.
+/// Returns the time after which a wait is reported again that was reported `told` times: at the
+/// limit, at twice that, at four times that.
 pub(crate) fn next_report(limit: Duration, told: u32) -> Duration {
-    // A limit of nothing would have no end of reports.
+    // A limit of zero would have no end of reports.
     let limit = limit.max(Duration::from_millis(1));
     limit.saturating_mul(1_u32.checked_shl(told).unwrap_or(u32::MAX))
 }
 
-/// Waits for a call, as [`Signal::wait`](corewise_sync::Signal::wait) does, and reports where that
+/// Waits for a call, as [`Signal::wait`](corewise_sync::Signal::wait) does, and reports if that
 /// takes long. `on_target`: the thread is on the CPU that it waits for.
 ///
 /// # Safety
-/// As [`Signal::wait`](corewise_sync::Signal::wait).
+/// The same as for [`Signal::wait`](corewise_sync::Signal::wait).
 #[inline]
 #[track_caller]
 pub(crate) unsafe fn wait(cell: &Cell, on_target: bool) {
@@ -76,11 +76,11 @@ pub(crate) unsafe fn wait(cell: &Cell, on_target: bool) {
     unsafe { cell.signal().wait(looks) };
 }
 
-/// A thread has waited for so long: wakes each target that hasn't seen its call, and waits on;
-/// reports where it gets longer than the limit says.
+/// Waits on for a thread that has waited for that long: wakes each target that hasn't seen its
+/// call, and reports if the wait gets longer than the limit.
 ///
 /// # Safety
-/// As [`Signal::wait`](corewise_sync::Signal::wait).
+/// The same as for [`Signal::wait`](corewise_sync::Signal::wait).
 #[cold]
 #[track_caller]
 unsafe fn wait_on(watched: &Watched, cell: &Cell, so_far: Duration) {
@@ -88,7 +88,7 @@ unsafe fn wait_on(watched: &Watched, cell: &Cell, so_far: Duration) {
     watched.watch.wake_again(cell);
     // SAFETY: the caller's promise.
     let ended = unsafe { cell.signal().wait_on(watched.limit.map(|limit| limit - so_far)) };
-    // Without a limit it waits until it has ended.
+    // Without a limit it waits until the call has ended.
     let Some(limit) = watched.limit.filter(|_| !ended) else { return };
     let began = Stamp::precise();
     let mut told = 0;
@@ -108,7 +108,7 @@ unsafe fn wait_on(watched: &Watched, cell: &Cell, so_far: Duration) {
 /// the first time that it is pending the wait is watched.
 ///
 /// # Safety
-/// As [`Signal::poll_complete`](corewise_sync::Signal::poll_complete).
+/// The same as for [`Signal::poll_complete`](corewise_sync::Signal::poll_complete).
 #[inline]
 pub(crate) unsafe fn poll(cell: &Cell, cx: &mut Context<'_>) -> Poll<()> {
     // SAFETY: the caller's promise.
@@ -123,10 +123,10 @@ pub(crate) unsafe fn poll(cell: &Cell, cx: &mut Context<'_>) -> Poll<()> {
 
 /// The thread sleeps until it is called.
 const REST: u32 = 0;
-/// The thread looks from time to time, or was called to.
+/// The thread checks from time to time, or was called to.
 const RAISED: u32 = 1;
 
-/// The word. `F` is left out in the model that has to fail.
+/// The word that tells the thread whether to check. `F` is left out in the model that has to fail.
 #[allow(unreachable_pub, reason = "the models reach it")]
 pub struct Alert<F = FullFence> {
     /// A: `REST` or `RAISED`.
@@ -136,14 +136,14 @@ pub struct Alert<F = FullFence> {
 
 #[allow(unreachable_pub, reason = "the models reach it")]
 impl<F: FencePolicy> Alert<F> {
-    /// The thread rests.
+    /// Creates the word of a thread that rests.
     #[allow(clippy::new_without_default, reason = "for the crate and its models alone")]
     pub fn new() -> Self {
         Alert { state: AtomicU32::new(REST), fence: PhantomData }
     }
 
-    /// The caller has Published that it waits. True: the thread rests, and the caller is the one to
-    /// call it.
+    /// Raises the alert; the caller has Published that it waits. Returns true if the thread rests,
+    /// and the caller is the one to call it.
     #[must_use = "the thread sleeps until it is called"]
     pub fn raise(&self) -> bool {
         // RaiseFence, between Publish and ReadAlert; partner: RestFence.
@@ -154,8 +154,8 @@ impl<F: FencePolicy> Alert<F> {
             && self.state.swap(RAISED, Ordering::Relaxed) == REST
     }
 
-    /// The thread has found nobody who waits. True: there is still none, and it may sleep until it
-    /// is called; `any` looks once more.
+    /// Lowers the alert; the thread has found nobody who waits. Returns true if there is still
+    /// none, and it may sleep until it is called; `any` checks once more.
     #[must_use = "false: the thread must look again"]
     pub fn lower(&self, any: impl FnOnce() -> bool) -> bool {
         // Lower.
@@ -172,34 +172,34 @@ impl<F: FencePolicy> Alert<F> {
         false
     }
 
-    /// Nobody could be called: the next one tries again.
+    /// Gives up a raise, as the thread could not be called: the next waiter tries again.
     pub(super) fn give_up(&self) {
         self.state.store(REST, Ordering::Relaxed);
     }
 }
 
-/// What is called with each report.
+/// The callback that gets each report.
 pub(crate) type OnStall = dyn Fn(&CallStall) + Send + Sync;
 
-/// So many of the last reports are kept for the dump.
+/// Number of last reports that are kept for the dump.
 const KEPT: usize = 16;
 
 /// The watch over one handle's calls. The cells' pools keep it, so it outlives every wait.
 pub(crate) struct Watch {
     /// I: itself, for its thread.
     this: Weak<Watch>,
-    /// I: a wait that takes longer is reported; `None`: none is.
+    /// I: the time after which a wait is reported; `None`: none is.
     limit: Option<Duration>,
-    /// I: what is called with each report.
+    /// I: the callback that gets each report.
     on_stall: Option<Arc<OnStall>>,
     /// I: in CPU order.
     targets: Box<[Arc<Target>]>,
-    /// I: what the thread looks at. Weak: the pools keep the watch.
+    /// I: the pools that the thread checks. Weak: the pools keep the watch.
     pools: Weak<Pools>,
     alert: Alert,
     /// I: wakes the thread.
     unparker: Unparker,
-    /// A: the thread is to end. Relaxed: the token that is left after it orders.
+    /// A: true if the thread is to end. Relaxed: the token that is left after it orders.
     stop: AtomicBool,
     /// L: is the lock; guards the thread's start and end.
     thread: Mutex<WatchThread>,
@@ -209,15 +209,15 @@ pub(crate) struct Watch {
 
 /// The thread that watches futures' waits.
 enum WatchThread {
-    /// Not needed so far.
+    /// The thread was not needed so far.
     Unborn(Parker),
     Runs(JoinHandle<()>),
     Stopped,
 }
 
 impl Watch {
-    /// The watch over the calls to these targets, and the pools of their cells, which keep it: one
-    /// for each target's CPU.
+    /// Creates the watch over the calls to these targets, and the pools of their cells, which keep
+    /// it: one for each target's CPU.
     pub(crate) fn new(
         limit: Option<Duration>,
         on_stall: Option<Arc<OnStall>>,
@@ -250,13 +250,13 @@ impl Watch {
         Some(&self.targets[position])
     }
 
-    /// How far a call has come.
+    /// Returns how far a call has come.
     pub(crate) fn progress(&self, cell: &Cell, call: &Outstanding) -> Progress {
         let target = self.target(call.target);
         stall::progress(cell, call, target.and_then(|target| target.stats.running()))
     }
 
-    /// The last reports, the oldest first.
+    /// Returns the last reports, the oldest first.
     pub(crate) fn reports(&self) -> Vec<CallStall> {
         self.kept.lock().iter().cloned().collect()
     }
@@ -294,7 +294,7 @@ impl Watch {
         }
     }
 
-    /// The thread's body.
+    /// Runs the thread.
     fn run(&self, pools: &Pools, parker: &Parker) {
         // The thread that polled first may be pinned, and may be urgent.
         priority::apply(Priority::Plain);

@@ -1,5 +1,5 @@
-//! The watchdog's report of a call that is waited for and isn't answered: which CPUs haven't, and
-//! why.
+//! The watchdog's report of a call that is waited for and isn't answered: the CPUs that haven't,
+//! and why.
 
 use std::collections::HashMap;
 use std::panic::Location;
@@ -21,15 +21,15 @@ use crate::watch::{Watch, next_report};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallStall {
-    /// For how long: a thread since it began to wait, a future since the call was sent.
+    /// Length of the wait: a thread's since it began to wait, a future's since the call was sent.
     pub waited: Duration,
     /// The waiter.
     pub waiter: Waiter,
     /// The name of the function, as the compiler has it.
     pub function: &'static str,
-    /// Where it was called.
+    /// The place of the call in the source.
     pub site: &'static Location<'static>,
-    /// The CPU on which that was, where it is known.
+    /// The CPU from which it was called, if it is known.
     pub source: Option<CpuId>,
     /// The CPUs that haven't answered yet, in CPU order. May be empty: the last has answered just
     /// now.
@@ -52,35 +52,35 @@ pub enum Waiter {
 pub struct MissingAnswer {
     /// The CPU.
     pub cpu: CpuId,
-    /// How far the call has come there.
+    /// The progress of the call there.
     pub progress: Progress,
-    /// Whether the CPU takes calls.
+    /// State of the CPU: whether it takes calls.
     pub state: CpuState,
-    /// What its target runs: this very call, where `progress` says so, or another.
+    /// The call that its target runs: this very call, if `progress` says so, or another.
     pub running: Option<RunningCall>,
-    /// What the kernel says of its target's thread; `None` where it has no thread of ours.
+    /// State of its target's thread, by the kernel; `None` if it has no thread of ours.
     pub thread: Option<ThreadState>,
 }
 
-/// How far a call has come on its target.
+/// The progress of a call on its target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Progress {
-    /// The target never saw it: it is in the queue.
+    /// The target never saw it: the call is in the queue.
     Unseen,
-    /// The target has taken it from the queue, and is before it: it runs others first.
+    /// The target has taken it from the queue, and is before it: the target runs others first.
     Before,
     /// The target is on it.
     Running,
 }
 
-/// What a target's thread does, by the kernel's word.
+/// State of a target's thread, by the kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ThreadState {
-    /// It runs, or it waits for its core.
+    /// The thread runs, or waits for its core.
     Ready,
-    /// It sleeps.
+    /// The thread sleeps.
     Asleep,
     /// Stopped, for instance by a debugger.
     Stopped,
@@ -132,19 +132,19 @@ impl fmt::Display for CallStall {
     }
 }
 
-/// What the thread remembers between looks.
+/// The thread's memory between checks.
 pub(super) struct ReportHistory {
     limit: Duration,
-    /// By the cell's address: the calls that were reported.
+    /// Calls that were reported, by the cell's address.
     told: HashMap<usize, ReportedCall>,
 }
 
 /// A call that was reported.
 struct ReportedCall {
-    /// Which life of its cell it is.
+    /// The life of its cell.
     life: u32,
     times: u32,
-    /// It was met at this look.
+    /// True if it was met at this check.
     met: bool,
 }
 
@@ -153,8 +153,8 @@ impl ReportHistory {
         ReportHistory { limit, told: HashMap::new() }
     }
 
-    /// Looks at all cells: reports that are due, and when to look next; `None` where nobody awaits
-    /// any.
+    /// Checks all cells. Returns the reports that are due, and when to check next; `None` if nobody
+    /// awaits any.
     pub(super) fn look(
         &mut self,
         watch: &Watch,
@@ -179,7 +179,7 @@ impl ReportHistory {
                 let known = self.told.get_mut(&ptr::from_ref(cell).addr());
                 known.into_iter().for_each(|told| told.met = true);
             }
-            // A thread that begins to wait after this look is late no sooner than the limit from
+            // A thread that begins to wait after this check is late no sooner than the limit from
             // now.
             let left = next_report(self.limit, told).saturating_sub(waited);
             next = Some(next.unwrap_or(self.limit).min(left));
@@ -189,20 +189,20 @@ impl ReportHistory {
     }
 }
 
-/// The call that a cell is, where somebody awaits it.
+/// Returns the call that a cell is, if somebody awaits it.
 fn awaited(cell: &Cell) -> Option<Outstanding> {
     let call = cell.diagnosis.read().filter(|call| call.queued.is_awaited())?;
     (!cell.signal().is_complete() && cell.diagnosis.life() == call.life).then_some(call)
 }
 
-/// Whether anybody awaits a call.
+/// Returns true if anybody awaits a call.
 pub(super) fn any_awaited(pools: &Pools) -> bool {
     let mut any = false;
     pools.for_each(|cell| any |= awaited(cell).is_some());
     any
 }
 
-/// The report on a call; `None` where it has ended meanwhile.
+/// Returns the report on a call; `None` if it has ended meanwhile.
 pub(super) fn report_on(
     watch: &Watch,
     cell: &Cell,
@@ -245,7 +245,7 @@ fn wake_unseen(watch: &Watch, cell: &Cell, call: &Outstanding) {
     }
 }
 
-/// How far a call, or a share of one, has come on its target.
+/// Returns how far a call, or a share of one, has come on its target.
 fn missing_on(watch: &Watch, cell: &Cell, call: &Outstanding) -> Option<MissingAnswer> {
     let target = watch.target(call.target)?;
     let running = target.stats.running();
@@ -263,7 +263,7 @@ fn missing_on(watch: &Watch, cell: &Cell, call: &Outstanding) -> Option<MissingA
     })
 }
 
-/// How far a call has come on a target that runs this.
+/// Returns how far a call has come on a target that runs this.
 pub(super) fn progress(cell: &Cell, call: &Outstanding, running: Option<RunSnapshot>) -> Progress {
     match call.phase {
         _ if running.is_some_and(|shown| shown.label.call == ptr::from_ref(cell).addr()) => {
@@ -274,7 +274,7 @@ pub(super) fn progress(cell: &Cell, call: &Outstanding, running: Option<RunSnaps
     }
 }
 
-/// What the kernel says of a thread of this process; `None` where it says nothing.
+/// Returns what the kernel says of a thread of this process; `None` if it says nothing.
 fn thread_state(thread: Tid) -> Option<ThreadState> {
     Some(match run_state(thread)? {
         RunState::Ready => ThreadState::Ready,

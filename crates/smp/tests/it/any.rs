@@ -9,7 +9,7 @@ use corewise_smp::model::{self, CallTarget, Step};
 use corewise_smp::{AllCpus, AnyOf, CallError, RunError, SkipReason, Skipped, Smp, Targets};
 use corewise_topology::{CpuId, CpuSet, Machine};
 
-/// Two nodes of two caches of two CPUs each.
+/// Returns two nodes of two caches of two CPUs each.
 fn two_nodes() -> (Smp, Vec<CallTarget>) {
     model::stepped(Smp::builder(
         &Machine::synthetic("numa:2 l3:2 core:2 pu:1").expect("a valid description"),
@@ -20,7 +20,7 @@ fn set(list: &str) -> CpuSet {
     list.parse().expect("a valid list")
 }
 
-/// Which CPU a handler of `own` chooses of a set.
+/// Returns the CPU of a set that a handler of `own` chooses.
 fn chosen(smp: &Smp, cpus: &mut [CallTarget], own: u32, list: &str) -> Option<u32> {
     let (inner, list) = (smp.clone(), set(list));
     let call = smp
@@ -112,7 +112,7 @@ fn rule_8_a_condition_is_asked_once_for_each_online_candidate_right_before_its_p
     let call = smp.call_each(set("1-4,9").filter(wanted), CpuId::number);
     let expected = [(1, ""), (3, "1"), (4, "")].map(|(cpu, pushed)| (cpu, pushed.to_owned()));
     assert_eq!(*asked.borrow(), expected);
-    // The one that isn't wanted is out of the wait set, and no skip.
+    // The unwanted CPU is out of the wait set, and no skip.
     assert_eq!(call.reach().reached, set("1,4"));
     let skipped = [2, 9].map(|cpu| Skipped { cpu: CpuId::new(cpu), reason: SkipReason::NotOnline });
     assert_eq!(call.reach().skipped, skipped);

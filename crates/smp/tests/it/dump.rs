@@ -87,7 +87,7 @@ fn calls_are_counted_and_those_that_wake_are_timed() {
     let text = dump.to_string();
     assert!(text.contains("online") && text.contains("nice 1"), "{text}");
     smp.cpu_offline(CpuId::new(0)).wait();
-    // The thread says so as the last thing that it does.
+    // The thread reports its priority last.
     smp.cpu_online(CpuId::new(0)).expect("a thread");
     assert_eq!(smp.dump().cpus[0].stats.calls, 1, "the counts survive");
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc;
 use corewise_smp::{AllCpus, CallError, Smp};
 use corewise_topology::{CpuId, CpuSet, Machine, Tid, current_cpu, pin_thread};
 
-/// Two CPUs that this process may use; none where it has only one.
+/// Returns two CPUs that this process may use; none if it has only one.
 fn two_cpus(machine: &Machine) -> Option<(u32, u32)> {
     let online = machine.online();
     let mut cpus = online.iter();

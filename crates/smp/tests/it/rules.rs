@@ -123,7 +123,7 @@ fn rule_12_any_context_may_call_and_only_waiting_is_reported() {
         while matches!(cpu.step(), Step::Ran(_)) {}
     }
     assert_eq!(context::violations(), before, "calling never blocks");
-    // Also where the answer is there already: what may block is reported, not what happens to.
+    // Also if the answer is there already: what may block is reported, not what happens to.
     for call in calls {
         call.wait().unwrap();
     }
@@ -196,7 +196,7 @@ fn weakness_b_a_later_call_of_the_same_cpu_to_the_same_target_delays_no_waiter()
     assert_eq!(second.wait().unwrap(), "second");
 }
 
-/// What the kernel says a thread of ours is doing: `S` where it sleeps, `R` where it runs.
+/// Returns what the kernel says a thread of ours is doing: `S` if it sleeps, `R` if it runs.
 #[cfg(target_os = "linux")]
 fn state(thread: &str) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;

@@ -124,7 +124,7 @@ fn run_many_shares_what_the_caller_has_and_drops_the_function_here() {
 
 #[test]
 fn a_panicking_block_observer_does_not_end_a_borrow_early() {
-    /// Panics where the caller begins to wait; only then may the handler end.
+    /// A pool that panics when the caller begins to wait; only then may the handler end.
     struct Pool(mpsc::Sender<()>);
     impl BlockingObserver for Pool {
         fn begin(&self) {

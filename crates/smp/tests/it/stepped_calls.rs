@@ -184,7 +184,7 @@ fn a_value_whose_drop_panics_does_not_kill_the_target() {
 
 #[test]
 fn what_the_destructor_of_an_untaken_answer_panics_with_is_dropped() {
-    /// Panics with `payload`, whose own destructor may panic as well.
+    /// A value that panics with `payload`, whose own destructor may panic as well.
     struct Bomb(Option<Payload>);
     struct Payload {
         _kept: Arc<()>,
@@ -273,7 +273,7 @@ fn a_thread_that_only_stepped_a_target_before_is_not_that_target() {
     cpus[0].step();
     let call = smp.call(CpuId::new(0), || ()).unwrap();
     assert!(!call.is_complete(), "not in a handler of CPU 0: through the queue");
-    // Nor is a handler of another CPU that the same thread steps.
+    // A handler of another CPU that the same thread steps isn't one either.
     let inner = smp.clone();
     let nested =
         smp.call(CpuId::new(1), move || inner.call(CpuId::new(0), || ()).unwrap()).unwrap();

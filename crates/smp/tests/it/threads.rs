@@ -44,7 +44,7 @@ fn on_the_live_machine_each_handler_runs_on_its_cpu() {
     }
 }
 
-/// The kernel's word, not that of a thread that may have been on the right CPU by chance.
+/// Tests by the kernel's word, not that of a thread that may have been on the right CPU by chance.
 #[test]
 fn on_the_live_machine_each_target_may_run_on_its_cpu_alone() {
     let machine = Machine::live().unwrap();
@@ -80,7 +80,7 @@ fn rule_1_the_handler_sees_earlier_writes_and_the_waiter_sees_the_handlers() {
 
 #[test]
 fn rule_5_a_waiter_tells_its_pool_that_it_blocks_and_that_it_goes_on() {
-    /// Lets the handler end only once the waiter has been seen to block.
+    /// A pool that lets the handler end only once the waiter has been seen to block.
     struct Pool {
         release: mpsc::Sender<()>,
         told: Cell<(usize, usize)>,
@@ -180,7 +180,7 @@ fn rule_3_a_burst_costs_one_wakeup_at_most_and_none_where_the_target_is_awake() 
     last.wait().unwrap();
 }
 
-/// Those that sleep are woken by the callers and by each other: `src/README.md`, race 5.
+/// Lets callers and other targets wake those that sleep: `src/README.md`, race 5.
 #[test]
 fn rule_7_calls_to_many_from_many_callers_reach_each_sleeping_target_once_each() {
     const CPUS: usize = 24;

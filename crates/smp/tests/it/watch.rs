@@ -1,4 +1,5 @@
-//! The watchdog: who waits for long is told where its call is, a thread and a future alike.
+//! The watchdog: a waiter that waits for long learns where its call is, a thread and a future
+//! alike.
 //!
 //! The limit is a millisecond here, and each test goes by the reports that come, not by time.
 #![cfg(not(loom))]
@@ -29,7 +30,7 @@ fn stepped(cores: u32) -> (Smp, Vec<CallTarget>, Receiver<CallStall>) {
     (smp, owners, reports)
 }
 
-/// The next report of which `what` is true.
+/// Returns the next report of which `what` is true.
 fn next(reports: &Receiver<CallStall>, what: impl Fn(&CallStall) -> bool) -> CallStall {
     loop {
         let report = reports.recv().expect("the handle is still there");

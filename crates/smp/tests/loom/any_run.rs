@@ -9,7 +9,7 @@ use loom::thread;
 
 fn model(f: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    // As the other models: unbounded takes hours.
+    // Bounded like the other models: unbounded takes hours.
     builder.preemption_bound = Some(3);
     builder.check(f);
 }

@@ -12,10 +12,10 @@ const CELLS: usize = 2;
 struct Pool<const STEP: u32> {
     free: FreeList<STEP>,
     links: [AtomicU32; CELLS],
-    /// What a cell is for: loom reports two who have the same one.
+    /// Cells: loom reports two threads that have the same one.
     cells: [UnsafeCell<()>; CELLS],
 }
-// SAFETY: who pops a cell has it alone; that is what is modelled.
+// SAFETY: a thread that pops a cell has it alone; that is what is modelled.
 unsafe impl<const STEP: u32> Sync for Pool<STEP> {}
 
 impl<const STEP: u32> Pool<STEP> {
@@ -33,7 +33,7 @@ impl<const STEP: u32> Pool<STEP> {
     }
 }
 
-/// One gets a cell; the other gets both and puts the first one back.
+/// Lets one thread get a cell; the other gets both and puts the first one back.
 fn two_get<const STEP: u32>() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

@@ -13,8 +13,8 @@ fn builder() -> loom::model::Builder {
     builder
 }
 
-/// A caller calls CPU 0 while it is taken out. In each order: the call was refused, or it has
-/// run by the time that the CPU is declared dead and its loop has returned.
+/// Calls CPU 0 while it is taken out. In each order: the call was refused, or it has run by the
+/// time that the CPU is declared dead and its loop has returned.
 fn offline_against_push(call: fn(&Smp) -> Option<Call<u32>>) {
     let machine = Machine::synthetic("core:1 pu:1").unwrap();
     let (smp, mut targets) = model::stepped(Smp::builder(&machine));

@@ -1,5 +1,5 @@
-//! Model: the targets of a call to many that still sleep, and those who wake them (`src/README.md`,
-//! race 5).
+//! Model: the targets of a call to many that still sleep, and the threads that wake them
+//! (`src/README.md`, race 5).
 
 use std::sync::Arc;
 
@@ -9,21 +9,20 @@ use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::model::must_fail;
 use loom::thread;
 
-/// Without a bound they take half a minute, and pass.
+/// Runs a model with a bound. Without a bound they take half a minute, and pass.
 fn model(f: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(4);
     builder.check(f);
 }
 
-/// A target: what wakes it, and the side that sleeps.
+/// Creates a target: what wakes it, and the side that sleeps.
 fn target() -> (Sleeper, Parker) {
     let parker = Parker::new();
     (Sleeper::new(parker.unparker()), parker)
 }
 
-/// The caller calls three that sleep. Two of them run, and help; the third one's token is looked
-/// for.
+/// Calls three that sleep. Two of them run, and help; the third one's token is checked for.
 fn one_call(wakes_the_rest: bool) {
     model(move || {
         let (targets, mut parkers): (Vec<_>, Vec<_>) = (0..3).map(|_| target()).unzip();
@@ -69,8 +68,8 @@ fn loom_a_caller_that_leaves_the_rest_to_those_who_help_forgets_one() {
     must_fail(test, || one_call(false));
 }
 
-/// A target that is listed in one call was woken by somebody else, and sleeps again when the other
-/// call comes.
+/// Lists a target in one call that another thread wakes, and that sleeps again when the other call
+/// comes.
 fn two_calls(list_again: fn(&Sleepers, &Sleeper)) {
     model(move || {
         let (first, _) = target();

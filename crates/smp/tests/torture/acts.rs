@@ -1,4 +1,4 @@
-//! What a caller does for each kind.
+//! Acts of a caller, one for each kind.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -17,10 +17,10 @@ use super::job::{Answer, Job, Record, Work};
 use super::kind::Kind;
 use super::mistake::Mistake;
 
-/// So many calls are sent at once.
+/// Number of calls that are sent at once.
 const BURST: usize = 32;
 
-/// A call to one CPU that was accepted, for a look at its traces.
+/// A call to one CPU that was accepted, for a check of its traces.
 struct One {
     record: Arc<Record>,
     stamp: u64,
@@ -61,7 +61,7 @@ impl Caller {
         }
     }
 
-    /// What came of a call: `None` where it was refused, and then all is done.
+    /// Takes the result of sending a call: `None` if it was refused, and then all is done.
     fn taken<T, F>(
         &mut self,
         sent: Result<T, CallError<F>>,
@@ -79,7 +79,7 @@ impl Caller {
         }
     }
 
-    /// Calls one CPU. `None`: it was refused.
+    /// Calls one CPU. Returns `None` if the call was refused.
     fn call(
         &mut self,
         (record, job): (Arc<Record>, Job),
@@ -92,7 +92,7 @@ impl Caller {
         Some((One { record, stamp, cpu }, call))
     }
 
-    /// The end of a call to one CPU.
+    /// Ends a call to one CPU.
     fn over(&mut self, One { record, stamp, cpu }: One, answer: &Result<Answer, CallFailed>) {
         self.check_answer(stamp, Some(cpu), answer);
         self.settle(record, stamp, &only(cpu));
@@ -177,7 +177,7 @@ impl Caller {
         }
     }
 
-    /// Lets go of a call's handle, in one case after a poll.
+    /// Drops a call's handle, in one case after a poll.
     fn forget(&mut self, poll: bool) {
         let cpu = self.cpu();
         let (record, job) = self.job(true);
@@ -192,7 +192,7 @@ impl Caller {
         self.sent(record, stamp, only(cpu));
     }
 
-    /// A function and an answer that are larger than any cell.
+    /// Calls a function, with an answer, that are larger than any cell.
     fn big(&mut self) {
         let cpu = self.cpu();
         let (record, job) = self.job(true);
@@ -253,7 +253,7 @@ impl Caller {
         self.world.findings.expect(Check::Reach, inside, || format!("CPU {cpu} isn't in {set}"));
     }
 
-    /// Which CPUs a call to many is to reach, and whether it is asked to by a condition.
+    /// Returns the CPUs that a call to many is to reach, and whether it is asked to by a condition.
     fn asked(&mut self, kind: Kind) -> (CpuSet, CpuSet) {
         let set = match kind {
             Kind::All => self.world.all.clone(),
@@ -309,7 +309,7 @@ impl Caller {
         }
     }
 
-    /// A call to many reaches or skips each CPU that it was asked for.
+    /// Checks that a call to many reaches or skips each CPU that it was asked for.
     fn reached(&self, reach: &Reach, wanted: &CpuSet) {
         let mut named = reach.reached.clone();
         for skipped in &reach.skipped {
@@ -317,7 +317,8 @@ impl Caller {
             let new = named.insert(skipped.cpu);
             self.world.findings.expect(Check::Reach, new, || format!("{skipped:?}, and reached"));
         }
-        // One that wasn't wanted and is offline may be named as skipped: it wasn't asked about.
+        // An unwanted CPU that is offline may be named as skipped: the condition wasn't asked about
+        // it.
         let skipped: CpuSet = reach.skipped.iter().map(|skipped| skipped.cpu).collect();
         let right = wanted.is_subset(&named) && named.difference(&skipped).is_subset(wanted);
         self.world.findings.expect(Check::Reach, right, || {
@@ -374,7 +375,7 @@ impl Caller {
         self.settle(record, stamp, &reached);
     }
 
-    /// A CPU that the machine doesn't have.
+    /// Calls a CPU that the machine doesn't have.
     fn nowhere(&mut self) {
         let cpu = CpuId::new(self.world.numbers() as u32 + self.rng.usize(..3) as u32);
         let (record, job) = self.job(true);
@@ -392,7 +393,7 @@ impl Caller {
     }
 }
 
-/// Calls that are awaited together.
+/// A future of two calls that are awaited together.
 struct Both {
     calls: Vec<Turn>,
 }

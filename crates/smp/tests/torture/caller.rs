@@ -30,12 +30,12 @@ pub(super) struct Caller {
     me: usize,
     pub(super) rng: Rng,
     stamp: u64,
-    /// Of calls that are over: the oldest one is used next.
+    /// Records of calls that are over: the oldest one is used next.
     records: VecDeque<Settled>,
     /// Calls that nobody waits for, oldest first.
     under_way: VecDeque<UnderWay>,
     kinds: [u64; KINDS.len()],
-    /// What it does just now.
+    /// The kind of its present act.
     kind: Kind,
 }
 
@@ -49,7 +49,7 @@ struct Settled {
 struct UnderWay {
     record: Arc<Record>,
     stamp: u64,
-    /// Where it was accepted.
+    /// CPUs on which it was accepted.
     on: CpuSet,
     kind: Kind,
 }
@@ -68,7 +68,7 @@ impl Caller {
         }
     }
 
-    /// The thread's body. Returns how often each kind was chosen.
+    /// Runs the thread. Returns how often each kind was chosen.
     pub(super) fn run(mut self, home: &CpuSet) -> [u64; KINDS.len()] {
         // Lowering is always allowed.
         let _ = sys::set_niceness(19);
@@ -76,8 +76,8 @@ impl Caller {
         let weights = kind::weights();
         while !self.world.stops() {
             if self.rng.usize(..256) == 0 {
-                // Again and again, for the system takes the CPU away at times. Where it is away
-                // just now, this is refused, and the caller goes on elsewhere.
+                // Again and again, for the system takes the CPU away at times. If it is away just
+                // now, this is refused, and the caller goes on elsewhere.
                 let _ = self.world.smp.machine().pin_current_thread(home);
             }
             self.kind = kind::chosen(self.rng.usize(..weights));
@@ -99,13 +99,13 @@ impl Caller {
         self.kinds
     }
 
-    /// A random CPU.
+    /// Returns a random CPU.
     pub(super) fn cpu(&mut self) -> CpuId {
         let nth = self.rng.usize(..self.world.all.len());
         self.world.all.iter().nth(nth).unwrap_or(CpuId::new(0))
     }
 
-    /// A random set of CPUs, now and then an empty one.
+    /// Returns a random set of CPUs, now and then an empty one.
     pub(super) fn set(&mut self) -> CpuSet {
         let all = self.world.all.clone();
         all.iter().filter(|_| self.rng.usize(..2) == 0).collect()
@@ -115,7 +115,7 @@ impl Caller {
         self.world.makes(mistake) && self.stamp % 16 == 0
     }
 
-    /// A new call's record and function.
+    /// Creates a new call's record and function.
     pub(super) fn job(&mut self, waited_for: bool) -> (Arc<Record>, Job) {
         let work = match self.rng.usize(..1024) {
             0 => Work::Spin(1000),
@@ -125,7 +125,7 @@ impl Caller {
         self.job_that(waited_for, work)
     }
 
-    /// As [`Caller::job`], with something special to do.
+    /// Creates them like [`Caller::job`], with something special to do.
     pub(super) fn job_that(&mut self, waited_for: bool, work: Work) -> (Arc<Record>, Job) {
         self.stamp += 1;
         let record = self.free_record();
@@ -147,7 +147,7 @@ impl Caller {
         if self.records.len() >= RECORDS {
             if let Some(mut settled) = self.records.pop_front() {
                 self.check_again(&settled);
-                // A call to many drops its function where it was let go of last: maybe later.
+                // A call to many drops its function where it was released last: maybe later.
                 if let Some(record) = Arc::get_mut(&mut settled.record) {
                     record.ran.iter_mut().for_each(|ran| *ran = 0.into());
                     return settled.record;
@@ -157,7 +157,7 @@ impl Caller {
         Arc::new(Record::new(&self.world, self.me))
     }
 
-    /// That nothing has run since a call was over.
+    /// Checks that nothing has run since a call was over.
     fn check_again(&self, settled: &Settled) {
         let runs = settled.record.runs();
         self.world.findings.expect(Check::Once, runs == settled.runs, || {
@@ -165,13 +165,13 @@ impl Caller {
         });
     }
 
-    /// Waits with `wait`, and tells the one who watches.
+    /// Waits with `wait`, and tells the watcher.
     pub(super) fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.world.waiting(self.me, self.kind as usize, wait)
     }
 
-    /// Awaits a future in this thread. Its first poll is with another waker, as where a future
-    /// moves from one task to another.
+    /// Awaits a future in this thread. Its first poll is with another waker, as if a future moves
+    /// from one task to another.
     pub(super) fn awaiting<F: Future>(&self, future: F) -> F::Output {
         self.waiting(|| {
             let mut future = pin!(future);
@@ -192,7 +192,7 @@ impl Caller {
         })
     }
 
-    /// A call was refused by a CPU, or by a whole set.
+    /// Records that a call was refused by a CPU, or by a whole set.
     pub(super) fn refused<F>(&self, asked: &CpuSet, refusal: CallError<F>) {
         match &refusal {
             CallError::NotOnline { cpu, .. } => self.world.refused(*cpu),
@@ -205,12 +205,12 @@ impl Caller {
         drop(refusal.into_inner());
     }
 
-    /// An accepted call has no value although its function doesn't panic.
+    /// Records that an accepted call has no value although its function doesn't panic.
     pub(super) fn failed(&self, failed: &dyn Display) {
         self.world.findings.fail(Check::Lost, || format!("accepted, and then: {failed}"));
     }
 
-    /// The answer of one CPU.
+    /// Checks the answer of one CPU.
     pub(super) fn check_answer(
         &self,
         stamp: u64,
@@ -229,8 +229,9 @@ impl Caller {
         }
     }
 
-    /// A call was accepted, which has just been learnt: a leave that ends later waits for it. (One
-    /// that had ended before the CPU joined for the last time is known here, for that join is.)
+    /// Records that a call was accepted, which has just been learnt: a leave that ends later waits
+    /// for it. (A leave that had ended before the CPU joined for the last time is known here, for
+    /// that join is.)
     pub(super) fn accepted(&self, record: &Record, on: &CpuSet) {
         for cpu in on {
             let left = self.world.side(cpu).left.load(Ordering::Acquire);
@@ -238,7 +239,7 @@ impl Caller {
         }
     }
 
-    /// A call is over: looks at its traces, and keeps the record for later ones.
+    /// Ends a call: checks its traces, and keeps the record for later ones.
     pub(super) fn settle(&mut self, record: Arc<Record>, stamp: u64, on: &CpuSet) {
         add(&self.world.counts.accepted, on.len() as u64);
         let findings = &self.world.findings;
@@ -267,18 +268,18 @@ impl Caller {
         self.records.push_back(Settled { record, runs });
     }
 
-    /// A call that nobody waits for was accepted: it is looked at later.
+    /// Keeps a call that nobody waits for and that was accepted: it is checked later.
     pub(super) fn sent(&mut self, record: Arc<Record>, stamp: u64, on: CpuSet) {
         self.accepted(&record, &on);
         self.under_way.push_back(UnderWay { record, stamp, on, kind: self.kind });
     }
 
-    /// A call wasn't accepted: it has left no traces.
+    /// Checks a call that wasn't accepted: it has left no traces.
     pub(super) fn unsent(&mut self, record: Arc<Record>, stamp: u64) {
         self.settle(record, stamp, &CpuSet::new());
     }
 
-    /// Looks until the oldest of the calls that nobody waits for has run.
+    /// Waits until the oldest of the calls that nobody waits for has run.
     fn await_oldest(&mut self) {
         let Some(oldest) = self.under_way.pop_front() else { return };
         let wanted = oldest.on.len() as u32;

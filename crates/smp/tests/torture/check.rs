@@ -1,4 +1,4 @@
-//! What is checked, and what was found.
+//! Checks of the torture, and their findings.
 
 use std::fmt;
 
@@ -8,13 +8,13 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 /// One rule that the torture holds calls to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Check {
-    /// What the caller wrote before the call is seen by the handler.
+    /// Writes of the caller before the call are seen by the handler.
     Entry,
-    /// What the handler wrote is seen after the wait.
+    /// Writes of the handler are seen after the wait.
     Exit,
     /// An accepted call runs exactly once on each CPU, and on no other.
     Once,
-    /// It runs on the thread, and the CPU, that was asked for.
+    /// The call runs on the thread, and the CPU, that was asked for.
     Cpu,
     /// Handlers of one CPU never overlap.
     Overlap,
@@ -24,7 +24,7 @@ pub(super) enum Check {
     Value,
     /// Each CPU that was asked for is reached or skipped, and one that never leaves is reached.
     Reach,
-    /// Nothing runs on a CPU that has left, and what it accepted has run by then.
+    /// A CPU that has left runs nothing, and what it accepted has run by then.
     Dead,
     /// Every wait ends, and every call runs, in time.
     Lost,
@@ -39,7 +39,7 @@ pub(super) enum Check {
 }
 
 impl Check {
-    /// All of them.
+    /// The list of all checks.
     pub(super) const ALL: [Check; 14] = [
         Check::Entry,
         Check::Exit,
@@ -84,22 +84,22 @@ impl fmt::Display for Check {
 /// A check that failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Failure {
-    /// Which.
+    /// The check.
     pub(super) check: Check,
-    /// How often.
+    /// Number of failures.
     pub(super) times: u64,
-    /// What was found, the first few times.
+    /// Descriptions of the first few.
     pub(super) first: Vec<String>,
 }
 
-/// How many failures of a check are described.
+/// Number of failures of a check that are described.
 const DESCRIBED: usize = 3;
 
-/// What was found so far.
+/// Findings so far.
 pub(super) struct Findings {
-    /// A: how often each check failed; it orders nothing.
+    /// A: number of failures by check; it orders nothing.
     times: [AtomicU64; Check::ALL.len()],
-    /// L: is the lock; guards what the first ones were.
+    /// L: is the lock; guards the descriptions of the first ones.
     first: Mutex<Vec<(Check, String)>>,
 }
 
@@ -117,7 +117,7 @@ impl Findings {
         }
     }
 
-    /// Counts a failure where what should be isn't.
+    /// Counts a failure if what should hold doesn't.
     pub(super) fn expect(&self, check: Check, holds: bool, found: impl FnOnce() -> String) {
         if !holds {
             self.fail(check, found);

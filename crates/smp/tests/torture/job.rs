@@ -1,4 +1,4 @@
-//! What is called: a function that checks what it finds, works for a while, and answers.
+//! Functions that are called: each checks what it finds, works for a while, and answers.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -13,18 +13,19 @@ use super::mistake::Mistake;
 use super::plain::Plain;
 use super::world::{Side, Token, World, add, spin, target_of_this_thread};
 
-/// What one call leaves traces in. Used again and again by its caller, so that old traces lie where
-/// new ones are looked for.
+/// The record in which one call leaves traces. Its caller uses it again and again, so that old
+/// traces lie where new ones are expected.
 pub(super) struct Record {
     pub(super) world: Arc<World>,
     pub(super) caller: usize,
-    /// Written by the caller before the call, read by the handlers.
+    /// Word written by the caller before the call, read by the handlers.
     pub(super) word: Plain,
-    /// By CPU: written by the handler, read by the caller after the wait.
+    /// Words by CPU: written by the handler, read by the caller after the wait.
     pub(super) out: Box<[Plain]>,
-    /// By CPU: written by the handler, how often the CPU had left by then.
+    /// Words by CPU: written by the handler, how often the CPU had left by then.
     pub(super) left: Box<[Plain]>,
-    /// By CPU: how often it had left when the call was known to be accepted. The caller's alone.
+    /// Words by CPU: how often it had left when the call was known to be accepted. The caller's
+    /// alone.
     pub(super) bound: Box<[Plain]>,
     /// A: by CPU, how often the call ran there. Relaxed; what orders it is what is tested.
     pub(super) ran: Box<[AtomicU32]>,
@@ -48,18 +49,18 @@ impl Record {
     }
 }
 
-/// What a handler does beside its checks.
+/// The work of a handler beside its checks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Work {
-    /// Nothing.
+    /// The handler only checks.
     Nothing,
-    /// It spins for some microseconds.
+    /// The handler spins for some microseconds.
     Spin(u16),
-    /// It panics.
+    /// The handler panics.
     Panic,
-    /// It calls another CPU, and doesn't wait.
+    /// The handler calls another CPU, and doesn't wait.
     Call(CpuId),
-    /// It calls its own CPU, and waits.
+    /// The handler calls its own CPU, and waits.
     CallItself,
 }
 
@@ -73,21 +74,21 @@ pub(super) struct Job {
     pub(super) waited_for: bool,
 }
 
-/// What a handler answers.
+/// The answer of a handler.
 pub(super) struct Answer {
-    /// The CPU that it ran on.
+    /// The CPU on which the handler ran.
     pub(super) on: CpuId,
     pub(super) value: u64,
     _token: Token,
 }
 
-/// What call `stamp` answers from a CPU.
+/// Returns what call `stamp` answers from a CPU.
 pub(super) fn value(stamp: u64, cpu: CpuId) -> u64 {
     stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(cpu.number())
 }
 
 impl Job {
-    /// The handler, on the CPU that was asked for; `None`: on any.
+    /// Runs the handler, on the CPU that was asked for; `None`: on any.
     pub(super) fn run(&self, asked: Option<CpuId>) -> Answer {
         let world = &self.record.world;
         let found = target_of_this_thread();
@@ -133,7 +134,7 @@ impl Job {
         Answer { on, value: value(self.stamp, on) ^ u64::from(wrong), _token: token }
     }
 
-    /// What holds at a handler's beginning.
+    /// Checks what holds at a handler's beginning.
     fn check(&self, on: CpuId, side: &Side) {
         let Record { world, caller, word, .. } = &*self.record;
         let (findings, stamp) = (&world.findings, self.stamp);
@@ -149,7 +150,7 @@ impl Job {
             format!("call {stamp} of caller {caller}, on CPU {on}")
         });
         if !world.smp.machine().is_synthetic() {
-            // Where the system takes the CPU away meanwhile, the thread may be anywhere.
+            // If the system takes the CPU away meanwhile, the thread may be anywhere.
             let before = side.stays();
             let at = current_cpu();
             let right = before.is_none() || side.stays() != before || at == Some(on);
@@ -174,7 +175,7 @@ impl Job {
             Work::CallItself => {
                 let itself = world.smp.call(on, context::in_atomic_section);
                 match itself {
-                    // It is refused where the CPU is leaving just now.
+                    // The call is refused if the CPU is leaving just now.
                     Err(_) => world.refused(on),
                     Ok(call) => {
                         add(&world.counts.ran, 1);

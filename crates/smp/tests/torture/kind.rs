@@ -1,6 +1,6 @@
 //! The mix: every kind of call, and how often each comes.
 
-/// One thing that a caller does.
+/// An act of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     Wait,
@@ -49,7 +49,7 @@ pub(super) const KINDS: [(Kind, &str, usize); 20] = [
     (Kind::Nowhere, "one that there is not", 1),
 ];
 
-/// The kind that a number below the sum of the weights means.
+/// Returns the kind that a number below the sum of the weights means.
 pub(super) fn chosen(mut number: usize) -> Kind {
     for (kind, _, weight) in KINDS {
         match number.checked_sub(weight) {

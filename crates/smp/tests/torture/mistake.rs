@@ -1,6 +1,6 @@
-//! Deliberate mistakes: what shows that a check can fail.
+//! Deliberate mistakes, which show that a check can fail.
 
-/// What is done wrongly.
+/// A deliberate mistake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mistake {
     /// The caller writes its word after the call.
@@ -13,7 +13,7 @@ pub(super) enum Mistake {
     SendsElsewhere,
     /// The caller runs the function itself.
     RunsHere,
-    /// Of two calls the later one is sent first.
+    /// The later one of two calls is sent first.
     Overtakes,
     /// A handler answers something else.
     AnswersWrongly,

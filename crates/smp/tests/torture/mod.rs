@@ -11,8 +11,8 @@
 //! works for a random time, and writes the number into its CPU's word; the caller compares that
 //! after the wait. An old number shows an order that is missing.
 //!
-//! A wait that doesn't end is found by a watcher: each caller says since when it waits. Threads
-//! that are stuck are left behind.
+//! A watcher finds a wait that doesn't end: each caller records since when it waits. Threads that
+//! are stuck are left behind.
 //!
 //! Each check has a deliberate mistake (`mistake.rs`), which `tests.rs` makes, to see it fail.
 
@@ -40,40 +40,40 @@ use phase::Setting;
 use check::Check;
 pub(crate) use report::{Phase, Report};
 
-/// A torture couldn't be done, which is no finding.
+/// An error that stops a torture, which is no finding.
 pub(crate) type Failed = Box<dyn std::error::Error>;
 
 /// The synthetic machine: few enough CPUs that two real ones keep them busy.
 const SYNTHETIC: &str = "numa:2 l3:1 core:2 pu:1";
 
-/// What to do.
+/// The plan of a torture.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
-    /// For how long in all.
+    /// Duration in all.
     pub(crate) duration: Duration,
-    /// What the choices of each thread begin with. When each thread comes to them isn't repeated.
+    /// Seed of each thread's choices. The times at which threads make them aren't repeated.
     pub(crate) seed: u64,
-    /// When a wait counts as lost. Far above what a busy machine takes.
+    /// Length of a wait that counts as lost. Far above what a busy machine takes.
     pub(crate) waiter_habit: Duration,
-    /// Whether the system may be asked to take the live machine's last CPU offline and online,
+    /// True if the system may be asked to take the live machine's last CPU offline and online,
     /// again and again. That disturbs all that runs on the machine.
     pub(crate) plug: bool,
     mistake: Option<Mistake>,
 }
 
 impl Plan {
-    /// For that long; the system isn't asked.
+    /// Creates a plan for that long; the system isn't asked.
     pub(crate) fn new(duration: Duration) -> Plan {
         let waiter_habit = Duration::from_secs(120);
         Plan { duration, seed: 1, waiter_habit, plug: false, mistake: None }
     }
 }
 
-/// Tortures, and says what was found. Takes the duration of the plan, and longer only where a wait
+/// Tortures, and returns what was found. Takes the duration of the plan, and longer only if a wait
 /// doesn't end. Blocks.
 ///
 /// # Errors
-/// The machine couldn't be read, or threads not be had: that is no finding.
+/// An error if the machine couldn't be read, or threads couldn't be had: that is no finding.
 pub(crate) fn run(plan: &Plan) -> Result<Report, Failed> {
     let half = plan.duration / 2;
     let mut phases = vec![synthetic(plan, half)?];

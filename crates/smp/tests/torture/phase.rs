@@ -19,16 +19,16 @@ use super::report::Phase;
 use super::world::{World, read};
 use super::{Failed, Plan};
 
-/// Where it takes place.
+/// The machine and CPUs of a phase.
 pub(super) struct Setting<'a> {
     pub(super) machine: &'a Machine,
     /// CPUs that leave and join.
     pub(super) leaves: CpuSet,
-    /// How the system takes one of them.
+    /// Switch by which the system takes one of them.
     pub(super) switch: Option<Arc<Switch>>,
 }
 
-/// How often the callers are looked at.
+/// Time between two checks of the callers.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Tortures one machine.
@@ -41,7 +41,7 @@ pub(super) fn run(plan: &Plan, duration: Duration, setting: Setting<'_>) -> Resu
     let smp = Smp::builder(machine).priority(priority).build()?;
     let world = Arc::new(World::new(smp, machine, leaves, homes.len(), plan.mistake));
 
-    // Each thread sends as it ends, also where it panics: it drops its sender then.
+    // Each thread sends as it ends, also if it panics: it drops its sender then.
     let (ended, ends) = mpsc::channel::<()>();
     let mut callers = Vec::new();
     for (me, home) in homes.iter().enumerate() {
@@ -76,7 +76,7 @@ fn no_thread(world: &World, error: std::io::Error) -> Failed {
     error.into()
 }
 
-/// Watches until all threads have ended: true. False where they never will.
+/// Watches until all threads have ended. Returns false if they never will.
 fn watch(world: &World, duration: Duration, waiter_habit: Duration, ends: &Receiver<()>) -> bool {
     let end = world.began + duration;
     let mut given_up = None;
@@ -90,7 +90,7 @@ fn watch(world: &World, duration: Duration, waiter_habit: Duration, ends: &Recei
             world.stop.store(true, Ordering::Relaxed);
         }
         let late = world.longest_wait().filter(|(for_how_long, ..)| *for_how_long > waiter_habit);
-        // The one who plugs has no desk: it waits for leaves, and those for calls.
+        // The plugger has no entry: it waits for leaves, and those for calls.
         let stuck = given_up.is_none() && (late.is_some() || now >= end + waiter_habit);
         if stuck {
             world.findings.fail(Check::Lost, || match late {
@@ -127,7 +127,7 @@ fn join(
     kinds
 }
 
-/// What holds at the end, when everybody has been waited for.
+/// Checks what holds at the end, when everybody has been waited for.
 fn sum_up(world: &World) {
     let (smp, counts, findings) = (&world.smp, &world.counts, &world.findings);
     let online = smp.online();

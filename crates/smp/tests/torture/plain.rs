@@ -1,4 +1,4 @@
-//! Plain memory that is only right where the calls order its accesses.
+//! Plain memory that is only right if the calls order its accesses.
 
 use corewise_sync::cell::UnsafeCell;
 
@@ -9,8 +9,8 @@ pub(super) struct Plain {
     word: UnsafeCell<u64>,
 }
 
-// SAFETY: not by itself: the torture touches it in turns that only the calls order. Where they
-// don't, it is a race, which is what a check then reports.
+// SAFETY: not by itself: the torture touches it in turns that only the calls order. If they don't,
+// it is a race, which is what a check then reports.
 unsafe impl Sync for Plain {}
 
 impl Plain {

@@ -16,9 +16,9 @@ use super::live::Keeper;
 use super::mistake::Mistake;
 use super::world::{World, add};
 
-/// For how long at most a CPU stays out, and then in.
+/// Greatest time for which a CPU stays out, and then in.
 const OUT: usize = 2_000;
-/// How often the system takes the CPU: one turn of so many. It takes far longer than the others.
+/// Number of turns of which the system takes the CPU in one. That takes far longer than the others.
 const SYSTEM: usize = 64;
 
 /// The switch of a CPU of the live machine.
@@ -28,7 +28,7 @@ pub(super) struct Switch {
 }
 
 impl Switch {
-    /// The switch of this CPU, or why there is none.
+    /// Returns the switch of this CPU, or why there is none.
     pub(super) fn of(cpu: CpuId) -> Result<Switch, String> {
         let file = PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/online"));
         // It is online: this changes nothing, and tells.
@@ -38,7 +38,7 @@ impl Switch {
         }
     }
 
-    /// The CPU is offline until what this gives is dropped.
+    /// Takes the CPU offline until the returned keeper is dropped.
     fn take(&self) -> io::Result<Keeper> {
         // Before the write: it is put back whatever becomes of that.
         let keeper = Keeper::of(&self.file)?;
@@ -75,7 +75,7 @@ fn failed(world: &World, what: &dyn std::fmt::Display) {
     world.findings.fail(Check::Plug, || what.to_string());
 }
 
-/// What holds between the end of a leave and the beginning of a join.
+/// Checks what holds between the end of a leave and the beginning of a join.
 fn dead(world: &World, cpu: CpuId, pause: &Parker, rng: &mut Rng) {
     let side = world.side(cpu);
     side.dead.store(true, Ordering::Release);
@@ -86,7 +86,7 @@ fn dead(world: &World, cpu: CpuId, pause: &Parker, rng: &mut Rng) {
     side.dead.store(false, Ordering::Release);
 }
 
-/// For calls alone; now and then a handler of that CPU does it.
+/// Takes a CPU out for calls alone; now and then a handler of that CPU does it.
 fn for_calls(world: &World, cpu: CpuId, pause: &Parker, rng: &mut Rng) {
     add(&world.counts.leaves, 1);
     let smp = world.smp.clone();
@@ -119,7 +119,7 @@ fn for_calls(world: &World, cpu: CpuId, pause: &Parker, rng: &mut Rng) {
     }
 }
 
-/// By the machine's mask, which the targets follow.
+/// Takes a CPU out by the machine's mask, which the targets follow.
 fn by_the_mask(world: &World, cpu: CpuId, pause: &Parker, rng: &mut Rng) {
     add(&world.counts.follows, 1);
     let machine = world.smp.machine();
@@ -142,14 +142,14 @@ fn follow(world: &World) {
     }
 }
 
-/// The system takes the CPU offline: gently, after it has left for calls, or under its target.
+/// Takes a CPU out by the system: gently, after it has left for calls, or under its target.
 fn by_the_system(world: &World, switch: &Switch, gently: bool, pause: &Parker, rng: &mut Rng) {
     let (cpu, side) = (switch.cpu, world.side(switch.cpu));
     add(&world.counts.plugs, 1);
     if gently {
         world.smp.cpu_offline(cpu).wait();
     }
-    // From here its target and its handlers may be anywhere: full order, both sides look twice.
+    // From here its target and its handlers may be anywhere: full order, both sides read twice.
     side.away.fetch_add(1, Ordering::SeqCst);
     match switch.take() {
         Ok(out) => {

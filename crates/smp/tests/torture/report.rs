@@ -1,19 +1,19 @@
-//! What a torture says at its end.
+//! The report of a torture.
 
 use std::fmt;
 
 use super::check::{Check, Failure};
 
-/// What was done and found on one machine.
+/// The acts and findings on one machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Phase {
     /// The machine, in the words of the program's `--from`.
     pub(crate) machine: String,
-    /// For how long, in seconds.
+    /// Duration in seconds.
     pub(crate) seconds: f64,
     /// Threads that called: one for each CPU.
     pub(crate) callers: usize,
-    /// How often each kind of call was made.
+    /// Number of calls of each kind.
     pub(crate) kinds: Vec<(&'static str, u64)>,
     /// Calls that were accepted, one for each CPU that was reached.
     pub(crate) accepted: u64,
@@ -29,23 +29,23 @@ pub(crate) struct Phase {
     pub(crate) follows: u64,
     /// Times that the system took a CPU offline and online.
     pub(crate) plugs: u64,
-    /// Why the system took none; `None` where it did, or wasn't to.
+    /// Reason why the system took none; `None` if it did, or wasn't to.
     pub(crate) not_plugged: Option<String>,
     /// The checks that failed.
     pub(super) failures: Vec<Failure>,
 }
 
-/// What a torture found.
+/// The findings of a torture.
 #[derive(Debug, Clone)]
 pub(crate) struct Report {
-    /// What the choices of each thread began with.
+    /// Seed of each thread's choices.
     pub(crate) seed: u64,
-    /// One for each machine.
+    /// One phase for each machine.
     pub(crate) phases: Vec<Phase>,
 }
 
 impl Report {
-    /// Whether any check failed.
+    /// Returns true if any check failed.
     pub(crate) fn failed(&self) -> bool {
         self.phases.iter().any(|phase| !phase.failures.is_empty())
     }

@@ -1,11 +1,11 @@
-//! That the torture finds nothing where there is nothing, and each mistake where it is made.
+//! Tests of the torture: it finds nothing if there is nothing, and each mistake if it is made.
 
 use std::time::Duration;
 
 use super::*;
 
-/// One short torture on the synthetic machine. Whether it came to what is looked for in that time
-/// depends on how busy the machine is: `enough` says, and it is run again where it didn't.
+/// Runs one short torture on the synthetic machine. Whether it came to what is to be found in that
+/// time depends on how busy the machine is: `enough` says, and it is run again if it didn't.
 fn tortured(mistake: Option<Mistake>, enough: impl Fn(&Phase) -> bool) -> Phase {
     let waiter_habit = Duration::from_secs(if mistake.is_some() { 1 } else { 60 });
     let plan = Plan { waiter_habit, mistake, ..Plan::new(Duration::from_millis(100)) };

@@ -1,5 +1,5 @@
-//! What all callers and handlers of one torture share: the call targets, what is known of each CPU,
-//! the counters, and what was found.
+//! The state that all callers and handlers of one torture share: the call targets, what is known of
+//! each CPU, the counters, and what was found.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,9 +18,9 @@ pub(super) struct World {
     pub(super) smp: Smp,
     /// All CPUs of the machine that are online at first.
     pub(super) all: CpuSet,
-    /// Those of them that may leave; the others never do.
+    /// CPUs that may leave; the others never do.
     pub(super) leaves: CpuSet,
-    /// By CPU number.
+    /// Records by CPU number.
     sides: Box<[Side]>,
     pub(super) callers: Box<[CallerWatch]>,
     pub(super) findings: Findings,
@@ -33,7 +33,7 @@ pub(super) struct World {
     pub(super) began: Instant,
 }
 
-/// What is known of one CPU.
+/// The record of one CPU.
 pub(super) struct Side {
     /// A: a handler is running. Relaxed: they all run on one thread, or the check fails.
     busy: AtomicBool,
@@ -48,11 +48,12 @@ pub(super) struct Side {
     last: Box<[[Plain; 2]]>,
 }
 
-/// What the one who watches knows of a caller.
+/// The watcher's record of a caller.
 pub(super) struct CallerWatch {
-    /// A: since when it waits, in milliseconds after the beginning, and one; 0: it doesn't.
+    /// A: the start of its wait, in milliseconds after the beginning, and one; 0 if it doesn't
+    /// wait.
     since: AtomicU64,
-    /// A: what it waits for: its place in [`KINDS`].
+    /// A: what it waits for: its position in [`KINDS`].
     what: AtomicU64,
 }
 
@@ -127,7 +128,7 @@ impl World {
         &self.sides[cpu.index()]
     }
 
-    /// One more than the highest CPU number.
+    /// Returns one more than the highest CPU number.
     pub(super) fn numbers(&self) -> usize {
         self.sides.len()
     }
@@ -144,13 +145,13 @@ impl World {
         self.give_up.load(Ordering::Relaxed)
     }
 
-    /// Milliseconds since the beginning, and one.
+    /// Returns the milliseconds since the beginning, and one.
     fn clock(&self) -> u64 {
         let since = time::now().saturating_duration_since(self.began);
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX - 1) + 1
     }
 
-    /// Waits, and lets the one who watches know.
+    /// Waits, and lets the watcher know.
     pub(super) fn waiting<T>(&self, caller: usize, what: usize, wait: impl FnOnce() -> T) -> T {
         let desk = &self.callers[caller];
         desk.what.store(what as u64, Ordering::Relaxed);
@@ -161,7 +162,7 @@ impl World {
         value
     }
 
-    /// The longest wait just now: for how long, which caller, and for what.
+    /// Returns the longest wait just now: for how long, which caller, and for what.
     pub(super) fn longest_wait(&self) -> Option<(Duration, usize, &'static str)> {
         let waits = self.callers.iter().enumerate().filter_map(|(caller, desk)| {
             let since = desk.since.load(Ordering::Acquire);
@@ -172,14 +173,14 @@ impl World {
         waits.max()
     }
 
-    /// How many tokens were made and not dropped; negative where some were dropped twice.
+    /// Returns how many tokens were made and not dropped; negative if some were dropped twice.
     pub(super) fn tokens(&self) -> i128 {
         i128::from(read(&self.counts.made)) - i128::from(read(&self.counts.dropped))
     }
 }
 
 impl Side {
-    /// A handler begins; false where another one hadn't ended.
+    /// Begins a handler; returns false if another one hadn't ended.
     pub(super) fn begin(&self) -> bool {
         !self.busy.swap(true, Ordering::Relaxed)
     }
@@ -188,7 +189,7 @@ impl Side {
         self.busy.store(false, Ordering::Relaxed);
     }
 
-    /// Notes that this call of a caller runs; false where a later one ran before it.
+    /// Notes that this call of a caller runs; returns false if a later one ran before it.
     pub(super) fn follows(&self, caller: usize, waited_for: bool, stamp: u64) -> bool {
         let last = &self.last[caller][usize::from(waited_for)];
         let before = last.get();
@@ -196,13 +197,13 @@ impl Side {
         before < stamp
     }
 
-    /// The count of the times that it went away; `None` while it is.
+    /// Returns the count of the times that it went away; `None` while it is.
     pub(super) fn stays(&self) -> Option<u64> {
         Some(self.away.load(Ordering::SeqCst)).filter(|away| away % 2 == 0)
     }
 }
 
-/// What has to be dropped exactly once.
+/// A token that has to be dropped exactly once.
 pub(super) struct Token(Arc<World>);
 
 impl Token {
@@ -232,7 +233,7 @@ pub(super) fn spin(length: Duration) {
     }
 }
 
-/// The CPU whose call target this thread is, by its name.
+/// Returns the CPU whose call target this thread is, by its name.
 pub(super) fn target_of_this_thread() -> Option<CpuId> {
     let thread = std::thread::current();
     thread.name()?.strip_prefix("cw-call/")?.parse().ok().map(CpuId::new)
