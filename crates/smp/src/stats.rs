@@ -470,17 +470,6 @@ mod tests {
     }
 
     #[test]
-    fn a_call_in_place_is_shown_while_it_runs_and_its_caller_after() {
-        let stats = Stats::new();
-        let outer = stats.begin(label(), Queued::now(1));
-        let inner = stats.begin(Label { name: || "inner", ..label() }, Queued::NOT);
-        assert_eq!(stats.running().map(|shown| (shown.label.name)()), Some("inner"));
-        stats.end(inner);
-        assert_eq!(stats.running().map(|shown| (shown.label.name)()), Some("tested"));
-        stats.end(outer);
-    }
-
-    #[test]
     fn when_it_was_queued_its_weight_and_who_awaits_it_share_a_word() {
         let before = Stamp::precise();
         let queued = Queued::now(SAMPLED);
@@ -504,25 +493,6 @@ mod running_tests {
         let label =
             Label { name, site: Location::caller(), source: Some(CpuId::new(number)), call: 0 };
         RunSnapshot { label, since: Stamp::from_nanos(number.into()) }
-    }
-
-    #[test]
-    fn the_running_call_is_shown_until_it_ends_and_then_its_caller_in_place() {
-        let running = Running::new();
-        assert!(running.read().is_none() && running.own().is_none());
-        running.starts(shown(6));
-        let outer = running.own();
-        running.starts(shown(7));
-        let seen = running.read().expect("it runs");
-        assert_eq!(
-            ((seen.label.name)(), seen.label.source, seen.since.nanos()),
-            ("odd", Some(CpuId::new(7)), 7)
-        );
-        assert_eq!(seen.label.site.file(), file!());
-        running.ends(outer);
-        assert_eq!(running.read().and_then(|seen| seen.label.source), Some(CpuId::new(6)));
-        running.ends(None);
-        assert!(running.read().is_none());
     }
 
     #[test]

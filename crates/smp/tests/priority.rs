@@ -74,17 +74,6 @@ impl Subscriber for Heard {
 }
 
 #[test]
-fn nobody_s_targets_are_raised_unless_that_was_asked_for() {
-    let machine = Machine::live().expect("Linux");
-    let smp = Smp::new(&machine).expect("threads");
-    for (_, found) in
-        smp.call_each(AllCpus, |_| scheduled()).wait().into_values().expect("no panics")
-    {
-        assert_eq!((found.0, found.1), (OTHER, 0));
-    }
-}
-
-#[test]
 fn targets_run_as_the_kernel_s_interrupt_threads_where_that_is_asked_for_and_permitted() {
     let machine = Machine::live().expect("Linux");
     let smp = Smp::builder(&machine).priority(Priority::OF_INTERRUPT_THREADS).build();
@@ -251,10 +240,16 @@ fn threads_that_a_handler_starts_inherit_no_raised_priority() {
 }
 
 #[test]
-fn a_priority_can_be_asked_for() {
+fn a_priority_can_be_asked_for_and_none_is_raised_unless_it_was() {
     let machine = Machine::live().expect("Linux");
-    for (asked, policy, niceness) in [(Priority::Nice(7), OTHER, 7), (Priority::Plain, OTHER, 0)] {
-        let smp = Smp::builder(&machine).priority(asked).build().expect("threads");
+    let asked = |priority| Smp::builder(&machine).priority(priority);
+    for (builder, policy, niceness) in [
+        (asked(Priority::Nice(7)), OTHER, 7),
+        (asked(Priority::Plain), OTHER, 0),
+        (Smp::builder(&machine), OTHER, 0),
+    ] {
+        let asked = format!("{builder:?}");
+        let smp = builder.build().expect("threads");
         for (_, found) in
             smp.call_each(AllCpus, |_| scheduled()).wait().into_values().expect("no panics")
         {

@@ -46,16 +46,6 @@ fn stepped_a_call_in_place_is_what_runs_and_then_its_caller_again() {
 }
 
 #[test]
-fn stepped_a_function_that_panics_runs_no_more() {
-    let (smp, mut owners) = model::stepped(Smp::builder(&machine(1)));
-    let call = smp.call(CpuId::new(0), || -> () { panic!("on purpose") }).expect("online");
-    let _ = owners[0].step();
-    assert!(call.wait().is_err());
-    let cpu = &smp.dump().cpus[0];
-    assert_eq!((cpu.running, cpu.stats.panics), (None, 1));
-}
-
-#[test]
 fn each_cpu_s_state_is_told() {
     let (smp, mut owners) = model::stepped(Smp::builder(&machine(3)));
     let states = |smp: &Smp| smp.dump().cpus.iter().map(|cpu| cpu.state).collect::<Vec<_>>();

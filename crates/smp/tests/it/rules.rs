@@ -26,22 +26,6 @@ fn set(list: &str) -> CpuSet {
 }
 
 #[test]
-fn rule_2_a_call_is_over_for_its_waiter_when_its_function_has_ended_and_not_before() {
-    let smp = Smp::new(&machine()).unwrap();
-    let (started, seen) = mpsc::channel();
-    let (release, gate) = mpsc::channel::<()>();
-    let call = smp.call(CpuId::new(1), move || {
-        started.send(()).unwrap();
-        gate.recv().unwrap();
-    });
-    let call = call.unwrap();
-    seen.recv().unwrap();
-    assert!(!call.is_complete(), "it runs, but is not over");
-    release.send(()).unwrap();
-    call.wait().unwrap();
-}
-
-#[test]
 fn rule_2_the_captures_of_a_function_are_dropped_before_its_waiter_goes_on() {
     struct Captured(Arc<AtomicBool>);
     impl Drop for Captured {
