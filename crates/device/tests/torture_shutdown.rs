@@ -4,8 +4,6 @@
 #![cfg(not(any(loom, shuttle)))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
-mod support;
-
 use corewise_device::{
     Bound, BringUpOptions, Cancel, DeviceDecl, DeviceManager, Driver, Event, HangPolicy,
     ProbeContext, ProbeError, ProbeType, ShutdownDone, ShutdownError, ShutdownOptions,
@@ -17,7 +15,8 @@ use corewise_workqueue::WorkerPools;
 use fastrand::Rng;
 use std::collections::BTreeSet;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
+use std::thread::{ThreadId, current};
 use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,6 +33,10 @@ enum Callback {
 /// A web of devices, and what has become of them.
 struct Web {
     callbacks: Vec<Callback>,
+    /// True by device if its callback may run beside others.
+    asyncs: Vec<bool>,
+    /// The thread of the synchronous callbacks, once one has begun.
+    sync_thread: OnceLock<ThreadId>,
     /// Suppliers by device.
     needs: Vec<Vec<usize>>,
     /// Time that a callback computes.
@@ -45,6 +48,8 @@ struct Web {
     begun: AtomicUsize,
     /// L: is the lock; guards by device when its callbacks began and ended, counted in events.
     seen: Mutex<Vec<Seen>>,
+    /// A: synchronous callbacks on another thread than the first one.
+    strays: AtomicUsize,
     /// A: events so far.
     events: AtomicUsize,
     later: Mutex<Sender<(usize, ShutdownDone)>>,
@@ -91,14 +96,20 @@ impl Web {
             (2, 13..106) => Callback::None,
             _ => Callback::Quick,
         };
+        let synchronous = [None, None, Some(3), Some(20)][rng.usize(..4)];
         Web {
             callbacks: (0..n).map(|_| callback(rng)).collect(),
+            asyncs: (0..n)
+                .map(|_| synchronous.is_none_or(|one_in| rng.usize(..one_in) > 0))
+                .collect(),
+            sync_thread: OnceLock::new(),
             needs,
             burn: Duration::from_micros([1, 3, 8, 20, 60][rng.usize(..5)]),
             aborts_at: (rng.usize(..6) == 0).then(|| rng.usize(..n)),
             abort: Cancel::new(),
             begun: AtomicUsize::new(0),
             seen: Mutex::new(vec![Seen::default(); n]),
+            strays: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
             later: Mutex::new(later),
         }
@@ -110,6 +121,9 @@ impl Web {
         seen[device].calls += 1;
         seen[device].begun = Some(at);
         drop(seen);
+        let me = current().id();
+        let in_place = self.asyncs[device] || *self.sync_thread.get_or_init(|| me) == me;
+        self.strays.fetch_add(usize::from(!in_place), Ordering::SeqCst);
         if Some(self.begun.fetch_add(1, Ordering::SeqCst)) == self.aborts_at {
             self.abort.cancel();
         }
@@ -134,6 +148,7 @@ impl Web {
     /// through devices without a callback too. Each was called once, unless the shutdown was
     /// aborted.
     fn check(&self, report: &ShutdownReport, told: Option<usize>) {
+        assert_eq!(self.strays.load(Ordering::SeqCst), 0, "synchronous ones run in one thread");
         let seen = self.seen.lock().unwrap();
         let aborted = self.aborts_at.is_some_and(|at| self.begun.load(Ordering::SeqCst) > at);
         for (device, its) in seen.iter().enumerate() {
@@ -161,7 +176,8 @@ impl Web {
         }
         let n = self.needs.len();
         assert_eq!((report.remaining.len(), report.order().count()), (0, n));
-        assert_eq!(report.timeline().edges_not_kept().count(), 0);
+        let timeline = report.timeline();
+        assert_eq!((timeline.spans().len(), timeline.edges_not_kept().count()), (n, 0));
         let bad = self.count(Callback::Fails) + self.count(Callback::Panics);
         assert!(report.failed.len() >= bad && report.overdue.is_empty());
         assert!(told.is_none_or(|told| told == n - self.count(Callback::None)), "{told:?}");
@@ -229,10 +245,9 @@ fn run(machine: &Machine, seed: u64) {
     let pools = WorkerPools::new(machine);
     let devices = DeviceManager::new(&pools).unwrap();
     devices.register(Arc::new(Units(web.clone()))).unwrap();
-    let synchronous = [None, None, Some(3), Some(20)][rng.usize(..4)];
     let decl = |(device, needs): (usize, &Vec<usize>)| {
-        let is_async = synchronous.is_none_or(|one_in| rng.usize(..one_in) > 0);
-        let decl = DeviceDecl::new(format!("d{device}"), "unit").async_shutdown(is_async);
+        let decl = DeviceDecl::new(format!("d{device}"), "unit");
+        let decl = decl.async_shutdown(web.asyncs[device]);
         needs.iter().fold(decl.config(device), |decl, need| decl.supplier(format!("d{need}")))
     };
     let decls = web.needs.iter().enumerate().map(decl).collect();

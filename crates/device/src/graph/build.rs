@@ -375,18 +375,6 @@ mod tests {
     }
 
     #[test]
-    fn registration_order_is_kept_where_it_is_consistent() {
-        let graph = Graph::build(vec![
-            decl("a", &[]),
-            decl("b", &[]),
-            decl("c", &["a"]),
-            decl("d", &["b"]),
-        ])
-        .unwrap();
-        assert_eq!(names(&graph, graph.order()), ["a", "b", "c", "d"]);
-    }
-
-    #[test]
     fn a_consumer_registered_before_its_supplier_is_moved_behind_it_and_nothing_else_is() {
         let graph = Graph::build(vec![
             decl("consumer", &["supplier"]),

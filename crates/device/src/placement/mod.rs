@@ -457,50 +457,47 @@ mod policy_tests {
     }
 
     #[test]
-    fn rule_6_both_paths_are_placed_near_the_node_by_one_decision() {
-        assert_eq!(place(Path::Sync, Some(1), true, OUTSIDE), Place::Near);
-        assert_eq!(place(Path::Async, Some(1), true, OUTSIDE), Place::Near);
-    }
-
-    #[test]
-    fn rule_8_without_a_usable_node_async_is_still_queued_and_sync_runs_in_the_caller() {
-        for node in [None, Some(1)] {
-            assert_eq!(place(Path::Async, node, false, OUTSIDE), Place::Anywhere);
-            assert_eq!(place(Path::Sync, node, false, OUTSIDE), Place::Inline);
-        }
-    }
-
-    #[test]
-    fn rule_11_a_probe_on_its_node_runs_in_place_and_elsewhere_it_is_queued() {
+    fn rules_6_to_12_the_path_the_node_and_the_asker_say_where_a_probe_goes() {
+        use Place::{Anywhere, Inline, Near};
         let here = ProbeOrigin { on_node: true, ..OUTSIDE };
-        assert_eq!(place(Path::Sync, Some(1), true, here), Place::Inline);
-        assert_eq!(place(Path::Async, Some(1), true, here), Place::Near);
-    }
-
-    #[test]
-    fn rule_12_a_task_placed_on_the_node_runs_a_nested_probe_inline_and_on_another_it_does_not() {
         let on_1 = with_token(Some(1), None);
-        assert_eq!(place(Path::Sync, Some(1), true, on_1), Place::Inline);
-        assert_eq!(place(Path::Sync, Some(0), true, on_1), Place::Near);
-    }
-
-    #[test]
-    fn a_worker_whose_token_names_no_node_is_not_taken_for_placed() {
-        // A deferred-probe worker, say: a worker as such proves nothing (rule 1.3).
-        assert_eq!(place(Path::Sync, Some(1), true, with_token(None, Some(3))), Place::Near);
-        assert_eq!(place(Path::Sync, None, false, with_token(None, None)), Place::Inline);
-    }
-
-    #[test]
-    fn the_releasing_task_does_not_swallow_asynchronous_probes() {
-        assert_eq!(place(Path::Async, Some(1), true, with_token(Some(1), None)), Place::Near);
-    }
-
-    #[test]
-    fn nested_waits_for_other_nodes_leave_each_pool_a_thread_that_waits_for_nobody() {
-        assert!(too_many_wait(1, 1) && too_many_wait(4, 4) && !too_many_wait(3, 4));
         let full = ProbeOrigin { must_not_wait: true, ..with_token(Some(0), None) };
-        assert_eq!(place(Path::Sync, Some(1), true, full), Place::Inline);
+        for (rule, asker, node, usable, sync, asynchronous) in [
+            ("6", OUTSIDE, Some(1), true, Near, Near),
+            ("8", OUTSIDE, None, false, Inline, Anywhere),
+            ("8", OUTSIDE, Some(1), false, Inline, Anywhere),
+            ("11", here, Some(1), true, Inline, Near),
+            (
+                "12: the task that releases a device swallows no probe",
+                on_1,
+                Some(1),
+                true,
+                Inline,
+                Near,
+            ),
+            ("12: on another node", on_1, Some(0), true, Near, Near),
+            (
+                "1.3: a worker as such proves nothing",
+                with_token(None, Some(3)),
+                Some(1),
+                true,
+                Near,
+                Near,
+            ),
+            ("1.3", with_token(None, None), None, false, Inline, Anywhere),
+            (
+                "1.3: each pool keeps a thread that waits for nobody",
+                full,
+                Some(1),
+                true,
+                Inline,
+                Near,
+            ),
+        ] {
+            assert_eq!(place(Path::Sync, node, usable, asker), sync, "rule {rule}");
+            assert_eq!(place(Path::Async, node, usable, asker), asynchronous, "rule {rule}");
+        }
+        assert!(too_many_wait(1, 1) && too_many_wait(4, 4) && !too_many_wait(3, 4));
     }
 
     #[test]

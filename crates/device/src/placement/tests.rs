@@ -25,24 +25,27 @@ fn token_node() -> Option<u32> {
 }
 
 #[test]
-fn rule_10_probes_of_one_node_rotate_over_its_shards_and_cpus_and_not_its_first_one() {
-    // Two shards of eight cores on each node.
-    let (pools, placer) = placer(&Machine::synthetic("numa:2 l3:1 core:16 pu:1").unwrap());
-    assert_eq!(turns(&placer, 1, 4), [16, 24, 17, 25]);
-    assert_eq!(turns(&placer, 0, 4), [0, 8, 1, 9]);
-    pools.shutdown();
-}
-
-#[test]
-fn rule_10_cores_come_before_siblings_that_are_numbered_far_apart_on_two_nodes() {
-    // The numbering of many servers: CPUs 0-3 and 8-11 on node 0, n and n + 8 share a core.
-    let machine = Machine::synthetic("numa:2 l3:1 core:4 pu:2(indexes=2*8:8*1)").unwrap();
-    let siblings: Vec<u32> = machine.topology().cpus().iter().filter_map(|c| c.core).collect();
+fn rules_10_and_13_probes_of_one_node_rotate_over_its_shards_cores_and_siblings_not_isolated_ones()
+{
+    // Two shards of eight cores on each node. The numbering of many servers: CPUs 0-3 and 8-11 on
+    // node 0, n and n + 8 share a core. And three isolated CPUs of four.
+    let far = "numa:2 l3:1 core:4 pu:2(indexes=2*8:8*1)";
+    let siblings: Vec<u32> =
+        Topology::synthetic(far).unwrap().cpus().iter().filter_map(|c| c.core).collect();
     assert_eq!(siblings[0], siblings[8], "the description says what the test is about");
-    let (pools, placer) = placer(&machine);
-    assert_eq!(turns(&placer, 0, 8), [0, 1, 2, 3, 8, 9, 10, 11]);
-    assert_eq!(turns(&placer, 1, 5), [4, 5, 6, 7, 12]);
-    pools.shutdown();
+    for (machine, isolated, node, expected) in [
+        ("numa:2 l3:1 core:16 pu:1", "", 1, &[16, 24, 17, 25][..]),
+        ("numa:2 l3:1 core:16 pu:1", "", 0, &[0, 8, 1, 9]),
+        (far, "", 0, &[0, 1, 2, 3, 8, 9, 10, 11]),
+        (far, "", 1, &[4, 5, 6, 7, 12]),
+        ("numa:2 core:4 pu:1", "0-2", 0, &[3, 3, 3]),
+    ] {
+        let topology = Topology::synthetic(machine).unwrap();
+        let topology = topology.with_isolated(&isolated.parse().unwrap());
+        let (pools, placer) = placer(&Machine::new(topology));
+        assert_eq!(turns(&placer, node, expected.len()), expected, "{machine}, node {node}");
+        pools.shutdown();
+    }
 }
 
 #[test]
@@ -59,15 +62,6 @@ fn probes_that_help_the_caller_go_to_each_shard_in_turn() {
     }
     drop(tell);
     assert_eq!(told.iter().flatten().count(), 8, "each runs on a worker of a node");
-    pools.shutdown();
-}
-
-#[test]
-fn rule_13_isolated_cpus_get_no_probe() {
-    let isolated: CpuSet = "0-2".parse().unwrap();
-    let topology = Topology::synthetic("numa:2 core:4 pu:1").unwrap().with_isolated(&isolated);
-    let (pools, placer) = placer(&Machine::new(topology));
-    assert_eq!(turns(&placer, 0, 3), [3, 3, 3]);
     pools.shutdown();
 }
 

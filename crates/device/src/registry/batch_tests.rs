@@ -30,28 +30,6 @@ fn stepped_a_device_is_queued_the_moment_all_it_needs_is_bound() {
 }
 
 #[test]
-fn stepped_a_failure_with_keep_going_skips_exactly_its_dependents() {
-    let mut decls = diamond();
-    decls.push(decl("behind", &["end"]));
-    decls.push(decl("beside", &["b"]));
-    let mut s = Stepped::bring_up(decls, &[], true);
-    s.probe("top");
-    s.begin("a");
-    s.end("a", false);
-    assert_eq!(s.outcome("end"), "open", "it still waits for b, which is to be told first");
-    s.probe("b");
-    assert_eq!((s.outcome("end"), s.outcome("behind")), ("skipped", "skipped"));
-    assert_eq!(s.queue, ["beside"]);
-    s.probe("beside");
-    assert_eq!(s.caller(), "Done");
-    let finished = s.finish();
-    let skipped = ProbeOutcome::Skipped { culprit: "a".into() };
-    assert_eq!(finished.devices[3].0, skipped);
-    assert_eq!(finished.devices[4].0, skipped);
-    assert_eq!(finished.stopped_by, None);
-}
-
-#[test]
 fn stepped_a_failure_stops_new_probes_and_those_running_finish() {
     let decls =
         vec![decl("bad", &[]), decl("runs", &[]), decl("queued", &[]), decl("c", &["runs"])];
@@ -66,18 +44,6 @@ fn stepped_a_failure_stops_new_probes_and_those_running_finish() {
     assert_eq!(s.caller(), "Done");
     assert_eq!(s.begin("queued"), None, "its worker comes late and has nothing to do");
     assert_eq!(s.finish().stopped_by, Some(0), "bad");
-}
-
-#[test]
-fn stepped_cancelling_starts_nothing_more() {
-    let mut s = Stepped::bring_up(diamond(), &["b"], false);
-    s.begin("top");
-    s.cancel.cancel();
-    s.end("top", true);
-    assert_eq!(s.caller(), "Done");
-    let names = s.finished().to_vec();
-    assert_eq!(names.iter().filter(|(_, o)| *o == "cancelled").count(), 3, "{names:?}");
-    assert!(s.queue.is_empty());
 }
 
 #[test]
@@ -104,19 +70,6 @@ fn stepped_synchronous_probes_registered_before_their_supplier_do_not_block_them
     assert_eq!(s.caller(), "s1");
     s.probe("s1");
     assert_eq!(s.caller(), "Done");
-}
-
-#[test]
-fn stepped_rejected_devices_are_settled_at_once_and_their_dependents_skipped() {
-    let decls = vec![decl("x", &["y"]), decl("y", &["x"]), decl("z", &["y"]), decl("fine", &[])];
-    let mut s = Stepped::bring_up(decls, &[], true);
-    assert_eq!(s.queue, ["fine"]);
-    assert_eq!(s.outcome("z"), "skipped");
-    s.probe("fine");
-    assert_eq!(s.caller(), "Done");
-    let devices = s.finish().devices;
-    assert!(matches!(devices[0].0, ProbeOutcome::Rejected(GraphError::Cycle { .. })));
-    assert!(matches!(devices[1].0, ProbeOutcome::Rejected(GraphError::Cycle { .. })));
 }
 
 #[test]
@@ -155,24 +108,6 @@ fn stepped_a_device_linked_during_its_bring_up_waits_for_its_supplier() {
         }
         assert_eq!(s.caller(), "Done");
     }
-}
-
-#[test]
-fn stepped_devices_of_an_earlier_bring_up_count_as_bound_or_as_culprits() {
-    let mut s = Stepped::bring_up(vec![decl("up", &[]), decl("dead", &[])], &[], true);
-    s.probe("up");
-    s.begin("dead");
-    s.end("dead", false);
-    assert_eq!(s.caller(), "Done");
-    s.finish();
-    s.again(vec![decl("a", &["up"]), decl("b", &["dead"])], &[], true);
-    assert_eq!(s.queue, ["a"]);
-    assert_eq!(s.begin("a"), Some(vec!["up".to_string()]));
-    s.end("a", true);
-    assert_eq!(s.caller(), "Done");
-    let devices = s.finish().devices;
-    assert_eq!(devices[0].0, ProbeOutcome::Bound);
-    assert_eq!(devices[1].0, ProbeOutcome::Skipped { culprit: "dead".into() });
 }
 
 #[test]

@@ -82,30 +82,6 @@ fn rule_1_2_2_and_3_a_driver_that_comes_is_offered_unbound_devices_alone() {
     assert_eq!(s.late().as_deref(), Some("y"), "it waited for x");
 }
 
-#[test]
-fn a_driver_that_comes_during_a_probe_is_asked_before_the_device_is_given_up() {
-    for asynchronous in [false, true] {
-        let mut s = Stepped::new();
-        s.add(decl("x", &[]), vec![candidate("first", false)]);
-        s.begin("x");
-        let (key, new) = (s.key("x"), candidate("new", asynchronous));
-        s.step(|devices, now, fx| devices.offer(key, new, now, fx));
-        let mut turns = 0;
-        while s.state("x") != "bound" {
-            turns += 1;
-            assert!(turns < 5, "it comes to no end");
-            let its = s.devices.info("x").unwrap().driver.unwrap();
-            match its.as_str() {
-                "new" => s.end("x", true),
-                _ => s.end("x", false),
-            }
-            if s.state("x") == "queued" {
-                s.begin("x");
-            }
-        }
-    }
-}
-
 /// Returns the drivers asked for `x` from the probe in progress on, if nobody takes it.
 fn asked_until_given_up(s: &mut Stepped) -> Vec<String> {
     let mut asked = Vec::new();
@@ -313,19 +289,6 @@ fn rule_1_2_12_a_synchronous_child_is_probed_inside_its_parents_probe_and_goes_w
     s.probe("async-vf");
     assert_eq!(s.walk("pf", false), ["async-vf", "vf", "pf"]);
     assert_eq!(s.devices.len(), 1, "the children are registered anew by the next probe");
-}
-
-#[test]
-fn rule_1_2_12_children_of_a_probe_that_fails_go_before_it_has_failed() {
-    let mut s = added(&[("pf", &[])]);
-    s.begin("pf");
-    s.add(DeviceDecl::new("vf", "d").parent("pf"), vec![candidate("d", false)]);
-    s.probe("vf");
-    let children = s.devices.children_by_probe(s.key("pf"));
-    assert_eq!(children, [s.key("vf")]);
-    assert_eq!(s.walk("vf", true), ["vf"]);
-    s.end("pf", false);
-    assert_eq!((s.devices.len(), s.state("pf")), (1, "failed"));
 }
 
 #[test]

@@ -262,10 +262,6 @@ impl Stepped {
         self.finished.iter().find(of).map_or("open", |(_, outcome)| outcome)
     }
 
-    pub(super) fn finished(&self) -> &[(String, &'static str)] {
-        &self.finished
-    }
-
     pub(super) fn finish(&mut self) -> FinishedBringUp {
         self.devices.finish_batch().unwrap()
     }

@@ -224,7 +224,7 @@ impl Stepped {
     }
 }
 
-use Kind::{Absent, Async, NoCallback, Sync};
+use Kind::{Async, NoCallback, Sync};
 
 #[test]
 fn stepped_children_and_consumers_end_before_what_they_need() {
@@ -300,20 +300,6 @@ fn stepped_devices_without_a_callback_complete_on_the_spot_in_long_chains() {
     assert_eq!(names, ["n3", "leaf", "n2", "n1", "root"]);
     let root = &records[4];
     assert_eq!(root.released_by, s.state.graph().find("n1"));
-}
-
-#[test]
-fn stepped_devices_that_never_came_up_count_as_done() {
-    let mut s = stepped(&[
-        ("root", Async, &[]),
-        ("dead", Absent, &["root"]),
-        ("behind", Absent, &["dead"]),
-        ("side", Async, &["root"]),
-    ]);
-    assert_eq!(s.caller(""), "side");
-    assert_eq!(s.caller("side"), "root");
-    assert_eq!(s.caller("root"), "done");
-    assert_eq!(s.finished(), ["side", "root"]);
 }
 
 #[test]

@@ -1,48 +1,19 @@
 //! Probes that end later, from anywhere.
 
-use crate::support::{Rig, decl};
+use crate::support::{Connection, Rig, decl, later};
 use corewise_device::{
-    Bound, BringUpOptions, Driver, Event, HangPolicy, ProbeContext, ProbeDone, ProbeOutcome,
-    ProbeType, ShutdownOptions,
+    BringUpOptions, Driver, Event, HangPolicy, ProbeContext, ProbeDone, ProbeOutcome, ProbeType,
+    ShutdownOptions,
 };
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-
-struct Connection;
-impl Bound for Connection {}
-
-/// A driver that hands every completion to the test.
-struct Later {
-    probe_type: ProbeType,
-    begun: Mutex<Sender<(String, ProbeDone)>>,
-}
-
-impl Driver for Later {
-    fn name(&self) -> &str {
-        "test"
-    }
-
-    fn probe_type(&self) -> ProbeType {
-        self.probe_type
-    }
-
-    fn start_probe(&self, cx: &ProbeContext<'_>, done: ProbeDone) {
-        self.begun.lock().unwrap().send((cx.name().to_string(), done)).unwrap();
-    }
-}
-
-fn later(rig: &Rig, probe_type: ProbeType) -> Receiver<(String, ProbeDone)> {
-    let (begun, begins) = channel();
-    rig.manager.register(Arc::new(Later { probe_type, begun: Mutex::new(begun) })).unwrap();
-    begins
-}
 
 #[test]
 fn probes_that_end_elsewhere_hold_no_worker_and_release_their_consumers() {
     for probe_type in [ProbeType::PreferAsynchronous, ProbeType::ForceSynchronous] {
         let rig = Rig::new("core:1 pu:1");
-        let begins = later(&rig, probe_type);
+        let begins = later(&rig, "test", probe_type);
         let manager = rig.manager.clone();
         let bring_up = std::thread::spawn(move || {
             let decls = vec![decl("a", &[]), decl("b", &[]), decl("both", &["a", "b"])];
@@ -69,7 +40,7 @@ fn probes_that_end_elsewhere_hold_no_worker_and_release_their_consumers() {
 #[test]
 fn a_completion_that_is_dropped_fails_the_probe_and_nobody_waits() {
     let rig = Rig::new("core:2 pu:1");
-    let begins = later(&rig, ProbeType::PreferAsynchronous);
+    let begins = later(&rig, "test", ProbeType::PreferAsynchronous);
     let dropper = std::thread::spawn(move || drop(begins.recv().unwrap()));
     let decls = vec![decl("a", &[]), decl("b", &["a"])];
     let up = rig.manager.bring_up(decls, &BringUpOptions::new().keep_going(true)).unwrap();
@@ -123,7 +94,7 @@ fn a_driver_without_any_probe_fails_its_devices_and_says_what_to_implement() {
 #[test]
 fn a_probe_that_hangs_is_named_and_waited_for_by_default() {
     let rig = Rig::new("core:2 pu:1");
-    let begins = later(&rig, ProbeType::PreferAsynchronous);
+    let begins = later(&rig, "test", ProbeType::PreferAsynchronous);
     let manager = rig.manager.clone();
     // The observer ends the probe when it hears that it is overdue.
     let held = Mutex::new(Some(begins));
@@ -151,7 +122,7 @@ fn a_probe_that_hangs_is_named_and_waited_for_by_default() {
 fn a_probe_that_hangs_is_given_up_when_the_policy_says_so_and_nothing_else_suffers() {
     for policy in [HangPolicy::Skip, HangPolicy::GiveUp] {
         let rig = Rig::new("core:2 pu:1");
-        let begins = later(&rig, ProbeType::PreferAsynchronous);
+        let begins = later(&rig, "test", ProbeType::PreferAsynchronous);
         // The deadline is that of the one device: the other may begin at any time.
         let hung = decl("hung", &[]).probe_timeout(Duration::from_millis(2));
         let decls = vec![hung, decl("behind", &["hung"]), decl("fine", &[])];
@@ -195,7 +166,7 @@ fn a_probe_that_hangs_is_given_up_when_the_policy_says_so_and_nothing_else_suffe
 #[test]
 fn a_bring_up_that_takes_too_long_as_a_whole_names_what_runs_and_leaves_the_rest() {
     let rig = Rig::new("core:2 pu:1");
-    let begins = later(&rig, ProbeType::PreferAsynchronous);
+    let begins = later(&rig, "test", ProbeType::PreferAsynchronous);
     let decls = vec![decl("a", &[]), decl("b", &["a"])];
     let options =
         BringUpOptions::new().timeout(Some(Duration::from_millis(5))).on_hang(HangPolicy::Skip);
@@ -213,7 +184,7 @@ fn a_bring_up_that_takes_too_long_as_a_whole_names_what_runs_and_leaves_the_rest
 fn deadlines_of_probes_beyond_all_time_are_as_good_as_none_and_others_hold() {
     let rig = Rig::new("core:2 pu:1");
     rig.manager.set_deferral_timeout(Duration::MAX);
-    let begins = later(&rig, ProbeType::PreferAsynchronous);
+    let begins = later(&rig, "test", ProbeType::PreferAsynchronous);
     let patient = decl("patient", &[]).probe_timeout(Duration::MAX);
     let hung = decl("hung", &[]).probe_timeout(Duration::from_millis(2));
     let manager = rig.manager.clone();

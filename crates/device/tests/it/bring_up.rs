@@ -5,11 +5,10 @@ use fastrand::Rng;
 
 use crate::support::{Rig, TestDriver, Unit, decl, edges, random_graph};
 use corewise_device::{
-    BringUpOptions, Cancel, DeviceDecl, Driver, Error, Event, GraphError, Observer, ProbeError,
-    ProbeOutcome, ProbeType, ShutdownOptions,
+    BringUpOptions, Cancel, DeviceDecl, DeviceState, Driver, Error, Event, GraphError, Observer,
+    ProbeError, ProbeOutcome, ProbeType, ShutdownOptions,
 };
-use std::collections::BTreeSet;
-use std::sync::{Arc, Barrier, Mutex};
+use std::sync::{Arc, Mutex};
 
 const TWO_NODES: &str = "numa:2 core:4 pu:1";
 
@@ -102,54 +101,30 @@ fn five_hundred_devices_in_a_random_graph_all_come_up_in_order() {
 }
 
 #[test]
-fn three_devices_of_one_node_probe_at_once_on_different_cpus_of_that_node() {
-    let together = Arc::new(Barrier::new(3));
-    let rig = Rig::new(TWO_NODES).with(|d| {
-        d.probe(move |_| {
-            together.wait();
-            Ok(())
-        })
-    });
-    let decls: Vec<DeviceDecl> =
-        ["nvme0", "nvme1", "nvme2"].map(|n| decl(n, &[]).node(Some(1))).into();
-    let up = rig.manager.bring_up(decls, &options()).unwrap();
-    let timeline = up.timeline();
-    let cpus: BTreeSet<Option<u32>> = timeline.spans().iter().map(|s| s.cpu).collect();
-    assert_eq!(cpus, BTreeSet::from([Some(4), Some(5), Some(6)]));
-    assert!(timeline.spans().iter().all(|s| s.node == Some(1)));
-}
-
-#[test]
-fn sleeping_probes_hold_no_worker_up_so_more_run_at_once_than_there_are_cpus() {
-    let together = Arc::new(Barrier::new(24));
-    let rig = Rig::new("core:2 pu:1").with(|d| {
-        d.probe(move |_| {
-            together.wait();
-            Ok(())
-        })
-    });
-    let decls: Vec<DeviceDecl> = (0..24).map(|i| decl(&format!("d{i}"), &[])).collect();
-    assert!(rig.manager.bring_up(decls, &options()).unwrap().is_complete());
-}
-
-#[test]
-fn a_failure_with_keep_going_skips_its_dependents_and_harms_nobody_else() {
+fn a_failure_or_panic_with_keep_going_skips_its_dependents_and_harms_nobody_else() {
     let rig = Rig::new(TWO_NODES).with(|d| {
         d.probe(|cx| match cx.name() {
             "bad" => Err(ProbeError::failed("no medium")),
+            "panics" => panic!("on purpose: {}", cx.name()),
             _ => Ok(()),
         })
     });
     let decls = vec![
         decl("bad", &[]),
+        decl("panics", &[]),
         decl("good", &[]),
         decl("on-both", &["bad", "good"]),
         decl("behind", &["on-both"]),
         DeviceDecl::new("child", "test").parent("bad"),
+        decl("behind-panic", &["panics"]),
         decl("other", &["good"]),
     ];
     let up = rig.manager.bring_up(decls, &options().keep_going(true)).unwrap();
     assert_eq!(outcome(&up, "bad"), ProbeOutcome::Failed(ProbeError::failed("no medium")));
+    let ProbeOutcome::Failed(error) = outcome(&up, "panics") else { panic!("{up:?}") };
+    assert!(error.is_panic());
+    assert_eq!(error.to_string(), "the probe panicked: on purpose: panics");
+    assert_eq!(outcome(&up, "behind-panic"), ProbeOutcome::Skipped { culprit: "panics".into() });
     for name in ["on-both", "behind", "child"] {
         assert_eq!(outcome(&up, name), ProbeOutcome::Skipped { culprit: "bad".into() });
     }
@@ -179,23 +154,6 @@ fn a_failure_without_keep_going_stops_and_leaves_the_rest_to_be_shut_down() {
     assert!(!up.cancelled);
     let down = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
     assert_eq!(down.order().collect::<Vec<_>>(), ["first"]);
-}
-
-#[test]
-fn a_panicking_probe_fails_its_device_and_nothing_else() {
-    let rig = Rig::new(TWO_NODES).with(|d| {
-        d.probe(|cx| match cx.name() {
-            "bad" => panic!("on purpose: {}", cx.name()),
-            _ => Ok(()),
-        })
-    });
-    let decls = vec![decl("bad", &[]), decl("a", &[]), decl("b", &["bad"])];
-    let up = rig.manager.bring_up(decls, &options().keep_going(true)).unwrap();
-    let ProbeOutcome::Failed(error) = outcome(&up, "bad") else { panic!("{up:?}") };
-    assert!(error.is_panic());
-    assert_eq!(error.to_string(), "the probe panicked: on purpose: bad");
-    assert_eq!(outcome(&up, "a"), ProbeOutcome::Bound);
-    assert_eq!(outcome(&up, "b"), ProbeOutcome::Skipped { culprit: "bad".into() });
 }
 
 #[test]
@@ -350,6 +308,9 @@ fn pools_that_are_gone_fail_every_device_and_nobody_waits() {
     for other in ["c", "d", "e"] {
         assert!(matches!(outcome(&up, other), ProbeOutcome::Failed(_)), "{up:?}");
     }
+    let late = rig.manager.add(decl("late", &[])).unwrap();
+    assert!(matches!(&late, DeviceState::Failed(e) if e.to_string().contains("shut down")));
+    rig.manager.wait_for_probes().unwrap();
 }
 
 #[test]
@@ -369,14 +330,6 @@ fn a_bring_up_inside_a_probe_is_refused_and_a_driver_name_is_taken_once() {
     assert!(matches!(*refused.lock().unwrap(), Some(Error::Busy)));
     // The driver keeps its manager until then.
     assert!(rig.manager.shutdown(&ShutdownOptions::new()).unwrap().is_clean());
-}
-
-#[test]
-fn a_panicking_observer_harms_nobody() {
-    let rig = Rig::new(TWO_NODES).with(|d| d);
-    let options = options().observer(Arc::new(|_: &Event<'_>| panic!("on purpose")));
-    let up = rig.manager.bring_up(vec![decl("a", &[]), decl("b", &["a"])], &options).unwrap();
-    assert!(up.is_complete());
 }
 
 /// Panics with a payload that panics again when it is dropped.

@@ -87,6 +87,7 @@ fn rule_10_devices_of_one_node_are_spread_over_its_cpus_and_shards() {
     let names: Vec<String> = (0..16).map(|n| format!("d{n}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     let up = up(&rig, &names, Some(1));
+    assert!(up.timeline().spans().iter().all(|span| span.node == Some(1)));
     let cpus: BTreeSet<u32> = up.timeline().spans().iter().filter_map(|s| s.cpu).collect();
     assert_eq!(cpus.into_iter().collect::<Vec<_>>(), (16..32).collect::<Vec<u32>>());
 }

@@ -1,40 +1,16 @@
 //! Cases in which the registry went wrong, and which must not come back.
 
-use crate::support::{Rig, TestDriver, decl};
+use crate::support::{Connection, Rig, decl, later};
 use corewise_device::{
     Bound, BringUpOptions, DeviceDecl, DeviceManager, DeviceState, Driver, HangPolicy,
     ProbeContext, ProbeDone, ProbeError, ProbeType, ShutdownOptions,
 };
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const MACHINE: &str = "core:2 pu:1";
-
-struct Connection;
-impl Bound for Connection {}
-
-/// A driver that hands every completion to the test.
-struct Later(&'static str, ProbeType, Mutex<Sender<(String, ProbeDone)>>);
-
-impl Driver for Later {
-    fn name(&self) -> &str {
-        self.0
-    }
-    fn probe_type(&self) -> ProbeType {
-        self.1
-    }
-    fn start_probe(&self, cx: &ProbeContext<'_>, done: ProbeDone) {
-        self.2.lock().unwrap().send((cx.name().to_string(), done)).unwrap();
-    }
-}
-
-fn later(rig: &Rig, name: &'static str, kind: ProbeType) -> Receiver<(String, ProbeDone)> {
-    let (begun, begins) = channel();
-    rig.manager.register(Arc::new(Later(name, kind, Mutex::new(begun)))).unwrap();
-    begins
-}
 
 fn sync_rig() -> Rig {
     Rig::new(MACHINE).with(|d| d.probe_type(ProbeType::ForceSynchronous))
@@ -109,29 +85,6 @@ fn a_late_synchronous_probe_that_has_returned_holds_up_no_other_synchronous_one(
         .unwrap();
     assert!(rig.manager.device("b").unwrap().state == DeviceState::Bound, "{up:?}");
     drop(begins);
-}
-
-#[test]
-fn a_deferred_probe_that_hangs_when_tried_again_is_given_up_and_holds_up_no_shutdown() {
-    let rig = Rig::new(MACHINE);
-    let (let_go, held) = channel::<()>();
-    let held = Mutex::new(held);
-    let tries = AtomicUsize::new(0);
-    let driver = TestDriver::new("test", &rig.log).probe_type(ProbeType::ForceSynchronous).probe(
-        move |_| {
-            if tries.fetch_add(1, Ordering::SeqCst) == 0 {
-                return Err(ProbeError::defer("first"));
-            }
-            let _ = held.lock().unwrap().recv();
-            Ok(())
-        },
-    );
-    rig.register(driver).unwrap();
-    let options = given_up();
-    let up = rig.manager.bring_up(vec![decl("a", &[])], &options).unwrap();
-    assert!(!up.is_complete());
-    let _ = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
-    drop(let_go);
 }
 
 #[test]

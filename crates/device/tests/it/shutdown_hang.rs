@@ -3,7 +3,8 @@
 
 use crate::support::{Rig, TestDriver, decl};
 use corewise_device::{
-    BringUpOptions, DeviceDecl, Error, Event, HangPolicy, ShutdownOptions, ShutdownReport,
+    BringUpOptions, DeviceDecl, Error, Event, HangPolicy, RemainingState, ShutdownOptions,
+    ShutdownReport,
 };
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -92,11 +93,14 @@ fn a_callback_that_hangs_is_named_and_everything_that_does_not_depend_on_it_fini
         assert_eq!(left, ["hangs", "bus"], "asynchronous: {asynchronous}");
         let remaining = up.rig.manager.remaining();
         assert!(remaining[0].overdue);
+        assert!(matches!(remaining[0].state, RemainingState::Running { .. }));
+        assert_eq!(remaining[1].state, RemainingState::Waiting { on: vec!["hangs".into()] });
         let behind = remaining[1].behind.clone().unwrap();
         assert_eq!((behind.device.as_str(), behind.through.as_str()), ("hangs", "hangs"));
         up.let_go.send(()).unwrap();
         let down = down.join().unwrap();
         assert!(down.is_clean(), "{down:?}");
+        assert!(up.rig.manager.remaining().is_empty());
         assert_eq!(down.overdue.len(), 1);
         assert!(down.overdue[0].took >= Some(SOON) && !down.overdue[0].skipped);
         assert!(
@@ -206,8 +210,14 @@ fn after_a_skip_the_pools_say_which_callback_holds_their_worker_and_end_without_
 
 #[test]
 fn giving_up_returns_with_all_else_shut_down_and_says_what_is_left() {
-    for asynchronous in [true, false] {
-        let up = Up::new(devices(asynchronous));
+    for (asynchronous, one_by_one) in [(true, false), (false, false), (true, true)] {
+        let (together, alone) = match one_by_one {
+            true => (Vec::new(), devices(asynchronous)),
+            false => (devices(asynchronous), Vec::new()),
+        };
+        let up = Up::new(together);
+        alone.into_iter().for_each(|decl| drop(up.rig.manager.add(decl).unwrap()));
+        up.rig.manager.wait_for_probes().unwrap();
         let (options, named) = late(soon(HangPolicy::GiveUp));
         let down = up.shut_down(options).join().unwrap();
         assert_eq!(named.iter().take(2).collect::<Vec<_>>(), ["hangs", "gave up 2"]);
@@ -262,19 +272,6 @@ fn with_a_policy_synchronous_callbacks_run_one_by_one_in_a_thread_of_their_own()
     assert_eq!(threads.len(), 1);
     assert_ne!(threads[0], std::thread::current().id());
     assert_eq!(down.timeline().spans()[0].worker, "cw-shutdown");
-}
-
-#[test]
-fn devices_that_were_added_one_by_one_have_deadlines_too() {
-    let up = Up::new(vec![]);
-    for decl in devices(true) {
-        up.rig.manager.add(decl).unwrap();
-    }
-    up.rig.manager.wait_for_probes().unwrap();
-    let down = up.shut_down(soon(HangPolicy::GiveUp)).join().unwrap();
-    assert!(down.gave_up);
-    assert_eq!(down.remaining.len(), 2);
-    up.let_go.send(()).unwrap();
 }
 
 #[test]

@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use corewise_device::{
-    Bound, DeviceDecl, DeviceManager, Driver, Error, ProbeContext, ProbeError, ProbeType,
-    ShutdownError,
+    Bound, DeviceDecl, DeviceManager, Driver, Error, ProbeContext, ProbeDone, ProbeError,
+    ProbeType, ShutdownError,
 };
 use corewise_topology::Machine;
 use corewise_workqueue::WorkerPools;
 use fastrand::Rng;
 use std::collections::HashMap;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::ThreadId;
 
@@ -144,6 +145,44 @@ impl Driver for TestDriver {
         let shutdown = self.own_shutdown.get(cx.name()).unwrap_or(&self.shutdown).clone();
         Ok(Arc::new(Unit { name: cx.name().to_string(), log: self.log.clone(), shutdown }))
     }
+}
+
+/// An object that a test binds.
+pub(crate) struct Connection;
+
+impl Bound for Connection {}
+
+/// A driver that hands every completion to the test.
+struct Later {
+    name: &'static str,
+    probe_type: ProbeType,
+    begun: Mutex<Sender<(String, ProbeDone)>>,
+}
+
+impl Driver for Later {
+    fn name(&self) -> &str {
+        self.name
+    }
+
+    fn probe_type(&self) -> ProbeType {
+        self.probe_type
+    }
+
+    fn start_probe(&self, cx: &ProbeContext<'_>, done: ProbeDone) {
+        self.begun.lock().unwrap().send((cx.name().to_string(), done)).unwrap();
+    }
+}
+
+/// Registers a driver whose probes the test ends; returns them as they begin.
+pub(crate) fn later(
+    rig: &Rig,
+    name: &'static str,
+    probe_type: ProbeType,
+) -> Receiver<(String, ProbeDone)> {
+    let (begun, begins) = channel();
+    let driver = Later { name, probe_type, begun: Mutex::new(begun) };
+    rig.manager.register(Arc::new(driver)).unwrap();
+    begins
 }
 
 /// A manager on a synthetic machine, and the pools that it runs on.
