@@ -11,7 +11,7 @@ use crate::info::{DeviceInfo, Pending};
 use crate::placement::Placer;
 use crate::record::Clock;
 use crate::registry::{
-    BatchOptions, BringUp, BringUpOptions, Candidate, Devices, Drivers, Effects, Instance,
+    BringUp, BringUpOptions, BringUpPlan, Candidate, Devices, Drivers, Effects, Instance,
     ProbesAround, ProbesInside, RegisteredDriver, Registry, RegistryState, TakenCallback,
 };
 use corewise_sync::{Condvar, Mutex, context};
@@ -220,7 +220,7 @@ impl DeviceManager {
             if state.devices.is_closed() {
                 return Err(Error::ShuttingDown);
             }
-            if state.devices.has_batch() {
+            if state.devices.has_bring_up() {
                 return Err(Error::Busy);
             }
             if ProbesInside::is_in(&self.registry) {
@@ -236,7 +236,7 @@ impl DeviceManager {
             candidates = decls.iter().map(|decl| drivers.candidates(decl, asked)).collect();
         };
         self.registry.apply(fx);
-        let finished = self.registry.run_batch();
+        let finished = self.registry.run_bring_up();
         let finished = finished.expect("the caller of a bring-up ends it, and nobody else");
         let former = {
             let mut state = self.registry.state.lock();
@@ -274,7 +274,7 @@ impl DeviceManager {
         let observer = options.observer.clone();
         state.around = ProbesAround::here();
         state.observer = observer.map(|o| state.around.observer(&self.registry, o));
-        let options = BatchOptions {
+        let options = BringUpPlan {
             keep_going: options.keep_going,
             cancel: options.cancel.clone(),
             observed: options.observer.is_some(),
@@ -284,7 +284,7 @@ impl DeviceManager {
             on_hang: options.on_hang,
         };
         let (graph, now) = (Arc::new(graph), self.registry.clock.now());
-        state.devices.begin_batch(graph, &faults, candidates, options, now, &mut fx);
+        state.devices.begin_bring_up(graph, &faults, candidates, options, now, &mut fx);
         Ok(fx)
     }
 
@@ -348,7 +348,7 @@ impl DeviceManager {
             return Err(Error::ShuttingDown);
         }
         state.devices.close();
-        let switches = [state.devices.batch_cancel(), Some(state.cancel.clone())];
+        let switches = [state.devices.bring_up_cancel(), Some(state.cancel.clone())];
         if !state.is_quiet() {
             // Throwing a switch wakes listeners, which take other locks: not under this one.
             drop(state);
@@ -390,7 +390,7 @@ impl RegistryState {
     /// callbacks that are being called, and those that wait for these.
     pub(crate) fn is_quiet(&self) -> bool {
         let held = self.unbindings.len() + self.waiting;
-        self.devices.is_quiet() && !self.devices.has_batch() && self.walks == held
+        self.devices.is_quiet() && !self.devices.has_bring_up() && self.walks == held
     }
 }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use corewise_sync::thread::ThreadId;
 use corewise_timeline::{EdgeKind, Outcome};
 
-use super::batch::Batch;
+use super::bring_up::BringUpInProgress;
 use super::matching::{Candidate, RegisteredDriver};
 use crate::bound::Bound;
 use crate::decl::DeviceDecl;
@@ -60,7 +60,7 @@ pub(crate) struct Devices {
     /// Number of devices that are ready or being probed.
     pub(super) active: usize,
     /// The bring-up in progress.
-    pub(super) batch: Option<Batch>,
+    pub(super) bring_up: Option<BringUpInProgress>,
     /// Ready asynchronous devices that no item was queued for.
     pub(super) lines: Lines,
     /// Ready synchronous devices that nobody waits for: the one late worker probes them in turn.
@@ -137,7 +137,7 @@ pub(super) struct DeviceSlot {
     /// True if its parent has registered it during its own probe, and takes it along when it goes.
     pub(super) by_probe: bool,
     /// Its place in the bring-up in progress.
-    pub(super) in_batch: Option<u32>,
+    pub(super) in_bring_up: Option<u32>,
     /// True if it is synchronous there, and its turn has not come.
     pub(super) in_turn: bool,
     /// Number of its needs in the same bring-up that are not settled.
@@ -284,7 +284,7 @@ impl Devices {
             in_order: true,
             registrations: 0,
             active: 0,
-            batch: None,
+            bring_up: None,
             lines: Lines::new(),
             late: VecDeque::new(),
             late_worker: false,

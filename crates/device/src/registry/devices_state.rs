@@ -28,7 +28,7 @@ pub(crate) struct StartedProbe {
     /// True if nobody waits for optional suppliers any more.
     pub hopeless: bool,
     /// True if it is part of the bring-up in progress.
-    pub in_batch: bool,
+    pub in_bring_up: bool,
 }
 
 /// The next step of a thread that ended a probe.
@@ -104,7 +104,8 @@ impl Devices {
             fx.hopes |= slot.lenient && self.may_be_waived(index);
             return;
         }
-        let stopping = slot.in_batch.is_some() && self.batch.as_ref().is_some_and(|b| b.stopping());
+        let stopping =
+            slot.in_bring_up.is_some() && self.bring_up.as_ref().is_some_and(|b| b.stopping());
         if stopping {
             self.note(index, ProbeOutcome::Cancelled, now, fx);
             self.slot_mut(index).phase = Phase::Idle(LeaveReason::Cancelled);
@@ -119,11 +120,11 @@ impl Devices {
         slot.failure = None;
         slot.takes_turn(only.unwrap_or(0));
         (slot.queued, slot.released_by) = (now, by);
-        let in_batch = slot.in_batch.is_some();
+        let in_bring_up = slot.in_bring_up.is_some();
         self.active += 1;
-        if in_batch {
-            if let Some(batch) = &mut self.batch {
-                batch.active += 1;
+        if in_bring_up {
+            if let Some(bring_up) = &mut self.bring_up {
+                bring_up.active += 1;
             }
         }
         self.dispatch(index, mine, fx);
@@ -144,8 +145,8 @@ impl Devices {
             self.news_for_helper();
         } else if slot.in_turn {
             // The caller of the bring-up takes it when its turn comes.
-            if let Some(batch) = &mut self.batch {
-                batch.ready_turns += 1;
+            if let Some(bring_up) = &mut self.bring_up {
+                bring_up.ready_turns += 1;
             }
             self.news();
         } else if mine {
@@ -224,7 +225,8 @@ impl Devices {
         if !matches!(slot.phase, Phase::Ready) {
             return None;
         }
-        let stopping = slot.in_batch.is_some() && self.batch.as_ref().is_some_and(|b| b.stopping());
+        let stopping =
+            slot.in_bring_up.is_some() && self.bring_up.as_ref().is_some_and(|b| b.stopping());
         if self.closed || stopping {
             self.settle(key.index, ProbeOutcome::Cancelled, now, fx);
             return None;
@@ -257,10 +259,10 @@ impl Devices {
         });
         slot.cost.attempts += 1;
         let decl = slot.decl.clone()?;
-        let (node, in_batch) = (slot.node, slot.in_batch.is_some());
+        let (node, in_bring_up) = (slot.node, slot.in_bring_up.is_some());
         fx.trash.extend(former.map(DeferredDrops::Driver));
         fx.look_after = self.time_left(key.index);
-        Some(StartedProbe { decl, driver, node, needs, hopeless, in_batch })
+        Some(StartedProbe { decl, driver, node, needs, hopeless, in_bring_up })
     }
 
     /// Makes a ready device wait again (step Recede).
@@ -272,9 +274,9 @@ impl Devices {
     /// Records that a device is no longer ready or being probed.
     pub(super) fn left_progress(&mut self, index: u32, fx: &mut Effects) {
         self.active -= 1;
-        if self.slot(index).in_batch.is_some() {
-            if let Some(batch) = &mut self.batch {
-                batch.active -= 1;
+        if self.slot(index).in_bring_up.is_some() {
+            if let Some(bring_up) = &mut self.bring_up {
+                bring_up.active -= 1;
             }
         }
         self.news();
@@ -360,21 +362,21 @@ impl Devices {
     /// callback.
     fn is_late_end_wanted(&mut self, index: u32) -> bool {
         let closed = self.closed;
-        let in_batch = self.slot(index).in_batch.is_some();
+        let in_bring_up = self.slot(index).in_bring_up.is_some();
         let Phase::Probing(probing) = &mut self.slot_mut(index).phase else { return true };
         if !probing.given_up {
-            if probing.overdue && in_batch {
-                if let Some(batch) = &mut self.batch {
-                    batch.overdue -= 1;
+            if probing.overdue && in_bring_up {
+                if let Some(bring_up) = &mut self.bring_up {
+                    bring_up.overdue -= 1;
                 }
             }
             return true;
         }
         probing.given_up = false;
         self.active += usize::from(!closed);
-        if in_batch && !closed {
-            if let Some(batch) = &mut self.batch {
-                batch.active += 1;
+        if in_bring_up && !closed {
+            if let Some(bring_up) = &mut self.bring_up {
+                bring_up.active += 1;
             }
         }
         !closed

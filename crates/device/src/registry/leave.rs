@@ -157,7 +157,7 @@ impl Devices {
             walk.pop();
             self.slot_mut(index).leaving = false;
             if remove {
-                self.withdraw_from_batch(index, now, fx);
+                self.withdraw_from_bring_up(index, now, fx);
                 self.forget(index, fx);
                 fx.wake = true;
                 continue;
@@ -318,7 +318,7 @@ impl Devices {
 
     /// Keeps a device down that somebody wants unbound and that is not up.
     fn stay_down(&mut self, index: u32, now: Duration, fx: &mut Effects) {
-        self.withdraw_from_batch(index, now, fx);
+        self.withdraw_from_bring_up(index, now, fx);
         let slot = self.slot_mut(index);
         slot.stays_down = false;
         if !matches!(slot.phase, Phase::Idle(_)) {

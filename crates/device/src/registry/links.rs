@@ -314,7 +314,7 @@ impl DeviceSlot {
             unbinds: 0,
             dropping: 0,
             by_probe: false,
-            in_batch: None,
+            in_bring_up: None,
             in_turn: false,
             open: 0,
             culprit: None,

@@ -1,10 +1,10 @@
 //! The live registry: every device that exists, and the threads that probe and unbind them. Read
 //! `README.md` beside this file first.
 //!
-//! The state of all devices and its steps ([`devices`], [`batch`], [`leave`] and so on) have
+//! The state of all devices and its steps ([`devices`], [`bring_up`], [`leave`] and so on) have
 //! neither threads nor clock; [`run`] and what stands beside it drive them.
 
-mod batch;
+mod bring_up;
 mod devices;
 mod devices_state;
 mod info;
@@ -21,7 +21,7 @@ mod run;
 mod stepped;
 mod walk;
 
-pub(crate) use batch::BatchOptions;
+pub(crate) use bring_up::BringUpPlan;
 pub(crate) use devices::{Devices, Effects, Instance};
 pub(crate) use inside::{ProbesAround, ProbesInside};
 pub(crate) use links::{LinkOutcome, UnlinkOutcome};

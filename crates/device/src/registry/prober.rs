@@ -61,10 +61,10 @@ impl RegistryState {
                 (None, ProberDuty::Line(node)) => self.devices.next_in_line(node)?.key,
             };
             let Some(begun) = self.devices.begin(key, site, me, now, fx) else { continue };
-            let batch = begun.in_batch;
-            let cancel = self.devices.batch_cancel().filter(|_| batch);
+            let bring_up = begun.in_bring_up;
+            let cancel = self.devices.bring_up_cancel().filter(|_| bring_up);
             let cancel = cancel.unwrap_or_else(|| self.cancel.clone());
-            let around = if batch { self.around.clone() } else { ProbesAround::default() };
+            let around = if bring_up { self.around.clone() } else { ProbesAround::default() };
             return Some(ProbeTurn { key, begun, observer: self.observer.clone(), cancel, around });
         }
     }
@@ -113,7 +113,7 @@ impl Registry {
             self.step(|state, now, fx| state.turn(Some(first), duty, &site, me, now, fx));
         while let Some(ProbeTurn { key, begun, observer, cancel, around }) = turn {
             let device = begun.decl.clone();
-            if begun.in_batch {
+            if begun.in_bring_up {
                 let device = device.name.as_str();
                 event::tell(observer.as_ref(), &Event::Started { device });
             }

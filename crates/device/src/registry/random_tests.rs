@@ -38,12 +38,12 @@ fn check(devices: &Devices, walks: usize) {
     for index in (0u32..).take(devices.slots.len()).filter(|&i| devices.slot(i).in_turn) {
         assert!(devices.is_unsettled(index), "{} waits for no turn", devices.slot(index).name());
     }
-    if let Some(batch) = &devices.batch {
-        let its = devices.slots.iter().filter(|s| s.in_batch.is_some());
+    if let Some(bring_up) = &devices.bring_up {
+        let its = devices.slots.iter().filter(|s| s.in_bring_up.is_some());
         let active = its.clone().filter(|s| s.is_in_progress()).count();
-        assert_eq!(batch.active, active, "of the bring-up");
+        assert_eq!(bring_up.active, active, "of the bring-up");
         let turns = its.filter(|s| s.in_turn && matches!(s.phase, Phase::Ready)).count();
-        assert_eq!(batch.ready_turns, turns, "ready turns");
+        assert_eq!(bring_up.ready_turns, turns, "ready turns");
         for index in (0u32..).take(devices.slots.len()).filter(|&i| devices.is_unsettled(i)) {
             let needs = devices.slot(index).needs.iter().filter_map(Link::device);
             let open = needs.filter(|&to| devices.is_unsettled(to)).count();
@@ -262,7 +262,7 @@ fn stepped_random_bring_ups_end_and_everybody_has_an_outcome() {
                     s.step(|devices, now, fx| {
                         devices.limit_all();
                         let (named, _) = devices.overdue(now, fx);
-                        devices.told(named.iter().filter(|n| n.in_batch.is_some()).count());
+                        devices.told(named.iter().filter(|n| n.in_bring_up.is_some()).count());
                     });
                 }
                 2..=4 => {

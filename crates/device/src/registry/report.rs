@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use corewise_timeline::{SpanKind, Timeline};
 
-use super::batch::FinishedBringUp;
+use super::bring_up::FinishedBringUp;
 use super::info::ProbeRecord;
 use crate::event::{Cancel, Observer};
 use crate::graph::DeviceId;

@@ -11,7 +11,7 @@ use corewise_sync::{Condvar, Mutex, MutexGuard, context, text};
 use corewise_timeline::Outcome;
 use corewise_workqueue::Work;
 
-use super::batch::{CallerStep, FinishedBringUp, OverdueDevice};
+use super::bring_up::{CallerStep, FinishedBringUp, OverdueDevice};
 use super::devices::{DeviceKey, Devices, DueProbe, Effects};
 use super::inside::{ProbesAround, ProbesInside};
 use super::matching::Drivers;
@@ -159,7 +159,7 @@ impl Registry {
                 if !faults.is_empty() {
                     return Err(Error::Rejected(faults));
                 }
-                if !state.devices.has_batch() {
+                if !state.devices.has_bring_up() {
                     state.begin_deferral(now, fx);
                 }
                 Ok(Some(state.devices.add(decl.clone(), candidates, me, now, fx)))
@@ -222,7 +222,7 @@ impl Registry {
         }
         let (observer, total) = {
             let state = self.state.lock();
-            (state.observer.clone(), state.devices.batch_total())
+            (state.observer.clone(), state.devices.bring_up_total())
         };
         for (decl, outcome, done) in &finished {
             let (device, done) = (decl.name.as_str(), *done);
@@ -245,8 +245,8 @@ impl Registry {
 
     /// Waits until every device of the bring-up in progress is settled, and probes the synchronous
     /// ones. Blocks.
-    pub(crate) fn run_batch(self: &Arc<Self>) -> Option<FinishedBringUp> {
-        let limit = self.state.lock().devices.batch_limit();
+    pub(crate) fn run_bring_up(self: &Arc<Self>) -> Option<FinishedBringUp> {
+        let limit = self.state.lock().devices.bring_up_limit();
         limit.into_iter().for_each(|limit| self.look_after(limit));
         loop {
             let (step, fx) = self.locked(|state, now, fx| state.devices.caller_step(now, fx));
@@ -268,7 +268,7 @@ impl Registry {
                     });
                 }
                 CallerStep::Wait => {}
-                CallerStep::Done => return self.state.lock().devices.finish_batch(),
+                CallerStep::Done => return self.state.lock().devices.finish_bring_up(),
             }
         }
     }
@@ -339,11 +339,11 @@ impl Registry {
             (named, next, state.observer.clone())
         });
         let mut told = 0;
-        for OverdueDevice { decl, after, in_batch } in named {
+        for OverdueDevice { decl, after, in_bring_up } in named {
             let device = decl.name.as_str();
             // Debug: a length of time.
             tracing::warn!(device = %text::name(device), ?after, "a probe is past its deadline");
-            if in_batch.is_some() && observer.is_some() {
+            if in_bring_up.is_some() && observer.is_some() {
                 event::tell(observer.as_ref(), &Event::Overdue { device, after });
                 told += 1;
             }

@@ -1,7 +1,7 @@
 //! Helpers of the stepped tests: a registry without threads, whose steps are named by device.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
-use super::batch::{BatchOptions, CallerStep, FinishedBringUp};
+use super::bring_up::{BringUpPlan, CallerStep, FinishedBringUp};
 use super::devices::{DeviceKey, Devices, DueProbe, Effects, Phase};
 use super::devices_state::NextStep;
 use super::leave::{LeaveStep, LeaveWalk};
@@ -80,7 +80,7 @@ impl Stepped {
             vec![Candidate { driver: driver.clone(), asynchronous, asked: false }]
         };
         let candidates = decls.iter().map(candidate).collect();
-        let options = BatchOptions {
+        let options = BringUpPlan {
             keep_going,
             cancel: self.cancel.clone(),
             // The outcomes are reported to the test.
@@ -92,7 +92,7 @@ impl Stepped {
         };
         let graph = Arc::new(graph);
         self.step(|devices, now, fx| {
-            devices.begin_batch(graph, &faults, candidates, options, now, fx);
+            devices.begin_bring_up(graph, &faults, candidates, options, now, fx);
         });
     }
 
@@ -263,7 +263,7 @@ impl Stepped {
     }
 
     pub(super) fn finish(&mut self) -> FinishedBringUp {
-        self.devices.finish_batch().unwrap()
+        self.devices.finish_bring_up().unwrap()
     }
 
     pub(super) fn state(&self, name: &str) -> &'static str {

@@ -17,7 +17,7 @@ pub(crate) const BATCH: usize = 32;
 
 /// Devices that one thread calls back one after the other, all of them asynchronous.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct CallbackBatch {
     /// I: once it is begun. Never empty then.
     pub devices: Vec<DeviceId>,
     /// A: itself; the callbacks that are over, and the one that runs.
@@ -30,10 +30,10 @@ pub(crate) struct Batch {
     lead: Option<u64>,
 }
 
-impl Batch {
+impl CallbackBatch {
     /// Creates an empty batch, before the lock is taken.
-    pub(super) fn blank(site: &Site) -> Arc<Batch> {
-        Arc::new(Batch {
+    pub(super) fn blank(site: &Site) -> Arc<CallbackBatch> {
+        Arc::new(CallbackBatch {
             devices: Vec::with_capacity(BATCH),
             walk: Walk::new(BATCH),
             since: Duration::ZERO,
@@ -101,7 +101,7 @@ impl ShutdownState {
         now: Duration,
         lead: Option<u64>,
         scratch: &mut Scratch,
-    ) -> Option<Arc<Batch>> {
+    ) -> Option<Arc<CallbackBatch>> {
         let most = self.at_once(st, st.asyncs.len()).min(BATCH);
         if most < 2 {
             return None;
@@ -115,12 +115,12 @@ impl ShutdownState {
     }
 
     /// Ends a batch: its thread is through, and has released what waited for it.
-    pub(super) fn batch_is_over(&self, st: &mut ProgressState, batch: &Arc<Batch>) {
+    pub(super) fn batch_is_over(&self, st: &mut ProgressState, batch: &Arc<CallbackBatch>) {
         st.walks.retain(|walk| !Arc::ptr_eq(walk, batch));
         self.note_batch(st, batch, batch.devices.len());
     }
 
-    fn note_batch(&self, st: &mut ProgressState, batch: &Arc<Batch>, over: usize) {
+    fn note_batch(&self, st: &mut ProgressState, batch: &Arc<CallbackBatch>, over: usize) {
         st.left -= over;
         st.slow_seen |= batch.longest(over) >= SLOW;
         st.took.callbacks += over;
@@ -157,7 +157,7 @@ impl ShutdownState {
 
     /// Returns the position of the batch that is in this device's callback, if one is.
     pub(super) fn batch_in(st: &ProgressState, device: DeviceId) -> Option<usize> {
-        let is_in = |batch: &Arc<Batch>| {
+        let is_in = |batch: &Arc<CallbackBatch>| {
             batch.is_at().is_some_and(|(over, _)| batch.devices[over] == device)
         };
         st.walks.iter().position(is_in)

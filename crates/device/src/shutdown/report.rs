@@ -13,7 +13,7 @@ use crate::error::{CallbackFailure, ShutdownError};
 use crate::graph::{DeviceId, Graph};
 use crate::record;
 use crate::record::{Record, Site};
-use crate::shutdown::batch::Batch;
+use crate::shutdown::batch::CallbackBatch;
 use crate::shutdown::hang::LateDevice;
 use crate::shutdown::options::{Kind, Outline, ShutdownMode};
 use crate::shutdown::state::CallbackNote;
@@ -324,7 +324,7 @@ fn edge(graph: &Graph, device: DeviceId, need: DeviceId) -> EdgeKind {
 pub(crate) struct ShutdownNotes {
     pub looped: LoopNotes,
     /// Batches, each with the number of callbacks that were over.
-    pub walked: Vec<(Arc<Batch>, usize)>,
+    pub walked: Vec<(Arc<CallbackBatch>, usize)>,
     /// Failures of either.
     pub failed: Vec<(DeviceId, String)>,
     pub notes: Vec<CallbackNote>,

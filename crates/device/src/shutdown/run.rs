@@ -11,7 +11,7 @@ use corewise_sync::{Mutex, context, text};
 use corewise_timeline::Outcome;
 use corewise_topology::{CpuId, current_cpu};
 
-use super::batch::{BATCH, Batch};
+use super::batch::{BATCH, CallbackBatch};
 use super::hang::HangReport;
 use super::options::{HangPolicy, ShutdownMode};
 use super::policy;
@@ -204,7 +204,7 @@ impl ShutdownRun {
     /// Calls a batch back. Returns what the thread's next step is to take in.
     fn call_batch(
         self: &Arc<Self>,
-        batch: Arc<Batch>,
+        batch: Arc<CallbackBatch>,
         thread: &mut ThreadState,
         scratch: &mut Scratch,
     ) -> StepResult {

@@ -14,7 +14,7 @@ use corewise_sync::{Condvar, Mutex, RwLock};
 use corewise_timeline::Outcome;
 use corewise_topology::CpuId;
 
-use super::batch::Batch;
+use super::batch::CallbackBatch;
 use super::hang::{HangReport, LateDevice, Pauses};
 use super::looped::{CountedState, ReadyQueue, Urgency};
 use super::options::{Kind, Outline, ShutdownPlan, Timeouts};
@@ -76,10 +76,10 @@ pub(super) struct ProgressState {
     /// Asynchronous devices likewise, except that those with the longest way to go come first.
     pub(super) asyncs: ReadyQueue,
     /// Batches that threads are in, or have not reported as over.
-    pub(super) walks: Vec<Arc<Batch>>,
+    pub(super) walks: Vec<Arc<CallbackBatch>>,
     /// Batches that are over, or were taken over, each with the number of its callbacks that were
     /// over.
-    pub(super) walked: Vec<(Arc<Batch>, usize)>,
+    pub(super) walked: Vec<(Arc<CallbackBatch>, usize)>,
     /// True if a callback returned before its device was over: a batch would be given back each
     /// time.
     pub(super) later_seen: bool,
@@ -201,7 +201,7 @@ pub(crate) enum StepResult {
     Nothing,
     One(EndedCallback),
     /// The whole batch.
-    Batch(Arc<Batch>),
+    Batch(Arc<CallbackBatch>),
 }
 
 impl From<Option<EndedCallback>> for StepResult {
@@ -213,7 +213,7 @@ impl From<Option<EndedCallback>> for StepResult {
 /// Scratch space of a step, kept by each thread from step to step.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    pub(super) blank: Option<Arc<Batch>>,
+    pub(super) blank: Option<Arc<CallbackBatch>>,
     pub(super) ready: Vec<DeviceId>,
     pub(super) stack: Vec<u32>,
 }
@@ -223,7 +223,7 @@ pub(crate) enum CallerStep {
     /// Calls this device back.
     Run(CallbackTask),
     /// Calls these devices back.
-    Walk(Arc<Batch>),
+    Walk(Arc<CallbackBatch>),
     /// Waits until woken, or for that long at most.
     Wait(Option<Duration>),
     /// Everything is shut down.
@@ -239,7 +239,7 @@ pub(crate) enum HelperStep {
     /// Calls this device back.
     Run(CallbackTask),
     /// Calls these devices back.
-    Walk(Arc<Batch>),
+    Walk(Arc<CallbackBatch>),
     /// Waits that long and asks again.
     Watch(Duration),
     /// Ends.
@@ -677,7 +677,7 @@ impl ProgressState {
 impl Scratch {
     /// Allocates what a step may need, before it takes the lock.
     fn prepare(&mut self, site: &Site) {
-        self.blank.get_or_insert_with(|| Batch::blank(site));
+        self.blank.get_or_insert_with(|| CallbackBatch::blank(site));
     }
 }
 

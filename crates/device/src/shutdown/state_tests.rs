@@ -31,7 +31,7 @@ struct Stepped {
     deputies: Vec<u64>,
     news: Vec<String>,
     /// Batches that were begun.
-    batches: Vec<Arc<Batch>>,
+    batches: Vec<Arc<CallbackBatch>>,
 }
 
 /// Creates a shutdown of devices, each with its kind and what it needs.
@@ -125,24 +125,24 @@ impl Stepped {
     }
 
     /// Records a batch that a thread begins, and returns its devices: "a+b+c".
-    fn begun(&mut self, batch: Arc<Batch>) -> String {
+    fn begun(&mut self, batch: Arc<CallbackBatch>) -> String {
         let name = self.name_of(&batch);
         self.batches.push(batch);
         name
     }
 
-    fn name_of(&self, batch: &Batch) -> String {
+    fn name_of(&self, batch: &CallbackBatch) -> String {
         let names: Vec<String> = batch.devices.iter().map(|&device| self.name(device)).collect();
         names.join("+")
     }
 
-    fn batch(&self, name: &str) -> Option<Arc<Batch>> {
+    fn batch(&self, name: &str) -> Option<Arc<CallbackBatch>> {
         self.batches.iter().find(|batch| self.name_of(batch) == name).cloned()
     }
 
     /// Ends callbacks of a batch, for its thread, until that many are over. Returns what it ended
     /// last, if the rest was taken over.
-    fn walk_on(&self, batch: &Batch, until: usize) -> Option<EndedCallback> {
+    fn walk_on(&self, batch: &CallbackBatch, until: usize) -> Option<EndedCallback> {
         let mut places = batch.walk.over()..until;
         places.find_map(|place| {
             let ended = self.ended(&self.name(batch.devices[place])).unwrap();

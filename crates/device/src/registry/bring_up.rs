@@ -17,8 +17,8 @@ use crate::record::Record;
 use crate::shutdown::HangPolicy;
 
 /// The bring-up in progress.
-pub(crate) struct Batch {
-    options: BatchOptions,
+pub(crate) struct BringUpInProgress {
+    options: BringUpPlan,
     /// The devices of this bring-up alone, as they were declared.
     graph: Arc<Graph>,
     /// Keys by device; `None` for those that were rejected and do not exist.
@@ -50,7 +50,7 @@ pub(crate) struct Batch {
 }
 
 /// Options of a bring-up.
-pub(crate) struct BatchOptions {
+pub(crate) struct BringUpPlan {
     pub keep_going: bool,
     pub cancel: Cancel,
     pub observed: bool,
@@ -70,7 +70,7 @@ pub(crate) struct OverdueDevice {
     pub decl: Arc<DeviceDecl>,
     pub after: Duration,
     /// Its place in the bring-up in progress.
-    pub in_batch: Option<u32>,
+    pub in_bring_up: Option<u32>,
 }
 
 /// The next step of the bring-up's caller.
@@ -96,29 +96,29 @@ pub(crate) struct FinishedBringUp {
     pub gave_up: bool,
 }
 
-impl Batch {
+impl BringUpInProgress {
     pub(super) fn stopping(&self) -> bool {
         self.stopped_by.is_some() || self.gave_up || self.options.cancel.is_cancelled()
     }
 }
 
 impl Devices {
-    pub(crate) fn has_batch(&self) -> bool {
-        self.batch.is_some()
+    pub(crate) fn has_bring_up(&self) -> bool {
+        self.bring_up.is_some()
     }
 
-    pub(crate) fn batch_cancel(&self) -> Option<Cancel> {
-        Some(self.batch.as_ref()?.options.cancel.clone())
+    pub(crate) fn bring_up_cancel(&self) -> Option<Cancel> {
+        Some(self.bring_up.as_ref()?.options.cancel.clone())
     }
 
     /// Adds the devices of a bring-up: those that are not rejected exist from now on. A device that
     /// needs nothing becomes ready; one that can't come up is settled.
-    pub(crate) fn begin_batch(
+    pub(crate) fn begin_bring_up(
         &mut self,
         graph: Arc<Graph>,
         faults: &[GraphError],
         candidates: Vec<Vec<Candidate>>,
-        options: BatchOptions,
+        options: BringUpPlan,
         now: Duration,
         fx: &mut Effects,
     ) {
@@ -139,7 +139,7 @@ impl Devices {
             let index = self.enter(graph.decl(id).clone(), false);
             let slot = self.slot_mut(index);
             slot.candidates = std::mem::take(&mut candidates[id.index()]);
-            slot.in_batch = Some(id.0);
+            slot.in_bring_up = Some(id.0);
             slot.in_turn = slot.candidates.first().is_some_and(|c| !c.asynchronous);
             keys[id.index()] = Some(self.key(index));
         }
@@ -156,12 +156,12 @@ impl Devices {
         let turns = graph.order().iter().filter_map(in_turn).collect();
         for key in keys.iter().flatten() {
             let slot = self.slot(key.index);
-            let inside = |&to: &u32| self.slot(to).in_batch.is_some();
+            let inside = |&to: &u32| self.slot(to).in_bring_up.is_some();
             let open = slot.needs.iter().filter_map(Link::device).filter(inside).count();
             self.slot_mut(key.index).open = u32::try_from(open).expect("as many as devices");
         }
         let seeds = keys.clone();
-        self.batch = Some(Batch {
+        self.bring_up = Some(BringUpInProgress {
             options,
             graph,
             keys,
@@ -201,9 +201,9 @@ impl Devices {
     /// Settles the need of those that need a rejected device: it doesn't exist, so no link leads to
     /// it.
     fn blame_rejected(&mut self, place: u32, now: Duration, fx: &mut Effects) {
-        let Some(batch) = &self.batch else { return };
-        let feeds = batch.graph.feeds(DeviceId(place)).iter();
-        let consumers: Vec<DeviceKey> = feeds.filter_map(|c| batch.keys[c.index()]).collect();
+        let Some(bring_up) = &self.bring_up else { return };
+        let feeds = bring_up.graph.feeds(DeviceId(place)).iter();
+        let consumers: Vec<DeviceKey> = feeds.filter_map(|c| bring_up.keys[c.index()]).collect();
         for consumer in consumers {
             let slot = self.slot_mut(consumer.index);
             slot.culprit = Some(slot.culprit.map_or(place, |c| c.min(place)));
@@ -217,8 +217,8 @@ impl Devices {
         let mut stack = vec![index];
         while let Some(index) = stack.pop() {
             let slot = self.slot(index);
-            let Some(place) = slot.in_batch else { continue };
-            let culprit = match self.batch.as_ref().map(|b| &b.outcomes[place as usize]) {
+            let Some(place) = slot.in_bring_up else { continue };
+            let culprit = match self.bring_up.as_ref().map(|b| &b.outcomes[place as usize]) {
                 Some(Some(ProbeOutcome::Bound | ProbeOutcome::Cancelled)) => None,
                 Some(Some(ProbeOutcome::Skipped { .. })) => slot.culprit,
                 _ => Some(place),
@@ -252,7 +252,7 @@ impl Devices {
         if slot.open > 0 || slot.unmet == 0 || !matches!(slot.phase, Phase::Waiting) {
             return false;
         }
-        let stopping = self.batch.as_ref().is_some_and(Batch::stopping);
+        let stopping = self.bring_up.as_ref().is_some_and(BringUpInProgress::stopping);
         if !stopping && (self.waits_for_others(index) || self.may_be_waived(index)) {
             return false;
         }
@@ -268,18 +268,18 @@ impl Devices {
 
     /// Settles a device that waits or was deferred, as it is.
     fn conclude_waiting(&mut self, index: u32, now: Duration, fx: &mut Effects) {
-        let Some(batch) = &self.batch else { return };
+        let Some(bring_up) = &self.bring_up else { return };
         let slot = self.slot(index);
         let outcome = match &slot.phase {
             Phase::Deferred(reason) => ProbeOutcome::Deferred { reason: reason.clone() },
-            _ if batch.stopping() => ProbeOutcome::Cancelled,
+            _ if bring_up.stopping() => ProbeOutcome::Cancelled,
             _ if self.may_be_waived(index) => {
                 let supplier = self.first_unmet(index).unwrap_or("nobody");
                 let reason = format!("it waits for the optional supplier \"{supplier}\"");
                 ProbeOutcome::Deferred { reason }
             }
             _ => {
-                let culprit = slot.culprit.map(|place| batch.graph.name(DeviceId(place)));
+                let culprit = slot.culprit.map(|place| bring_up.graph.name(DeviceId(place)));
                 let unmet = || self.first_unmet(index).unwrap_or("nobody");
                 let culprit = culprit.unwrap_or_else(unmet).to_string();
                 ProbeOutcome::Skipped { culprit }
@@ -303,13 +303,13 @@ impl Devices {
 
     /// Returns true if the device is in the bring-up and has no outcome.
     pub(super) fn is_unsettled(&self, index: u32) -> bool {
-        let outcome = |place: u32| Some(&self.batch.as_ref()?.outcomes[place as usize]);
-        matches!(self.slot(index).in_batch.and_then(outcome), Some(None))
+        let outcome = |place: u32| Some(&self.bring_up.as_ref()?.outcomes[place as usize]);
+        matches!(self.slot(index).in_bring_up.and_then(outcome), Some(None))
     }
 
     /// Returns true if the device needs something outside the bring-up that is in progress.
     fn waits_for_others(&self, index: u32) -> bool {
-        let other = |to: u32| self.slot(to).in_batch.is_none() && self.slot(to).is_in_progress();
+        let other = |to: u32| self.slot(to).in_bring_up.is_none() && self.slot(to).is_in_progress();
         self.slot(index).needs.iter().filter_map(Link::device).any(other)
     }
 
@@ -328,7 +328,7 @@ impl Devices {
         at: Duration,
         fx: &mut Effects,
     ) {
-        if let Some(place) = self.slot(index).in_batch {
+        if let Some(place) = self.slot(index).in_bring_up {
             self.note_at(place, outcome, at, fx);
             // The caller passes over it from now on, and would never come for it.
             self.leave_turn(index);
@@ -336,37 +336,37 @@ impl Devices {
     }
 
     fn note_at(&mut self, place: u32, outcome: ProbeOutcome, at: Duration, fx: &mut Effects) {
-        let Some(batch) = &self.batch else { return };
-        if batch.outcomes[place as usize].is_some() {
+        let Some(bring_up) = &self.bring_up else { return };
+        if bring_up.outcomes[place as usize].is_some() {
             return;
         }
         let record = self.record(place, &outcome, at);
-        let Some(batch) = &mut self.batch else { return };
-        let stops = matches!(&outcome, ProbeOutcome::Failed(_)) && !batch.options.keep_going;
-        if stops && batch.stopped_by.is_none() {
-            batch.stopped_by = Some(place);
+        let Some(bring_up) = &mut self.bring_up else { return };
+        let stops = matches!(&outcome, ProbeOutcome::Failed(_)) && !bring_up.options.keep_going;
+        if stops && bring_up.stopped_by.is_none() {
+            bring_up.stopped_by = Some(place);
         }
-        let decl = batch.graph.decl(DeviceId(place)).clone();
+        let decl = bring_up.graph.decl(DeviceId(place)).clone();
         let told = record.outcome.clone();
-        batch.records.push(record);
-        batch.outcomes[place as usize] = Some(outcome);
-        batch.left -= 1;
-        batch.news = true;
-        batch.untold += usize::from(batch.options.observed);
-        if batch.options.observed {
-            fx.finished.push((decl, told, batch.outcomes.len() - batch.left));
+        bring_up.records.push(record);
+        bring_up.outcomes[place as usize] = Some(outcome);
+        bring_up.left -= 1;
+        bring_up.news = true;
+        bring_up.untold += usize::from(bring_up.options.observed);
+        if bring_up.options.observed {
+            fx.finished.push((decl, told, bring_up.outcomes.len() - bring_up.left));
         }
     }
 
     /// Returns the record of a device that is being settled.
     fn record(&self, place: u32, outcome: &ProbeOutcome, at: Duration) -> Record {
         let (id, outcome) = (DeviceId(place), outcome.on_timeline());
-        let batch = self.batch.as_ref().expect("only devices of a bring-up are noted");
-        let since = |t: Duration| t.saturating_sub(batch.began);
-        let Some(slot) = batch.keys[id.index()].and_then(|key| self.live(key)) else {
+        let bring_up = self.bring_up.as_ref().expect("only devices of a bring-up are noted");
+        let since = |t: Duration| t.saturating_sub(bring_up.began);
+        let Some(slot) = bring_up.keys[id.index()].and_then(|key| self.live(key)) else {
             return Record::instant(id, since(at), None, outcome, false);
         };
-        let by = slot.released_by.and_then(|key| self.live(key)).and_then(|s| s.in_batch);
+        let by = slot.released_by.and_then(|key| self.live(key)).and_then(|s| s.in_bring_up);
         let by = by.map(DeviceId);
         match &slot.phase {
             Phase::Probing(probing) => Record {
@@ -386,27 +386,27 @@ impl Devices {
     /// Returns the next step of the caller.
     pub(crate) fn caller_step(&mut self, now: Duration, fx: &mut Effects) -> CallerStep {
         loop {
-            let Some(batch) = &mut self.batch else { return CallerStep::Done };
-            batch.news = false;
-            if batch.late && batch.options.on_hang != HangPolicy::WaitOn {
+            let Some(bring_up) = &mut self.bring_up else { return CallerStep::Done };
+            bring_up.news = false;
+            if bring_up.late && bring_up.options.on_hang != HangPolicy::WaitOn {
                 self.give_up_overdue(true, now, fx);
             }
-            if self.batch.as_ref().is_some_and(Batch::stopping) {
+            if self.bring_up.as_ref().is_some_and(BringUpInProgress::stopping) {
                 self.sweep(now, fx);
             }
             if let Some(step) = self.next_turn() {
                 return step;
             }
-            let Some(batch) = &self.batch else { return CallerStep::Done };
-            if batch.left == 0 {
-                return if batch.untold == 0 { CallerStep::Done } else { CallerStep::Wait };
+            let Some(bring_up) = &self.bring_up else { return CallerStep::Done };
+            if bring_up.left == 0 {
+                return if bring_up.untold == 0 { CallerStep::Done } else { CallerStep::Wait };
             }
             // An overdue device is named before anything is done about it.
-            let unnamed = batch.overdue > 0 && batch.untold > 0;
-            if batch.active > batch.overdue || unnamed || !fx.is_empty() {
+            let unnamed = bring_up.overdue > 0 && bring_up.untold > 0;
+            if bring_up.active > bring_up.overdue || unnamed || !fx.is_empty() {
                 return CallerStep::Wait;
             }
-            let (overdue, policy) = (batch.overdue > 0, batch.options.on_hang);
+            let (overdue, policy) = (bring_up.overdue > 0, bring_up.options.on_hang);
             let unsettled: Vec<u32> = self.unsettled().collect();
             let others = unsettled.iter().any(|&i| self.waits_for_others(i));
             let retrying = self.late_worker || self.deferred.is_active();
@@ -438,49 +438,52 @@ impl Devices {
     /// still come, nothing is done. If nothing is in progress but those behind it, the first one
     /// waits for something that was deferred, and they go before it.
     fn next_turn(&mut self) -> Option<CallerStep> {
-        let batch = self.batch.as_mut()?;
+        let bring_up = self.bring_up.as_mut()?;
         let slots = &mut self.slots;
         let at = loop {
-            let &place = batch.turns.front()?;
-            let key =
-                batch.keys[place as usize].filter(|_| batch.outcomes[place as usize].is_none());
+            let &place = bring_up.turns.front()?;
+            let key = bring_up.keys[place as usize]
+                .filter(|_| bring_up.outcomes[place as usize].is_none());
             match key.map(|key| &mut slots[key.index as usize]) {
                 Some(slot) if slot.in_turn && matches!(slot.phase, Phase::Ready) => break 0,
                 // The probe may end elsewhere: the next one begins after its end, unless it is
                 // late.
                 Some(slot) if slot.phase.holds_turns() => return None,
                 Some(slot) if slot.in_turn && matches!(slot.phase, Phase::Waiting) => {
-                    if batch.ready_turns == 0 || batch.active > batch.ready_turns + batch.overdue {
+                    if bring_up.ready_turns == 0
+                        || bring_up.active > bring_up.ready_turns + bring_up.overdue
+                    {
                         return None;
                     }
                     let is_ready = |&place: &u32| {
-                        let slot = batch.keys[place as usize].map(|key| &slots[key.index as usize]);
+                        let slot =
+                            bring_up.keys[place as usize].map(|key| &slots[key.index as usize]);
                         slot.is_some_and(|s| s.in_turn && matches!(s.phase, Phase::Ready))
                     };
-                    break batch.turns.iter().position(is_ready)?;
+                    break bring_up.turns.iter().position(is_ready)?;
                 }
                 Some(slot) => slot.in_turn = false,
                 None => {}
             }
-            batch.turns.pop_front();
+            bring_up.turns.pop_front();
         };
         // The device stays in its place until it is settled.
-        let place = *batch.turns.get(at)?;
-        batch.ready_turns -= 1;
-        let key = batch.keys[place as usize]?;
+        let place = *bring_up.turns.get(at)?;
+        bring_up.ready_turns -= 1;
+        let key = bring_up.keys[place as usize]?;
         slots[key.index as usize].in_turn = false;
         Some(CallerStep::Run(self.due(key.index)))
     }
 
     /// Returns true if the caller of the bring-up has something to do.
     pub(crate) fn caller_is_wanted(&self) -> bool {
-        let Some(batch) = &self.batch else { return false };
-        let front = batch.turns.front().and_then(|&place| batch.keys[place as usize]);
+        let Some(bring_up) = &self.bring_up else { return false };
+        let front = bring_up.turns.front().and_then(|&place| bring_up.keys[place as usize]);
         let front = front.map(|key| &self.slot(key.index).phase);
         let turn = front.is_some_and(|p| !matches!(p, Phase::Waiting) && !p.holds_turns());
-        let only_these = batch.active == batch.ready_turns + batch.overdue;
-        let helps = batch.options.helps;
-        batch.news && (turn || only_these || helps || batch.late || batch.stopping())
+        let only_these = bring_up.active == bring_up.ready_turns + bring_up.overdue;
+        let helps = bring_up.options.helps;
+        bring_up.news && (turn || only_these || helps || bring_up.late || bring_up.stopping())
     }
 
     /// Returns an asynchronous device that is queued, for a caller that would wait on a worker
@@ -490,23 +493,25 @@ impl Devices {
             let slot = self.slot(index);
             matches!(slot.phase, Phase::Ready) && slot.candidates[slot.turn].asynchronous
         };
-        let batch = self.batch.as_ref().filter(|b| b.options.helps && b.active > b.ready_turns)?;
-        let left = batch.keys.iter().zip(&batch.outcomes).filter(|(_, outcome)| outcome.is_none());
+        let bring_up =
+            self.bring_up.as_ref().filter(|b| b.options.helps && b.active > b.ready_turns)?;
+        let left =
+            bring_up.keys.iter().zip(&bring_up.outcomes).filter(|(_, outcome)| outcome.is_none());
         let mut left = left.filter_map(|(key, _)| key.map(|key| key.index));
         left.find(is_queued).map(|index| self.due(index))
     }
 
     /// Records that a device is queued, which a caller that helps may begin.
     pub(super) fn news_for_helper(&mut self) {
-        if let Some(batch) = &mut self.batch {
-            batch.news |= batch.options.helps;
+        if let Some(bring_up) = &mut self.bring_up {
+            bring_up.news |= bring_up.options.helps;
         }
     }
 
     /// Records that the caller of the bring-up has something to look at.
     pub(crate) fn news(&mut self) {
-        if let Some(batch) = &mut self.batch {
-            batch.news = true;
+        if let Some(bring_up) = &mut self.bring_up {
+            bring_up.news = true;
         }
     }
 
@@ -514,9 +519,9 @@ impl Devices {
     /// on; what they bring up late is taken in after all. `all`: nothing else is begun either.
     fn give_up_overdue(&mut self, all: bool, now: Duration, fx: &mut Effects) {
         let unsettled: Vec<u32> = self.unsettled().collect();
-        if let Some(batch) = &mut self.batch {
-            if all && !std::mem::replace(&mut batch.gave_up, true) {
-                fx.gave_up = Some(batch.left);
+        if let Some(bring_up) = &mut self.bring_up {
+            if all && !std::mem::replace(&mut bring_up.gave_up, true) {
+                fx.gave_up = Some(bring_up.left);
             }
         }
         for index in unsettled {
@@ -529,8 +534,8 @@ impl Devices {
             self.note(index, ProbeOutcome::Failed(error), now, fx);
             self.waive_behind(index, now, fx);
             self.blame(index, now, fx);
-            if let Some(batch) = &mut self.batch {
-                batch.overdue -= 1;
+            if let Some(bring_up) = &mut self.bring_up {
+                bring_up.overdue -= 1;
             }
             self.left_progress(index, fx);
         }
@@ -546,16 +551,16 @@ impl Devices {
         let mut named = Vec::new();
         let mut next: Option<Duration> = None;
         let ends =
-            self.batch.as_ref().and_then(|b| Some(b.began.saturating_add(b.options.timeout?)));
+            self.bring_up.as_ref().and_then(|b| Some(b.began.saturating_add(b.options.timeout?)));
         let late = ends.is_some_and(|ends| ends <= now);
         next = next.into_iter().chain(ends.filter(|_| !late)).min();
         for index in (0u32..).take(self.slots.len()) {
             let own = self.slot(index).decl.as_ref().and_then(|d| d.probe_timeout);
-            let limit = own.or(self.batch_timeout(index));
-            let in_batch = self.slot(index).in_batch;
+            let limit = own.or(self.bring_up_timeout(index));
+            let in_bring_up = self.slot(index).in_bring_up;
             let Phase::Probing(probing) = &mut self.slot_mut(index).phase else { continue };
             let ends = limit.map(|limit| probing.since.saturating_add(limit));
-            let is_late = in_batch.is_some() && late || ends.is_some_and(|ends| ends <= now);
+            let is_late = in_bring_up.is_some() && late || ends.is_some_and(|ends| ends <= now);
             if probing.overdue || !is_late {
                 next = next.into_iter().chain(ends.filter(|_| !probing.overdue)).min();
                 continue;
@@ -566,16 +571,16 @@ impl Devices {
             named.extend(self.slot(index).decl.clone().map(|decl| OverdueDevice {
                 decl,
                 after,
-                in_batch,
+                in_bring_up,
             }));
         }
-        if let Some(batch) = &mut self.batch {
-            batch.late |= late;
-            batch.news = true;
-            batch.named.extend(named.iter().filter_map(|n| n.in_batch));
-            let news = named.iter().filter(|n| n.in_batch.is_some()).count();
-            batch.overdue += news;
-            batch.untold += if batch.options.observed { news } else { 0 };
+        if let Some(bring_up) = &mut self.bring_up {
+            bring_up.late |= late;
+            bring_up.news = true;
+            bring_up.named.extend(named.iter().filter_map(|n| n.in_bring_up));
+            let news = named.iter().filter(|n| n.in_bring_up.is_some()).count();
+            bring_up.overdue += news;
+            bring_up.untold += if bring_up.options.observed { news } else { 0 };
         }
         (named, next.map(|at| at.saturating_sub(now)))
     }
@@ -583,14 +588,14 @@ impl Devices {
     /// Treats every probe of the bring-up as if its time limit were zero.
     #[cfg(test)]
     pub(super) fn limit_all(&mut self) {
-        if let Some(batch) = &mut self.batch {
-            batch.options.device_timeout = Some(Duration::ZERO);
+        if let Some(bring_up) = &mut self.bring_up {
+            bring_up.options.device_timeout = Some(Duration::ZERO);
         }
     }
 
     /// Returns the deadline of the whole bring-up.
-    pub(crate) fn batch_limit(&self) -> Option<Duration> {
-        self.batch.as_ref()?.options.timeout
+    pub(crate) fn bring_up_limit(&self) -> Option<Duration> {
+        self.bring_up.as_ref()?.options.timeout
     }
 
     /// Cancels what is ready but was not started, and what waits. That includes what sits in a
@@ -615,26 +620,27 @@ impl Devices {
         let slot = self.slot_mut(index);
         let was_ready = matches!(slot.phase, Phase::Ready);
         if std::mem::take(&mut slot.in_turn) && was_ready {
-            if let Some(batch) = &mut self.batch {
-                batch.ready_turns -= 1;
+            if let Some(bring_up) = &mut self.bring_up {
+                bring_up.ready_turns -= 1;
             }
         }
     }
 
     /// Takes a device out of the bring-up, because somebody unbinds or removes it. If it has no
     /// outcome, it is cancelled.
-    pub(super) fn withdraw_from_batch(&mut self, index: u32, now: Duration, fx: &mut Effects) {
+    pub(super) fn withdraw_from_bring_up(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         if self.is_unsettled(index) {
             self.note(index, ProbeOutcome::Cancelled, now, fx);
             self.blame(index, now, fx);
         }
         let slot = self.slot_mut(index);
-        (slot.in_batch, slot.in_turn) = (None, false);
+        (slot.in_bring_up, slot.in_turn) = (None, false);
     }
 
     fn unsettled(&self) -> impl Iterator<Item = u32> + '_ {
-        let batch = self.batch.iter();
-        let open = batch.flat_map(|b| b.keys.iter().zip(&b.outcomes).filter(|(_, o)| o.is_none()));
+        let bring_up = self.bring_up.iter();
+        let open =
+            bring_up.flat_map(|b| b.keys.iter().zip(&b.outcomes).filter(|(_, o)| o.is_none()));
         open.filter_map(|(key, _)| key.map(|key| key.index))
     }
 
@@ -650,54 +656,54 @@ impl Devices {
     /// Records that the observer has got `n` devices that are finished or overdue. Not called if
     /// there is none.
     pub(crate) fn told(&mut self, n: usize) {
-        if let Some(batch) = &mut self.batch {
-            batch.untold = batch.untold.saturating_sub(n);
-            batch.news = true;
+        if let Some(bring_up) = &mut self.bring_up {
+            bring_up.untold = bring_up.untold.saturating_sub(n);
+            bring_up.news = true;
         }
     }
 
     /// Returns how long a probe that begins now may take before somebody has to look.
     pub(super) fn time_left(&self, index: u32) -> Option<Duration> {
         let slot = self.slot(index);
-        let late = slot.in_batch.is_some() && self.batch.as_ref().is_some_and(|b| b.late);
+        let late = slot.in_bring_up.is_some() && self.bring_up.as_ref().is_some_and(|b| b.late);
         let own = slot.decl.as_ref().and_then(|decl| decl.probe_timeout);
-        if late { Some(Duration::ZERO) } else { own.or(self.batch_timeout(index)) }
+        if late { Some(Duration::ZERO) } else { own.or(self.bring_up_timeout(index)) }
     }
 
-    fn batch_timeout(&self, index: u32) -> Option<Duration> {
-        self.slot(index).in_batch.and(self.batch.as_ref()?.options.device_timeout)
+    fn bring_up_timeout(&self, index: u32) -> Option<Duration> {
+        self.slot(index).in_bring_up.and(self.bring_up.as_ref()?.options.device_timeout)
     }
 
     /// Returns the result of the bring-up: only after the caller got `Done`.
-    pub(crate) fn finish_batch(&mut self) -> Option<FinishedBringUp> {
-        let batch = self.batch.take()?;
-        for key in batch.keys.iter().flatten() {
+    pub(crate) fn finish_bring_up(&mut self) -> Option<FinishedBringUp> {
+        let bring_up = self.bring_up.take()?;
+        for key in bring_up.keys.iter().flatten() {
             if self.live(*key).is_some() {
                 let slot = self.slot_mut(key.index);
-                (slot.in_batch, slot.in_turn, slot.open, slot.culprit) = (None, false, 0, None);
+                (slot.in_bring_up, slot.in_turn, slot.open, slot.culprit) = (None, false, 0, None);
             }
         }
         let device = |(outcome, key): (Option<ProbeOutcome>, &Option<DeviceKey>)| {
             let outcome = outcome.expect("every device is settled when the caller is done");
             (outcome, key.map(|key| self.called(key)).unwrap_or_default())
         };
-        let devices = batch.outcomes.into_iter().zip(&batch.keys).map(device).collect();
+        let devices = bring_up.outcomes.into_iter().zip(&bring_up.keys).map(device).collect();
         Some(FinishedBringUp {
-            graph: batch.graph,
+            graph: bring_up.graph,
             devices,
-            records: batch.records,
-            stopped_by: batch.stopped_by,
-            overdue: batch.named,
-            gave_up: batch.gave_up,
+            records: bring_up.records,
+            stopped_by: bring_up.stopped_by,
+            overdue: bring_up.named,
+            gave_up: bring_up.gave_up,
         })
     }
 
     /// Returns the number of devices of the bring-up in progress.
-    pub(crate) fn batch_total(&self) -> usize {
-        self.batch.as_ref().map_or(0, |b| b.outcomes.len())
+    pub(crate) fn bring_up_total(&self) -> usize {
+        self.bring_up.as_ref().map_or(0, |b| b.outcomes.len())
     }
 }
 
 #[cfg(test)]
-#[path = "batch_tests.rs"]
+#[path = "bring_up_tests.rs"]
 mod tests;
