@@ -1,5 +1,5 @@
-//! The driver: the CPU that asks answers from memory; all else goes to a thread with tokio's
-//! runtime.
+//! The driver: the submitting CPU answers from memory; everything else goes to a thread with
+//! tokio's runtime.
 
 use std::io;
 use std::sync::Arc;
@@ -27,27 +27,26 @@ use crate::store::{Store, StoreUse};
 use crate::volume::{CacheUse, StoreRefusal, opening};
 use crate::volume::{Fault, ObjectSnapshot, Part, Volume, check_snapshot_name};
 
-/// Requests that may be inside at once: each read waits for the store.
+/// Number of requests in flight: each read waits for the store.
 const DEPTH: u32 = 256;
-/// Most bytes of a request.
+/// Maximum bytes of a request.
 const MOST: u32 = 4 << 20;
 
 /// A volume in an object store.
 ///
 /// # What a flush promises
-/// When it has completed, what was written before it is in the store. The rest is sent some seconds
-/// later, and of it a crash leaves an atomic prefix: no request is there without all that completed
-/// before it was submitted, and none in part. Where the store fails, a flush is tried for the
-/// volume's [patience](ObjectOptions::patience), and then fails; nothing is lost by that, and a
-/// later one may succeed.
+/// When it has completed, everything written before it is in the store. Later writes are sent some
+/// seconds later. Of those, a crash leaves an atomic prefix: each surviving request comes with all
+/// that completed before it was submitted, and none survives in part. If the store fails, a flush
+/// is retried for the volume's [patience](ObjectOptions::patience), and then fails. Nothing is lost
+/// by that, and a later flush may succeed.
 ///
 /// # One writer
-/// A server that opens a volume fences the one that has it: the latter's requests fail as
-/// [gone](IoErrorKind::Gone) from then on, for good. A read is answered only if within the
-/// [lease](ObjectOptions::lease) it was looked whether there is another server; and a server whose
-/// predecessor didn't [close](ObjectDriver::close) the volume waits for that long with its first
-/// change. So nobody is given what another server has changed since, unless clocks differ in their
-/// speed.
+/// A server that opens a volume fences the one that had it: from then on, the latter's requests
+/// fail as [gone](IoErrorKind::Gone), for good. A read is answered only if a check for another
+/// server was made within the [lease](ObjectOptions::lease). If its predecessor didn't
+/// [close](ObjectDriver::close) the volume, a server waits that long before its first change. So no
+/// client reads data that another server has changed since, unless clocks differ in their speed.
 #[derive(Debug)]
 pub struct ObjectDriver {
     geometry: Geometry,
@@ -55,11 +54,11 @@ pub struct ObjectDriver {
     requests: mpsc::UnboundedSender<Message>,
 }
 
-/// What goes to the thread.
+/// A message to the volume's thread.
 enum Message {
     Request(Started),
     Close(oneshot::Sender<Result<(), Fault>>),
-    /// To so many bytes.
+    /// Growth to this size in bytes.
     Grow(u64, oneshot::Sender<Result<(), Fault>>),
     Snapshot(Option<String>, oneshot::Sender<Result<ObjectSnapshot, Fault>>),
     Snapshots(oneshot::Sender<Result<Vec<ObjectSnapshot>, Fault>>),
@@ -78,7 +77,7 @@ impl ObjectDriver {
         let absent = options.absent_folders();
         let opened = Self::open_here(&options);
         if opened.is_err() {
-            // Only those that are empty: a volume may have been made.
+            // Only empty folders are removed: a volume may have been made.
             for folder in &absent {
                 let _ = std::fs::remove_dir(folder);
             }
@@ -109,58 +108,58 @@ impl ObjectDriver {
         Ok(Self { geometry, volume, requests })
     }
 
-    /// Flushes, and says in the store that this server has ended: so the next one needn't wait for
-    /// the lease. Verifies that what this server wrote last is still there, and that the volume's
-    /// folder is still at its location. Everything that is asked of the driver from now on fails.
-    /// Blocks.
+    /// Flushes, and records in the store that this server has ended, so that the next one needn't
+    /// wait for the lease. Verifies that this server's last write is still there, and that the
+    /// volume's folder is still at its location. All later requests to the driver fail. Blocks.
     ///
     /// # Errors
     /// The flush failed, another server has opened the volume, or the store lost what was written.
-    /// The message says whether recent writes may be lost, or the flush file has them. Or the store
-    /// has all, and lacks the record of the end: the next server waits for the lease.
-    /// Or all is written, in a folder that isn't at its location any more (`ENOENT`).
+    /// The message says whether recent writes may be lost, or the flush file has them. Other errors
+    /// lose nothing: the store has all but the record of the end, so the next server waits for the
+    /// lease; or all is written, in a folder that isn't at its location any more (`ENOENT`).
     pub fn close(&self) -> Result<(), IoError> {
         context::might_block("ObjectDriver::close");
         self.ask(Message::Close)
     }
 
-    /// Whether flushes are kept in a [file](ObjectOptions::flush_file), which may be out. Any
-    /// context.
+    /// Returns true if flushes are kept in a [file](ObjectOptions::flush_file), even if that file
+    /// is out of use. Any context.
     pub fn has_flush_file(&self) -> bool {
         self.volume.state.read().local.is_some()
     }
 
-    /// Whether the volume was made by this driver: nothing was at its location.
+    /// Returns true if this driver made the volume, as nothing was at its location.
     pub fn created(&self) -> bool {
         self.volume.is_new()
     }
 
-    /// Whether it serves the volume still: no other server has opened it, nothing was lost, and it
-    /// wasn't closed. Any context.
+    /// Returns true if it still serves the volume: no other server has opened it, nothing was lost,
+    /// and it wasn't closed. Any context.
     pub fn is_served(&self) -> bool {
         !self.volume.has_ended()
     }
 
-    /// Whether another server has opened it, and this one serves it no more. Any context.
+    /// Returns true if another server has opened the volume, so that this one no longer serves it.
+    /// Any context.
     pub fn is_fenced(&self) -> bool {
         self.volume.is_fenced()
     }
 
-    /// What of it isn't in the store any more, or is damaged there, as far as a request has found:
-    /// its last record, the folder that it lies in, or an object with data. The first of several,
-    /// for as long as the driver is there: nobody looks whether it came back. Any context.
+    /// Returns what of the volume is missing from the store, or damaged there, as far as a request
+    /// has found: its last record, its folder, or an object with data. The first such fault stays
+    /// for the life of the driver: nobody checks whether it was repaired. Any context.
     pub fn damage(&self) -> Option<String> {
         self.volume.damage()
     }
 
-    /// Keeps what the volume holds now: all that was written before this call, flushed or not, also
-    /// where flushes are kept in a [file](ObjectOptions::flush_file). Writes go on meanwhile.
-    /// `name` has letters, digits, `.`, `_` and `-`, 64 at most; without one, its number is its
-    /// name. Blocks.
+    /// Takes a snapshot of everything written before this call, flushed or not, also if flushes are
+    /// kept in a [file](ObjectOptions::flush_file). Writes continue meanwhile. `name` has letters,
+    /// digits, `.`, `_` and `-`, 64 at most. Without a name, the snapshot's number is its name.
+    /// Blocks.
     ///
     /// # Errors
-    /// The name can't be, or another snapshot has it (invalid input); or as a flush, and then the
-    /// snapshot may be there later.
+    /// The name is invalid, or another snapshot has it (invalid input). Otherwise as a flush; the
+    /// snapshot may exist later then.
     pub fn snapshot(&self, name: Option<&str>) -> Result<ObjectSnapshot, IoError> {
         if let Some(name) = name {
             check_snapshot_name(name)
@@ -170,8 +169,8 @@ impl ObjectDriver {
         self.ask(|told| Message::Snapshot(name.map(str::to_owned), told))
     }
 
-    /// The snapshots that there are, in order of their numbers, with their clones. Blocks, for one
-    /// request and two for each clone.
+    /// Returns the snapshots, in order of their numbers, with their clones. Blocks, for one request
+    /// and two for each clone.
     ///
     /// # Errors
     /// As of a read.
@@ -180,23 +179,22 @@ impl ObjectDriver {
         self.ask(Message::Snapshots)
     }
 
-    /// Gives up the snapshot of this name or number, which it returns: what only it needs is
+    /// Deletes the snapshot of this name or number, and returns it. What only the snapshot needs is
     /// deleted. Blocks.
     ///
     /// # Errors
-    /// There is none, or it has [clones](ObjectOptions::from_snapshot), which are named (invalid
-    /// input); or as a flush, and then it may be given up later.
+    /// There is no such snapshot, or it has [clones](ObjectOptions::from_snapshot), which are named
+    /// (invalid input). Otherwise as a flush; the snapshot may be deleted later then.
     pub fn delete_snapshot(&self, name: &str) -> Result<ObjectSnapshot, IoError> {
         context::might_block("ObjectDriver::delete_snapshot");
         self.ask(|told| Message::DeleteSnapshot(name.to_owned(), told))
     }
 
-    /// Whether it is a clone of the snapshot of this name or number of the volume at `parent`, a
-    /// location as of
-    /// [`ObjectOptions::from_snapshot`]: then it opens with that, too.
+    /// Checks that it is a clone of the snapshot of this name or number of the volume at `parent`,
+    /// a location as of [`ObjectOptions::from_snapshot`]: then it opens with that, too.
     ///
     /// # Errors
-    /// It isn't, or there is no such location; it says what it is.
+    /// It isn't such a clone, or there is no such location. The message says what it is.
     pub fn is_clone_of(&self, parent: &str, snapshot: &str) -> Result<(), OpenError> {
         let invalid = |why| OpenError::of(OpenErrorKind::InvalidInput, why);
         let parent = options::prefix(parent).map_err(invalid)?.to_string();
@@ -220,28 +218,28 @@ impl ObjectDriver {
     }
 
     /// Returns why the store takes no writes, and since when: it refuses them, is full, or doesn't
-    /// answer. Known some seconds after a write that it should have taken. Any context.
+    /// answer. This is known some seconds after the first write that failed. Any context.
     pub fn store_refusal(&self) -> Option<StoreRefusal> {
         self.volume.refusal()
     }
 
-    /// Returns how many bytes of changes the store doesn't have yet. With a [flush
+    /// Returns the bytes of changes that the store doesn't have yet. With a [flush
     /// file](ObjectOptions::flush_file), those that were flushed are in that file. Any context.
     pub fn not_stored(&self) -> u64 {
         self.volume.not_stored()
     }
 
-    /// What was asked of the store so far, also by compaction.
+    /// Returns the counts of requests to the store so far, including those of compaction.
     pub fn usage(&self) -> StoreUse {
         self.volume.store.usage().and(self.volume.moves.usage())
     }
 
-    /// What the volume's data takes in the store now.
+    /// Returns the space that the volume's data takes in the store now.
     pub fn space(&self) -> StoreSpace {
         self.volume.state.read().map.segments.space()
     }
 
-    /// What the read cache was worth so far.
+    /// Returns the statistics of the read cache so far.
     pub fn cache(&self) -> CacheUse {
         self.volume.cache.usage()
     }
@@ -265,22 +263,22 @@ fn no_thread(error: &io::Error) -> String {
     format!("no thread for it: {error}{}", text::thread_remedy(error))
 }
 
-/// The volume's runtime, with the first of its threads for what blocks: files of a folder, look-ups
-/// of names, compression.
+/// Creates the volume's runtime, with the first of its threads for blocking work: files of a
+/// folder, look-ups of names, compression.
 ///
-/// These threads stay. If the last one has ended and the system gives no other, tokio panics. A
-/// volume at rest would then not survive a shortage of threads.
+/// These threads stay. If the last one has ended and the system refuses another, tokio panics. An
+/// idle volume would then not survive a shortage of threads.
 fn runtime() -> io::Result<Runtime> {
     let mut builder = runtime::Builder::new_current_thread();
     builder.enable_all().thread_name("cw-object-file").max_blocking_threads(8);
     let runtime = builder.thread_keep_alive(Duration::MAX).build()?;
-    // Here a shortage is an error, in the next line a panic.
+    // Here a shortage is an error; in the next line it is a panic.
     let _ = thread::Builder::new().spawn(|| ())?.join();
     drop(runtime.spawn_blocking(|| ()));
     Ok(runtime)
 }
 
-/// The thread.
+/// Runs the volume's thread.
 fn run(
     options: &ObjectOptions,
     store: Arc<Store>,
@@ -331,7 +329,7 @@ fn run(
             }
         };
         let serve = volume.as_ref().ok().cloned();
-        // An error: nobody waits for it any more.
+        // An error: the opener no longer waits.
         if told.send(volume).is_err() {
             return;
         }
@@ -354,7 +352,7 @@ fn run(
                     let _ = told.send(volume.delete_snapshot(name).await);
                 })),
                 Message::Close(closed) => {
-                    // The flush, and then the record.
+                    // Time for the flush, and then for the record.
                     let ended = timeout(2 * options.patience, volume.close()).await;
                     let slow = "it isn't closed in time; recent writes may be lost, and the next server waits for the lease";
                     let ended = ended.unwrap_or_else(|_| Err(Fault::Store(slow.into())));
@@ -363,7 +361,7 @@ fn run(
             }
         }
     });
-    // Requests to a file system that are under way aren't waited for.
+    // Requests to a file system that are in flight aren't waited for.
     runtime.shutdown_background();
 }
 
@@ -420,7 +418,7 @@ async fn perform(volume: &Arc<Volume>, rq: &mut Started) -> Result<(), Fault> {
                 }
             }
         }
-        // Prefetch, which the geometry doesn't allow, and what may come one day.
+        // Prefetch, which the geometry doesn't allow, and future operations.
         _ => {}
     }
     if rq.flags().fua {
@@ -466,7 +464,7 @@ impl Driver for ObjectDriver {
     }
 
     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
-        // A thread that serves all CPUs would be the wall, where all it does is to copy.
+        // One thread that serves all CPUs would be the bottleneck if it only copied.
         if perform_at_once(&self.volume, &mut rq) {
             rq.complete(Ok(()));
             return Dispatch::Started;

@@ -1,11 +1,10 @@
 //! A block volume in an object store: a bucket that speaks S3, or a folder.
 //!
 //! [`ObjectDriver`] is a driver of [`corewise_blockmq`]. Data lies in immutable segments; a log of
-//! records, each created once, says where each block is. A flush that was answered survives the
-//! loss of the machine; of what wasn't flushed, a crash leaves an atomic prefix. There is one
-//! writer: the next one that opens the volume fences it, and then its clients get errors, and never
-//! old data. `src/README.md` has the protocol and argues why that holds, `docs/object.md` what it
-//! costs.
+//! records, each created once, maps blocks to them. An answered flush survives the loss of the
+//! machine. Of unflushed writes, a crash leaves an atomic prefix. There is one writer: the next
+//! server that opens the volume fences it, and then its clients get errors, and never old data.
+//! `src/README.md` has the protocol and argues why that holds, `docs/object.md` what it costs.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -34,8 +33,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! tokio lives inside this crate: each driver has a thread (`cw-object`) with a runtime of its own.
-//! Blocks that are in memory are read and written by the threads that submit.
+//! Each driver has a thread (`cw-object`) with a tokio runtime of its own. Blocks that are in
+//! memory are read and written by the threads that submit.
 
 mod driver;
 mod error;

@@ -1,4 +1,4 @@
-//! How a volume is opened, and why it isn't.
+//! Options for opening a volume, and errors about them.
 
 use std::path::{Path as FilePath, PathBuf};
 use std::sync::Arc;
@@ -19,24 +19,24 @@ use crate::volume::Tuning;
 use crate::volume::policy::{self, Compaction};
 use crate::volume::{ObjectEvent, Observer};
 
-/// Bytes of a batch: of a segment, as a rule.
+/// Bytes of a batch, and usually of a segment.
 const BATCH: u64 = 8 << 20;
-/// Most bytes of data that lie in their record: so many take less time to send than another request
-/// does.
+/// Maximum bytes of data that lie in their record. Sending that many takes less time than another
+/// request.
 const INLINE: u64 = 256 << 10;
 /// Bytes that may wait for the store.
 const DIRTY: u64 = 64 << 20;
-/// Bytes that compaction moves in a second, as a rule.
+/// Bytes that compaction usually moves in a second.
 const RATE: u64 = 16 << 20;
 
-/// Bytes that were read and are kept, where nothing is said.
+/// Default size of the read cache, in bytes.
 const CACHE: u64 = 64 << 20;
 
-/// How a volume is opened.
+/// Options for opening a volume.
 #[derive(Clone, Debug)]
 pub struct ObjectOptions {
     pub(crate) location: String,
-    /// What log lines call the device.
+    /// Name of the device in log lines.
     pub(crate) name: Option<String>,
     settings: Vec<(String, String)>,
     pub(crate) observer: Observer,
@@ -54,10 +54,11 @@ pub struct ObjectOptions {
 }
 
 impl ObjectOptions {
-    /// The volume at `location`: `s3://bucket/prefix` (with the crate's feature `s3`; keys, region
-    /// and endpoint come from the environment, as `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`,
-    /// `AWS_REGION` and `AWS_ENDPOINT`, unless a [setting](Self::setting) says otherwise),
-    /// `file:///folder`, or `memory:`, which is gone with the driver.
+    /// Creates options for the volume at `location`: `s3://bucket/prefix`, `file:///folder`, or
+    /// `memory:`, which is gone with the driver. `s3://` needs the crate's feature `s3`. Keys,
+    /// region and endpoint come from the environment, as `AWS_ACCESS_KEY_ID`,
+    /// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION` and `AWS_ENDPOINT`, unless a [setting](Self::setting)
+    /// says otherwise.
     pub fn new(location: &str) -> Self {
         Self {
             location: location.to_owned(),
@@ -77,66 +78,65 @@ impl ObjectOptions {
         }
     }
 
-    /// What lines of the log call the device; nothing where nothing is said: the location is in
-    /// them.
+    /// Sets the name of the device in log lines. Default: none, as the location is in them.
     #[must_use]
     pub fn name(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self
     }
 
-    /// Bytes, in multiples of 4096. A volume that isn't there is made with this size; one that is
-    /// there becomes so long, and never shorter. Without it the volume has to be there.
+    /// Sets the size in bytes, a multiple of 4096. A new volume is made with this size; an existing
+    /// one grows to it, and never shrinks. Without a size the volume must exist.
     #[must_use]
     pub fn size(mut self, bytes: u64) -> Self {
         self.size = Some(bytes);
         self
     }
 
-    /// For how long this server believes, after it has looked, that nobody else has opened the
-    /// volume; 5 seconds where nothing is said. So often, a read waits for a small request more;
-    /// and so long, the next server waits with its first change, if this one was killed.
+    /// Sets how long one check for another server stays valid; 5 seconds by default. When it
+    /// expires, a read waits for one more small request. If this server is killed, the next one
+    /// waits this long before its first change.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// How long a request waits for the store before it fails; 60 seconds where nothing is said.
-    /// Writes that were taken go on being sent.
+    /// Sets how long a request waits for the store before it fails; 60 seconds by default. Accepted
+    /// writes are still sent after that.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.patience = patience;
         self
     }
 
-    /// The method by which data is compressed before it goes to the store; none where nothing is
-    /// said. Blocks that don't become shorter are stored as they are. Data that lies there is read
-    /// whichever is chosen.
+    /// Sets the method by which data is compressed before it goes to the store; none by default.
+    /// Blocks that don't shrink are stored as they are. Existing data is readable with any method.
     #[must_use]
     pub fn compression(mut self, by: Compression) -> Self {
         self.compression = by;
         self
     }
 
-    /// How the server behind `s3://` is reached, instead of the environment: `endpoint`, `region`,
-    /// `access_key_id` and others, named as the environment's variables are without their `AWS_`.
-    /// An endpoint that begins with `http://` needs no `allow_http`. Other locations have none.
+    /// Sets how the server behind `s3://` is reached, instead of by the environment: `endpoint`,
+    /// `region`, `access_key_id` and others, named as the environment's variables without their
+    /// `AWS_`. An endpoint that begins with `http://` needs no `allow_http`. Other locations have
+    /// no settings.
     #[must_use]
     pub fn setting(mut self, key: &str, value: &str) -> Self {
         self.settings.push((key.to_owned(), value.to_owned()));
         self
     }
 
-    /// Keeps flushes in this file: a flush is answered once what was written is there for good, and
-    /// the store gets it some seconds later. The file is made where it isn't there, of some 130
-    /// MiB, and locked. After a crash of the program or the system, what only the file has is put
-    /// into the store when the volume is opened with it. The file is refused if another server has
+    /// Keeps flushes in this file: a flush is answered once the writes are durable in the file, and
+    /// the store gets them some seconds later. If the file doesn't exist, it is made, of some 130
+    /// MiB. It is locked. After a crash of the program or the system, opening the volume with the
+    /// file puts into the store what only the file has. The file is refused if another server has
     /// opened the volume meanwhile. **A change that isn't in the store is lost with the machine, or
     /// its disk**, and another machine doesn't see it.
     ///
     /// A volume whose last server kept flushes in a file and didn't
-    /// [close](crate::ObjectDriver::close) it opens with that file only, also where the next one
+    /// [close](crate::ObjectDriver::close) it opens with that file only, even if the next server
     /// has no flush file: see [`accept_lost_flushes`](Self::accept_lost_flushes).
     #[must_use]
     pub fn flush_file(mut self, path: impl Into<PathBuf>) -> Self {
@@ -144,49 +144,49 @@ impl ObjectOptions {
         self
     }
 
-    /// Opens the volume also where flushes are lost that the server of this opening kept in its
-    /// [flush file](Self::flush_file). The error of an opening that is refused for this names that
-    /// server's opening. It stands for that server alone: one that stays in a configuration gives
-    /// up nothing later, not even of another volume that is made at this location.
+    /// Opens the volume even if flushes are lost that the server of this opening kept in its [flush
+    /// file](Self::flush_file). The error of a refused opening names that server's opening. The
+    /// acceptance is for that server alone: left in a configuration, it gives up nothing later, not
+    /// even of another volume that is made at this location.
     #[must_use]
     pub fn accept_lost_flushes(mut self, of: OpeningId) -> Self {
         self.accept_lost = Some(of);
         self
     }
 
-    /// Calls this for each event, on the volume's thread: it mustn't block. It is dropped there,
-    /// too.
+    /// Calls `observer` for each event, on the volume's thread: it mustn't block. It is dropped
+    /// there, too.
     #[must_use]
     pub fn observer(mut self, observer: impl Fn(&ObjectEvent) + Send + Sync + 'static) -> Self {
         self.observer = Observer::new(observer);
         self
     }
 
-    /// The key by which the volume is encrypted, of which it has nothing in the store. A volume
-    /// that isn't there is made with it; one that is there opens by the key that it was made with,
-    /// and by no other. Without a key nothing is encrypted. The documentation of the driver says
-    /// what is still visible (`docs/object.md`).
+    /// Sets the key by which the volume is encrypted. The key isn't kept in the store. A new volume
+    /// is made with it; an existing one opens only by the key that it was made with. Without a key
+    /// nothing is encrypted. The documentation of the driver says what is still visible
+    /// (`docs/object.md`).
     #[must_use]
     pub fn key(mut self, key: ObjectKey) -> Self {
         self.key = Some(key);
         self
     }
 
-    /// Bytes of memory that keep blocks that were read, 64 MiB where nothing is said; 0: none are
-    /// kept, and nothing is fetched ahead. Each of up to eight readers in a row has a sixteenth of
-    /// it fetched ahead, and 16 MiB at most.
+    /// Sets the bytes of memory for the read cache; 64 MiB by default. 0 turns cache and read-ahead
+    /// off. Each of up to eight sequential readers has a sixteenth of it fetched ahead, and 16 MiB
+    /// at most.
     #[must_use]
     pub fn read_cache(mut self, bytes: u64) -> Self {
         self.read_cache = bytes;
         self
     }
 
-    /// Makes the volume, if it isn't there, as a clone of a snapshot of another one: it begins with
-    /// what that has, and shares the data that neither of the two overwrites. `parent` is the other
-    /// one's location, in the same bucket, or in a folder beside this one's; `snapshot` is the
-    /// snapshot's name or number. The parent may be served meanwhile, and is not asked. A clone of
-    /// an encrypted volume opens by the same [key](Self::key). Without a [size](Self::size) it has
-    /// the snapshot's. A volume that is there has to be that clone.
+    /// Makes the volume, if it doesn't exist, as a clone of a snapshot of another one: it begins
+    /// with the snapshot's content, and shares the data that neither of the two overwrites.
+    /// `parent` is the other volume's location, in the same bucket, or in a folder beside this
+    /// one's; `snapshot` is the snapshot's name or number. The parent may be in use meanwhile, and
+    /// takes no part. A clone of an encrypted volume opens by the same [key](Self::key). Without a
+    /// [size](Self::size) it has the snapshot's. An existing volume has to be that clone.
     #[must_use]
     pub fn from_snapshot(mut self, parent: &str, snapshot: &str) -> Self {
         self.from = Some((parent.to_owned(), snapshot.to_owned()));
@@ -220,8 +220,7 @@ impl ObjectOptions {
         }
     }
 
-    /// The folder that the location names, and those around it, that don't exist: the innermost
-    /// first.
+    /// Returns the missing folders of the location's path, the innermost first.
     pub(crate) fn absent_folders(&self) -> Vec<PathBuf> {
         let folder = self.location.strip_prefix("file://").map(FilePath::new);
         let around = folder.filter(|folder| folder.is_absolute()).into_iter();
@@ -229,7 +228,7 @@ impl ObjectOptions {
         around.flat_map(FilePath::ancestors).take_while(absent).map(FilePath::to_owned).collect()
     }
 
-    /// The store that the location names, and of what in it the volume is to be a clone.
+    /// Returns the store that the location names, and the snapshot to clone, if there is one.
     pub(crate) fn there(&self) -> Result<(Store, Option<CloneSource>), OpenError> {
         let bad = |why: String| self.error(OpenErrorKind::InvalidInput, why);
         let folder = self.location.strip_prefix("file://").map(FilePath::new);
@@ -244,7 +243,7 @@ impl ObjectOptions {
                     return Err(self.not_open(NotOpen::Overlap(around)));
                 }
             }
-            // The only moment at which it is made.
+            // The only moment at which the folder is made.
             if self.size.is_some() || self.from.is_some() {
                 std::fs::create_dir_all(folder)
                     .map_err(|error| bad(format!("the folder can't be made: {error}")))?;
@@ -352,7 +351,7 @@ impl ObjectOptions {
     }
 }
 
-/// What may have several volumes in it.
+/// A store that may have several volumes in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Root {
     Memory,
@@ -363,12 +362,13 @@ enum Root {
 const NO_ROOT: &str = "a folder is named from the root on: file:///folder";
 const BESIDE: &str = "a clone and its parent are two volumes of one store: in the same bucket, or in two folders of the same folder";
 
-/// The prefix that a location names in its store.
+/// Returns the prefix that a location names in its store.
 pub(crate) fn prefix(location: &str) -> Result<Path, String> {
     place(location).map(|(_, prefix)| prefix)
 }
 
-/// What a location names, and the prefix in it. The folder of a folder has to be there.
+/// Returns the root that a location names, and the prefix in it. The parent of a folder has to
+/// exist.
 fn place(location: &str) -> Result<(Root, Path), String> {
     if location == "memory:" {
         return Ok((Root::Memory, Path::from("volume")));
@@ -380,7 +380,7 @@ fn place(location: &str) -> Result<(Root, Path), String> {
         let folder = canonical(FilePath::new(folder));
         let folder = folder.map_err(|error| format!("the folder can't be found: {error}"))?;
         let name = folder.file_name().and_then(|name| name.to_str());
-        // A store writes some names in another way.
+        // A store writes some names differently.
         let name = name.filter(|name| Path::from(*name).as_ref() == *name);
         return Ok(match (folder.parent(), name) {
             (Some(parent), Some(name)) => (Root::Folder(parent.into()), Path::from(name)),
@@ -397,8 +397,8 @@ fn place(location: &str) -> Result<(Root, Path), String> {
     Err("a location is s3://bucket/prefix, file:///folder or memory:".into())
 }
 
-/// Also of a folder that isn't there: a clone that needs nothing of its parent any more may still
-/// say whose it was.
+/// Returns the canonical path of a folder that need not exist: a clone that needs nothing of its
+/// parent any more may still name it.
 fn canonical(folder: &FilePath) -> std::io::Result<PathBuf> {
     match (folder.canonicalize(), folder.parent(), folder.file_name()) {
         (Err(_), Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
@@ -410,11 +410,11 @@ fn canonical(folder: &FilePath) -> std::io::Result<PathBuf> {
 fn s3(bucket: &str, settings: &[(String, String)]) -> Result<Arc<dyn ObjectStore>, String> {
     use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
     use object_store::{ClientConfigKey, RetryConfig};
-    // An error: there is one already, which does as well.
+    // An error: there is a provider already, which serves as well.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
-    // A request that fails is ours to repeat, and one that lasts too long ours to end: else a
-    // client would wait for both, one inside the other.
+    // Retries and time limits are ours. Otherwise a client would wait for both, one inside the
+    // other.
     let retries = RetryConfig { max_retries: 0, ..RetryConfig::default() };
     let limit = format!("{}s", 2 * TRY.as_secs());
     let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);

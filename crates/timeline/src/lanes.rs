@@ -1,4 +1,4 @@
-//! Puts spans on lanes: one lane per worker, and as many rows in a lane as overlaps ask for.
+//! Puts spans on lanes: one lane a worker, and as many rows in a lane as overlapping spans need.
 
 use crate::span::{Span, SpanId, Timeline};
 use crate::units::ns;
@@ -9,18 +9,20 @@ use std::collections::{BTreeMap, BinaryHeap};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lane {
-    /// The worker's name; where it is not known the CPU's, else `no callback` or `unknown worker`.
+    /// The worker's name. If it isn't known, this is the CPU's name, else `no callback` or
+    /// `unknown worker`.
     pub name: String,
-    /// Rows in which no two spans overlap. The first holds what could be put there, and so on.
+    /// Rows in which no two spans overlap. The first row holds all that fits into it, then the
+    /// second, and so on.
     pub rows: Vec<LaneRow>,
 }
 
-/// How a lane's spans are put into its rows.
+/// Rule that puts a lane's spans into rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RowPacking {
-    /// Into the first row that is free: as few rows as can be.
+    /// First row that is free: as few rows as possible.
     Tight,
-    /// By start, into the last row or a new one below it: later is never above.
+    /// Last row, or a new one below it, by start: a later span never stands above an earlier one.
     Stairs,
 }
 
@@ -33,14 +35,15 @@ pub struct LaneRow {
 }
 
 impl Timeline {
-    /// The spans by worker. Lanes come in natural order of their names (`cpu 2` before `cpu 10`);
-    /// within a lane, spans that overlap (one probe inside another's) stand in different rows.
+    /// Returns the spans by worker. Lanes come in natural order of their names (`cpu 2` before
+    /// `cpu 10`). Within a lane, spans that overlap (one probe inside another) stand in different
+    /// rows.
     pub fn lanes(&self) -> Vec<Lane> {
         self.lanes_with(RowPacking::Tight, time, |_| true)
     }
 
-    /// Like [`lanes`](Timeline::lanes), but only of those that `stands` keeps, and `extent` says
-    /// how much room a span needs in its row (from, to), so that a renderer can keep room for
+    /// Returns the [`lanes`](Timeline::lanes) of the spans that `stands` keeps. `extent` returns
+    /// the room (from, to) that a span needs in its row, so that a renderer can keep room for
     /// labels.
     pub(crate) fn lanes_with(
         &self,
@@ -80,11 +83,11 @@ impl Timeline {
         rows
     }
 
-    /// Puts each span, by where its room begins, into the first row that is free.
+    /// Puts each span, in the order in which their rooms begin, into the first row that is free.
     fn tight(&self, mut ids: Vec<SpanId>, extent: &impl Fn(&Span) -> (u64, u64)) -> Vec<LaneRow> {
         ids.sort_by_cached_key(|&id| (extent(self.span(id)), id));
         let mut rows: Vec<LaneRow> = Vec::new();
-        // Rows by the moment at which they become free, and rows that are free, by their place.
+        // Rows by the moment at which they become free, and free rows by index.
         let mut busy: BinaryHeap<Reverse<(u64, usize)>> = BinaryHeap::new();
         let mut free: BinaryHeap<Reverse<usize>> = BinaryHeap::new();
         for id in ids {
@@ -103,17 +106,17 @@ impl Timeline {
     }
 }
 
-/// The room of a span where nothing but its time counts.
+/// Returns the room of a span of which only the time counts.
 pub(crate) fn time(span: &Span) -> (u64, u64) {
     (ns(span.start), ns(span.end))
 }
 
-/// The name of the lane on which a span is drawn.
+/// Returns the name of the lane on which a span is drawn.
 pub(crate) fn lane_name(span: &Span) -> String {
     match (span.worker.is_empty(), span.cpu) {
         (false, _) => span.worker.clone(),
         (true, Some(cpu)) => format!("CPU {cpu}"),
-        // There was nothing to call, so nobody did.
+        // Without a callback, no worker ran it.
         (true, None) if span.no_callback => "no callback".to_owned(),
         (true, None) => "unknown worker".to_owned(),
     }
@@ -130,7 +133,7 @@ fn natural_key(name: &str) -> NaturalKey {
         let (text, tail) = rest.split_at(digits);
         let end = tail.find(|c: char| !c.is_ascii_digit()).unwrap_or(tail.len());
         let (number, tail) = tail.split_at(end);
-        // Kept in the text as well, so that `w1` and `w01` stay two names.
+        // The text keeps the digits as well, so that `w1` and `w01` stay two names.
         let value = number.parse().unwrap_or(u64::MAX);
         key.push((text.to_owned(), value));
         if value == u64::MAX || number.starts_with('0') {
@@ -201,7 +204,7 @@ mod tests {
         for (start, end) in [(0, 10), (10, 11), (11, 12), (40, 41), (40, 40), (41, 90)] {
             push(&mut t, "w", None, start, end);
         }
-        // Each needs 20 for its label.
+        // Each span needs 20 for its label.
         let extent = |span: &Span| {
             let (from, to) = super::time(span);
             (from / 1_000_000, to / 1_000_000 + 20)

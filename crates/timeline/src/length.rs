@@ -1,4 +1,4 @@
-//! A length of time together with how well it is known.
+//! A length of time, and how exactly it is known.
 
 use crate::units::duration;
 use std::fmt;
@@ -6,9 +6,9 @@ use std::iter::Sum;
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
-/// A length of time, as well as it is known: it lies between two bounds, which are one where it was
-/// measured. Its text has a sign before the number wherever they aren't: `≤82.9 ms` is at most that
-/// long, `≥1.20 s` at least, `~8.00 ms` about, and `?` isn't known.
+/// A length of time between two bounds, which are equal if it was measured. Unless they are equal,
+/// the text has a sign before the number: `≤82.9 ms` is at most that long, `≥1.20 s` at least,
+/// `~8.00 ms` about. `?` isn't known.
 ///
 /// ```
 /// use corewise_timeline::Length;
@@ -23,63 +23,63 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Length {
     least: Duration,
-    /// None: there is no bound.
+    /// Upper bound. None: there is no such bound.
     most: Option<Duration>,
     /// The number to write, between the bounds.
     told: Option<Duration>,
 }
 
 impl Length {
-    /// No time at all.
+    /// Length of nothing.
     pub const ZERO: Length = Length::exact(Duration::ZERO);
-    /// Nobody knows.
+    /// A length that isn't known at all.
     pub const UNKNOWN: Length = Length { least: Duration::ZERO, most: None, told: None };
 
-    /// It was measured.
+    /// Creates a length that was measured.
     pub const fn exact(time: Duration) -> Length {
         Length { least: time, most: Some(time), told: Some(time) }
     }
 
-    /// It took no longer, and may have taken no time.
+    /// Creates a length with an upper bound, which may be zero.
     pub const fn at_most(time: Duration) -> Length {
         Length { least: Duration::ZERO, most: Some(time), told: Some(time) }
     }
 
-    /// It took no less, and may have taken any time.
+    /// Creates a length with a lower bound and no upper bound.
     pub fn at_least(time: Duration) -> Length {
         Length { least: time, most: None, told: Some(time).filter(|t| !t.is_zero()) }
     }
 
-    /// It lies between the two, in whichever order they come.
+    /// Creates a length between two bounds, in any order.
     pub fn between(one: Duration, other: Duration) -> Length {
         Length::bounds(one.min(other), Some(one.max(other)))
     }
 
-    /// A figure that was worked out from lengths of which not all are exact, so that it may be off
-    /// either way.
+    /// Creates a length that was computed from others that are not all exact. It may be off either
+    /// way.
     pub fn about(time: Duration) -> Length {
         Length { least: Duration::ZERO, most: None, told: Some(time) }
     }
 
     fn bounds(least: Duration, most: Option<Duration>) -> Length {
         let Some(most) = most else { return Length::at_least(least) };
-        // A wide span is told by its upper bound: its middle would look like a measurement.
+        // A wide span shows its upper bound: its middle would look like a measurement.
         let told = if least < most / 5 * 4 { most } else { least + (most - least) / 2 };
         Length { least, most: Some(most), told: Some(told) }
     }
 
-    /// The same, with `time` as the number to write, if the bounds allow it.
+    /// Replaces the number to write by `time`, if the bounds allow it.
     pub fn telling(self, time: Duration) -> Length {
         let wide = self.least < time / 5 * 4 || time.is_zero();
         Length { told: if self.allows(time) && !wide { Some(time) } else { self.told }, ..self }
     }
 
-    /// The same, with `time` as the number to write, which comes from the same parts.
+    /// Replaces the number to write by `time`, which was computed from the same parts.
     pub(crate) fn telling_any(self, time: Duration) -> Length {
         Length { told: Some(time), ..self }
     }
 
-    /// The same, and no longer than `whole`, of which it is a part.
+    /// Limits the length to `whole`, of which it is a part.
     pub fn within(self, whole: Length) -> Length {
         let part = match whole.most.filter(|&most| self.most.is_none_or(|m| m > most)) {
             None => self,
@@ -88,56 +88,56 @@ impl Length {
                 self.told.map_or(length, |told| length.telling(told.min(bound)))
             }
         };
-        // Neither does it tell a greater number.
+        // A part shows no greater number than its whole, either.
         match part.told.zip(whole.told) {
             Some((told, all)) if told > all && part.allows(all) => part.telling_any(all),
             _ => part,
         }
     }
 
-    /// It took no less than that.
+    /// Returns the lower bound.
     pub fn least(self) -> Duration {
         self.least
     }
 
-    /// It took no more than that; `None` where there is no such bound.
+    /// Returns the upper bound. `None`: there is no such bound.
     pub fn most(self) -> Option<Duration> {
         self.most
     }
 
-    /// The time, where it is known exactly.
+    /// Returns the length, if it is known exactly.
     pub fn known(self) -> Option<Duration> {
         Some(self.least).filter(|_| self.is_exact())
     }
 
-    /// The number that stands in its text; `None` where there is none. To sort and to draw by; for
-    /// people there is the text, with its sign.
+    /// Returns the number in its text, to sort and to draw by. `None`: there is no such number. For
+    /// people, use the text with its sign.
     pub fn told(self) -> Option<Duration> {
         self.told
     }
 
-    /// Whether it is known exactly.
+    /// Returns true if the length is known exactly.
     pub fn is_exact(self) -> bool {
         self.most == Some(self.least)
     }
 
-    /// Whether `time` lies within the bounds.
+    /// Returns true if `time` lies within the bounds.
     pub fn allows(self, time: Duration) -> bool {
         self.least <= time && self.most.is_none_or(|most| time <= most)
     }
 
-    /// The same, though it may be no time at all.
+    /// Lowers the lower bound to zero.
     pub(crate) fn or_less(self) -> Length {
         Length::bounds(Duration::ZERO, self.most)
     }
 
-    /// The one or the other: nobody knows which. It tells the number of the first.
+    /// Returns a length that is one of the two, with the number of the first.
     pub(crate) fn or_as(self, other: Length) -> Length {
         let most = self.most.zip(other.most).map(|(one, other)| one.max(other));
         Length { least: self.least.min(other.least), most, told: self.told }
     }
 
-    /// How many times as long as `other` it is, in words: `1.99x`, `≥12.5x`.
+    /// Returns the ratio to `other` as text: `1.99x`, `≥12.5x`.
     pub(crate) fn times(self, other: Length) -> String {
         let part = |a: Duration, b: Duration| a.as_secs_f64() / b.as_secs_f64();
         match (self.known(), other.known()) {
@@ -151,7 +151,7 @@ impl Length {
             (Some(least), Some(most)) if format!("{least:.2}") == format!("{most:.2}") => {
                 format!("{least:.2}x")
             }
-            // A wide span has no middle that says anything.
+            // A wide span has no meaningful middle.
             (Some(least), Some(most)) if least < most / 5.0 * 4.0 => format!("≥{least:.2}x"),
             (Some(least), Some(most)) => format!("~{:.2}x", (least + most) / 2.0),
             (Some(least), None) => format!("≥{least:.2}x"),
@@ -165,7 +165,7 @@ impl Length {
             (Some(told), Some(most)) => match () {
                 () if duration(self.least) == duration(most) => "",
                 () if told == most => "≤",
-                // Far more is possible.
+                // The upper bound is far above.
                 () if told == self.least && told < most / 5 * 4 => "≥",
                 () => "~",
             },
@@ -196,7 +196,7 @@ impl From<Duration> for Length {
     }
 }
 
-/// True only where it is known exactly, and that.
+/// A length equals a time only if it is known exactly.
 impl PartialEq<Duration> for Length {
     fn eq(&self, time: &Duration) -> bool {
         self.known() == Some(*time)
@@ -212,7 +212,7 @@ impl Add for Length {
         match (self.told, other.told, most) {
             (None, _, _) | (_, None, _) => Length { least, most, told: None },
             (Some(a), Some(b), None) => Length { least, most, told: Some(a.saturating_add(b)) },
-            // Both tell their least, and so does the sum.
+            // If both show their lower bound, the sum does so, too.
             (Some(a), Some(b), most) => match a.saturating_add(b) == least {
                 true => Length { least, most, told: Some(least) },
                 false => Length::bounds(least, most),
@@ -221,7 +221,7 @@ impl Add for Length {
     }
 }
 
-/// What is left of it, and no less than nothing.
+/// The rest of a length is never less than zero.
 impl Sub for Length {
     type Output = Length;
 
@@ -256,7 +256,7 @@ mod tests {
             (Length::about(ms(0)), "~0 ns"),
             (Length::between(ms(4), ms(12)), "≤12.0 ms"),
             (Length::between(ms(100), ms(104)), "~102 ms"),
-            // Nobody could see the difference.
+            // No reader could see the difference.
             (Length::between(ms(100_000), ms(100_004)), "100 s"),
             (Length::UNKNOWN, "?"),
             (Length::at_least(ms(0)), "?"),

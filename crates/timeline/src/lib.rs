@@ -2,26 +2,26 @@
 //!
 //! # What it is
 //!
-//! A [`Timeline`] says what happened while something with dependencies ran: one [`Span`] per
+//! A [`Timeline`] records what happened while something with dependencies ran: one [`Span`] per
 //! device (or initcall, or task), each with the worker that ran it, when it became ready, when it
 //! started and ended, how it ended and what released it; and one [`Edge`] per dependency. The same
 //! model carries what Corewise recorded itself and what a kernel log says.
 //!
-//! From it come the three numbers that tell whether running in parallel paid:
+//! The three numbers that tell whether running in parallel paid are
 //!
-//! * [`Timeline::makespan`]: how long it took;
-//! * [`Timeline::serial_sum`]: how long the same work would have taken one after another;
-//! * [`Timeline::critical_path`]: how short it could have been with any number of workers.
+//! * [`Timeline::makespan`]: the time that it took;
+//! * [`Timeline::serial_sum`]: the time that the same work would have taken one after another;
+//! * [`Timeline::critical_path`]: the shortest possible time with any number of workers.
 //!
-//! Each of them is a [`Length`], which is no surer than what it was worked out of. A run at a
-//! moment that nobody knows is [`Unplaced`] and takes part in none of them.
+//! Each of them is a [`Length`], no more exact than the lengths that it is computed from. A run at
+//! an unknown moment is [`Unplaced`] and counts in none of them.
 //!
 //! # Renderers
 //!
 //! A timeline's `Display` and [`text::render`] serve a terminal, [`svg::render`] makes a picture.
 //! With the feature `json`, [`html::render`] makes a page to zoom into, [`json::render`] serves
-//! programs, and [`perfetto::render`] the tools that read Chrome's traces. [`markup`] is what other
-//! pictures share with them.
+//! programs, and [`perfetto::render`] the tools that read Chrome's traces. [`markup`] holds what
+//! they share with other pictures.
 //!
 //! # What it is not
 //!

@@ -1,18 +1,18 @@
-//! What every picture of Corewise shares: escaped text, the room that text takes, the font.
+//! Parts that every picture of Corewise shares: escaped text, the room that text takes, the font.
 
 use std::borrow::Cow;
 
 use crate::units;
 
-/// The CSS declarations of a picture's text, without colour: 12 px of whatever the viewer's own
-/// user interface is set in.
+/// The CSS declarations of a picture's text, without colour: 12 px in the font of the viewer's user
+/// interface.
 pub const FONT: &str = "font-family:system-ui,-apple-system,'Segoe UI',Roboto,'DejaVu Sans',\
                         sans-serif;font-size:12px";
 
-/// The room that one character of 12 px is given, in pixels. Fonts differ: this is a wide one.
+/// Width of a character of 12 px, in pixels. Fonts differ: this is that of a wide one.
 pub const CHAR_WIDTH: f64 = 7.2;
 
-/// `text` as XML character data that may also stand in an attribute. Line ends stay; other
+/// Returns `text` as XML character data that may also stand in an attribute. Line ends stay. Other
 /// characters that XML forbids are replaced by U+FFFD.
 pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -23,7 +23,7 @@ pub fn escape(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            // The tooltip's own line ends.
+            // A tooltip keeps its line ends.
             '\n' => out.push('\n'),
             c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('\u{fffd}'),
             c => out.push(c),
@@ -32,34 +32,34 @@ pub fn escape(text: &str) -> String {
     out
 }
 
-/// `text` in at most `width` characters, its middle cut out where it is longer, without what would
-/// move a cursor or break a line.
+/// Shortens `text` to at most `width` characters by cutting out its middle. Characters that would
+/// move a cursor or break a line are replaced.
 pub fn fit(text: &str, width: usize) -> String {
     units::fit(text, width)
 }
 
-/// `text` without what would move a cursor, break a line, turn the direction of reading or take no
-/// room: names may come from anybody. Replaced by U+FFFD.
+/// Replaces by U+FFFD each character that would move a cursor, break a line, turn the direction of
+/// reading or take no room. Names may come from untrusted sources.
 pub fn printable(text: &str) -> Cow<'_, str> {
     units::printable(text)
 }
 
-/// Whether a character shows nothing by itself: [`printable`] replaces it.
+/// Returns true if a character shows nothing by itself: [`printable`] replaces it.
 pub fn is_invisible(c: char) -> bool {
     units::is_invisible(c)
 }
 
-/// Encloses each word that has letters written from right to left in FIRST STRONG ISOLATE and POP
-/// DIRECTIONAL ISOLATE, so that words keep their places: the number behind such a name would else
-/// be shown before it, its sign behind it. Brackets and commas around a word stay outside.
+/// Encloses each word with right-to-left letters in FIRST STRONG ISOLATE and POP DIRECTIONAL
+/// ISOLATE, so that words keep their places. Otherwise the number behind such a name would be shown
+/// before it, and its sign behind it. Brackets and commas around a word stay outside.
 ///
-/// For a line as it is written: the two characters have no width. Text that has them stays as it
-/// is.
+/// Call this on a finished line: the two characters have no width. Text that already has them is
+/// unchanged.
 pub fn isolate(line: &str) -> Cow<'_, str> {
     units::isolate(line)
 }
 
-/// `text` from somebody else's hands in a picture or page: [`printable`], [isolated](isolate),
+/// Makes untrusted `text` safe for a picture or page: [`printable`], [isolated](isolate),
 /// [escaped](escape).
 pub(crate) fn shown(text: &str) -> String {
     escape(&units::isolate(&units::printable(text)))

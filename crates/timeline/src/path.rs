@@ -13,13 +13,13 @@ use std::time::Duration;
 pub struct CriticalPath {
     /// The spans of the chain, first to last. Empty for an empty timeline.
     pub spans: Vec<SpanId>,
-    /// How long it takes, from the timeline's origin to its last one's end: what they ran, and what
-    /// passed before and between them that no worker could have shortened.
+    /// Time from the timeline's origin to the end of the last span: the spans' run times, and the
+    /// time before and between them that no worker could have shortened.
     pub length: Length,
 }
 
 impl CriticalPath {
-    /// For each span of `t`, by index, whether it is on the path.
+    /// Returns a flag for each span of `t`, by index: true if it is on the path.
     pub(crate) fn marks(&self, t: &Timeline) -> Vec<bool> {
         let mut marks = vec![false; t.spans().len()];
         for id in &self.spans {
@@ -29,23 +29,23 @@ impl CriticalPath {
     }
 }
 
-/// Everything that a heading says about a timeline.
+/// The numbers of a timeline that a heading shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
     /// Number of spans, at known moments and at unknown ones.
     pub spans: usize,
-    /// How many of them ended well.
+    /// Number of spans that ended well.
     pub ok: usize,
-    /// How many failed.
+    /// Number of spans that failed.
     pub failed: usize,
-    /// How many were skipped.
+    /// Number of spans that were skipped.
     pub skipped: usize,
-    /// How many were cancelled.
+    /// Number of spans that were cancelled.
     pub cancelled: usize,
-    /// How many were put off, to be tried again.
+    /// Number of spans that were put off, to be tried again.
     pub deferred: usize,
-    /// How many had no callback.
+    /// Number of spans without a callback.
     pub no_callback: usize,
     /// See [`Timeline::makespan`].
     pub makespan: Length,
@@ -53,30 +53,31 @@ pub struct Summary {
     pub serial_sum: Length,
     /// See [`Timeline::critical_path`].
     pub critical_path: Length,
-    /// The most spans that ran at one moment.
+    /// Largest number of spans that ran at one moment.
     pub max_parallelism: usize,
-    /// A span may have run longer than its bar, or beside the one that it seems to be inside of, or
-    /// the [clock went back](Timeline::clock_went_back), so that more may have run at once.
+    /// True if more may have run at once: a span may have run longer than its bar, or beside the
+    /// one that seems to contain it, or the [clock went back](Timeline::clock_went_back).
     pub open_ended: bool,
-    /// How many of them nobody knows the place in time of; see [`Unplaced`](crate::span::Unplaced).
+    /// Number of spans without a known place in time; see [`Unplaced`](crate::span::Unplaced).
     pub unplaced: usize,
-    /// See [`Timeline::resolution`]. Where it isn't zero, how many ran at once is known roughly.
+    /// See [`Timeline::resolution`]. Unless it is zero, `max_parallelism` is approximate.
     pub resolution: Duration,
 }
 
 impl Timeline {
-    /// When the first span could have started: the earliest `queued`. Zero when empty.
+    /// Returns the moment at which the first span could have started: the earliest `queued`. Zero
+    /// when empty.
     pub fn origin(&self) -> Duration {
         self.spans().iter().map(|s| s.queued).min().unwrap_or_default()
     }
 
-    /// When the last span was over. Zero when empty.
+    /// Returns the moment at which the last span was over. Zero when empty.
     pub fn finish(&self) -> Duration {
         self.spans().iter().map(|s| s.end).max().unwrap_or_default()
     }
 
-    /// The time from the first moment at which anything could have started to the end of the last
-    /// span. Zero when empty.
+    /// Returns the time from the [origin](Timeline::origin) to the end of the last span. Zero when
+    /// empty.
     pub fn makespan(&self) -> Length {
         let drawn = self.finish().saturating_sub(self.origin());
         let over = |end: fn(&Span) -> Duration| self.spans().iter().map(end).max();
@@ -86,7 +87,8 @@ impl Timeline {
         };
         let shortest = between(began(|s| began_within(s).1), over(|s| over_within(s).0));
         let longest = between(began(|s| began_within(s).0), over(|s| over_within(s).1));
-        // One that took longer than the clock had run began before its zero, or the clock is wrong.
+        // A span that took longer than the clock had run began before its zero, or the clock is
+        // wrong.
         let longest = self.spans().iter().filter_map(before_zero).fold(longest, Duration::max);
         let shortest = shortest.saturating_sub(self.resolution());
         let longest = longest.saturating_add(self.resolution());
@@ -97,7 +99,7 @@ impl Timeline {
         let ends = |s: &Span| s.end_certainty != Certainty::Assumed;
         match self.unplaced().is_empty() && self.spans().iter().all(ends) {
             true => Length::between(shortest, longest).telling(drawn),
-            // Each of them ran in that time, or it was longer.
+            // Each of them ran within the makespan, or the makespan was longer.
             false => {
                 let longest = self.unplaced().iter().map(|u| u.took.least()).max();
                 Length::at_least(shortest.max(longest.unwrap_or_default()))
@@ -105,9 +107,9 @@ impl Timeline {
         }
     }
 
-    /// The sum of all run times: what the same work takes one after another, provided that running
-    /// in parallel made none of it slower or faster. A span that ran inside another one counts
-    /// once, and the time that it ran longer than that one counts besides. An
+    /// Returns the sum of all run times: the time that the same work takes one after another,
+    /// provided that running in parallel made none of it slower or faster. A span that ran inside
+    /// another one counts once, plus the time by which it outlived that one. An
     /// [unplaced](crate::span::Unplaced) one may have run inside another one, or by itself.
     pub fn serial_sum(&self) -> Length {
         let nesting = Nesting::of(self);
@@ -116,22 +118,24 @@ impl Timeline {
         self.unplaced().iter().map(|u| u.took.or_less()).fold(placed, Add::add)
     }
 
-    /// The chain of spans that no number of workers makes shorter: only shorter spans or fewer
-    /// dependencies do. It is the one that ends last if everything is asynchronous and there is a
-    /// worker for everything, so its length is what
-    /// [`WhatIf::all_async`](crate::analysis::WhatIf::all_async) predicts, none of its spans has
-    /// any [slack](Timeline::slack), and it is never longer than the makespan.
+    /// Returns the chain of spans that no number of workers makes shorter: only shorter spans or
+    /// fewer dependencies do. This is the chain that ends last if everything is asynchronous and
+    /// there is a worker for everything. Its length is what
+    /// [`WhatIf::all_async`](crate::analysis::WhatIf::all_async) predicts and never exceeds the
+    /// makespan, and none of its spans has any [slack](Timeline::slack).
     ///
-    /// * Edges that were [kept](Timeline::is_kept) join its spans, and what made one known to the
-    ///   other: the probe inside an init function, the next init function of a thread.
-    /// * It may begin with a span that waited for nothing known and was ready late: somebody whom
-    ///   the timeline doesn't show started it. That time counts.
-    /// * Of equal chains the one whose last span is longer is taken, then the one pushed first.
+    /// * Its spans are joined by edges that were [kept](Timeline::is_kept) and by what made one
+    ///   span known to the other: the probe inside an init function, the next init function of a
+    ///   thread.
+    /// * The chain may begin with a span that waited for nothing known and was ready late, as
+    ///   something outside the timeline started it. That time counts.
+    /// * Of equal chains, the one whose last span is longer wins, then the one that was pushed
+    ///   first.
     ///
-    /// Linear in spans plus edges but for a logarithm, without recursion.
+    /// The time is linear in spans plus edges, but for a logarithm. There is no recursion.
     pub fn critical_path(&self) -> CriticalPath {
         let (spans, length) = chain(self);
-        // The bounds of a chain are sums of bounds, and those of the whole may be closer.
+        // The bounds of a chain are sums of bounds. Those of the whole may be closer.
         let bounded = self.has_order();
         CriticalPath {
             spans,
@@ -139,8 +143,8 @@ impl Timeline {
         }
     }
 
-    /// Whether a span may have run longer than its bar, or beside the one that it seems to be
-    /// inside of, and so beside more others than it seems.
+    /// Returns true if a span may have run longer than its bar, or beside the one that seems to
+    /// contain it. Then more spans may have run at once than it seems.
     pub(crate) fn is_open_ended(&self) -> bool {
         if self.clock_went_back() {
             return true;
@@ -148,14 +152,14 @@ impl Timeline {
         let last = self.spans().iter().map(|span| span.start).max().unwrap_or_default();
         self.spans().iter().any(|span| match span.took().most() {
             _ if span.seems_nested() => true,
-            // Less than the kernel's stamps tell apart shows nothing.
+            // A difference below the resolution of the kernel's stamps shows nothing.
             Some(most) => most > span.drawn() + Duration::from_micros(1),
-            // The last one to begin overlaps nothing behind it.
+            // The last span to begin overlaps no later one.
             None => span.start < last,
         })
     }
 
-    /// All the numbers at once.
+    /// Computes all the numbers at once.
     pub fn summary(&self) -> Summary {
         let count = |f: fn(&Outcome) -> bool| {
             let placed = self.spans().iter().map(|s| &s.outcome);
@@ -180,10 +184,10 @@ impl Timeline {
     }
 }
 
-/// The earliest and the latest moment at which a span could have started.
+/// Returns the earliest and the latest moment at which a span could have started.
 fn began_within(s: &Span) -> (Duration, Duration) {
     match s.took_between {
-        // It was computed as the end less what it took.
+        // The start was computed as the end minus the duration.
         Some((least, most)) if s.start_certainty == Certainty::Inferred && s.queued == s.start => {
             let (earliest, latest) = (s.end.saturating_sub(most), s.end.saturating_sub(least));
             (earliest.min(s.start), latest.max(s.start))
@@ -192,14 +196,13 @@ fn began_within(s: &Span) -> (Duration, Duration) {
     }
 }
 
-/// How long a span took at most whose start was computed and would lie before the zero of the
-/// clock.
+/// Returns the maximum duration of a span whose computed start would lie before the clock's zero.
 fn before_zero(s: &Span) -> Option<Duration> {
     let (_, most) = s.took_between?;
     (s.start_certainty == Certainty::Inferred && most > s.end).then_some(most)
 }
 
-/// The earliest and the latest moment at which a span was over.
+/// Returns the earliest and the latest moment at which a span was over.
 fn over_within(s: &Span) -> (Duration, Duration) {
     match (s.end_certainty, s.took_between) {
         (Certainty::UpperBound, None) => (s.start, s.end),
@@ -217,8 +220,8 @@ mod tests {
     use crate::units::ms;
     use std::time::Duration;
 
-    /// Spans by (start, end) and edges by index; of a shutdown, so that nothing but edges says when
-    /// one can start.
+    /// Creates spans by (start, end) and edges by index, as a shutdown: only edges decide when a
+    /// span can start.
     fn timeline(spans: &[(u64, u64)], edges: &[(usize, usize)]) -> Timeline {
         let mut t = Timeline::new("t");
         for (i, &(start, end)) in spans.iter().enumerate() {
@@ -250,13 +253,13 @@ mod tests {
 
     #[test]
     fn the_path_is_the_heaviest_chain_and_not_the_one_with_most_spans() {
-        // 0 -> 1 -> 2 is three short ones, 3 -> 4 two long ones.
+        // 0 -> 1 -> 2 are three short spans, 3 -> 4 two long ones.
         let t = timeline(
             &[(0, 1), (1, 2), (2, 3), (0, 10), (12, 20)],
             &[(0, 1), (1, 2), (3, 4), (0, 4)],
         );
         assert_eq!(path(&t), [3, 4]);
-        // The two idle milliseconds between them do not count.
+        // The two idle milliseconds between them don't count.
         assert_eq!(t.critical_path().length, ms(18));
     }
 
@@ -281,7 +284,7 @@ mod tests {
             nested.nested_in = Some(SpanId(0));
             t.push(nested);
         }
-        // The last one ran on for a millisecond when the one around it was over.
+        // The last span ran on for a millisecond after the one around it was over.
         assert_eq!(t.serial_sum(), ms(13));
     }
 

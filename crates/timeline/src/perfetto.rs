@@ -1,12 +1,12 @@
 //! Timelines as a trace in the JSON format of Chrome, which Perfetto, Speedscope and others read.
 //!
 //! Open the file at `ui.perfetto.dev` or `chrome://tracing`. Each timeline is a process, each lane
-//! a thread (and a further one where spans overlap that no thread can have run), each span a slice,
-//! each dependency that was kept an arrow, and how many ran at once a counter. The facts known of a
-//! span beyond its times is in its arguments; those on the critical path have the category
+//! a thread (and a further one where spans overlap that no thread can have run). Each span is a
+//! slice, each dependency that was kept an arrow, and the number that ran at once a counter. A
+//! slice's arguments hold the facts beyond its times. Those on the critical path have the category
 //! `critical`. A slice that may have been over sooner has the sign of its time in its name, the
 //! category `not_exact`, and that time as `took`. A run without a place in time can't be a slice:
-//! it stands in `otherData`, with the notes, and the label of the process says that it does.
+//! it stands in `otherData`, with the notes, and the label of the process says so.
 //!
 //! The format: "Trace Event Format", by the Chromium authors. Times are in microseconds since the
 //! timeline's zero, with three decimals.
@@ -36,7 +36,7 @@ pub fn render(timelines: &[&Timeline]) -> String {
     )
 }
 
-/// What can't be a slice.
+/// Returns the runs that can't be slices, and the notes.
 fn other(t: &Timeline) -> Value {
     let unplaced: Vec<Value> = t
         .unplaced()
@@ -65,7 +65,7 @@ impl Events {
         self.text.push_str(",\n");
     }
 
-    /// A name or a place in the order.
+    /// Writes a name or an index in the order.
     fn metadata(&mut self, pid: usize, tid: usize, name: &str, key: &str, value: Value) {
         let args = Map::from_iter([(key.to_owned(), value)]);
         self.push(&json!({ "ph": "M", "pid": pid, "tid": tid, "name": name, "args": args }));
@@ -139,7 +139,7 @@ fn process(out: &mut Events, t: &Timeline, pid: usize, flows: &mut u64) {
     for edge in t.edges().iter().filter(|edge| t.is_kept(edge)) {
         *flows += 1;
         let (before, after) = (t.span(edge.before), t.span(edge.after));
-        // An arrow leaves the slice that is there at its moment: just before the end.
+        // An arrow starts at the slice that exists at its moment: just before the end.
         let from = before.end.saturating_sub(Duration::from_nanos(1)).max(before.start);
         let mut end = |ph: &str, id: SpanId, at: Duration| {
             let mut event = json!({
@@ -216,13 +216,13 @@ fn us(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }
 
-/// The lanes with rows that a thread could have run: what ran inside something else stands in its
-/// row, nothing else overlaps. The outer one comes before those inside it.
+/// Returns the lanes with rows that a thread could have run: nested spans stand in the row of the
+/// outer one, nothing else overlaps. An outer span comes before those inside it.
 fn threads(t: &Timeline) -> Vec<Lane> {
     let nesting = Nesting::of(t);
     let mut order: Vec<SpanId> = t.iter().map(|(id, _)| id).collect();
     order.sort_by_key(|&id| (t.span(id).start, Reverse(t.span(id).end), id));
-    // In whose row each stands, and until when the row is taken by those inside that one.
+    // The row owner of each span, and the moment until which nested spans occupy its row.
     let mut hosts: Vec<Option<SpanId>> = vec![None; t.spans().len()];
     let mut taken: Vec<Duration> = t.spans().iter().map(|s| s.start).collect();
     for &id in &order {

@@ -1,28 +1,28 @@
-//! Which spans a reader wants to see when there are too many for all of them.
+//! Selection of the spans to show when there are too many for all of them.
 
 use crate::length::Length;
 use crate::path::CriticalPath;
 use crate::span::{Outcome, Span, SpanId, SpanKind, Timeline};
 
-/// Up to so many spans that had no callback are shown one by one; more are folded into one line.
+/// Number of spans without a callback that are shown one by one. More are folded into one line.
 pub(crate) const FOLD_ABOVE: usize = 4;
 
-/// What is shown, and what is said about the rest.
+/// The spans that are shown, and counts of the rest.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Selection {
     /// The spans to show, by start.
     pub(crate) shown: Vec<SpanId>,
     /// Spans without a callback that were folded.
     pub(crate) folded: HiddenSpans,
-    /// Other spans that found no room.
+    /// Other spans for which there was no room.
     pub(crate) left_out: HiddenSpans,
 }
 
-/// A number of spans that are not shown.
+/// A group of spans that are not shown.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct HiddenSpans {
     pub(crate) count: usize,
-    /// How many of them did not end well.
+    /// Number of them that did not end well.
     pub(crate) not_ok: usize,
     /// The sum of their run times.
     pub(crate) took: Length,
@@ -41,13 +41,13 @@ impl HiddenSpans {
     }
 }
 
-/// Whether a span needs to be seen whatever it took: it failed, or never ran. A span that ran and
-/// found nothing to do, or is tried again, doesn't.
+/// Returns true if a span must be shown whatever it took: it failed, or never ran. A span that
+/// found nothing to do, or is tried again, isn't urgent.
 pub(crate) fn is_urgent(span: &Span) -> bool {
     needs_seeing(&span.outcome, span.took(), span.kind)
 }
 
-/// Likewise, of what may have no place in time.
+/// Returns true for a run that must be shown, even if it has no place in time.
 pub(crate) fn needs_seeing(outcome: &Outcome, took: Length, kind: SpanKind) -> bool {
     match outcome {
         Outcome::Failed(_) | Outcome::Cancelled => true,
@@ -56,8 +56,8 @@ pub(crate) fn needs_seeing(outcome: &Outcome, took: Length, kind: SpanKind) -> b
     }
 }
 
-/// Picks at most `rows` spans: what failed (up to half the room), then the critical path, then the
-/// longest; of each the longest first.
+/// Picks at most `rows` spans: first those that failed (up to half the room), then the critical
+/// path, then the longest. Within each group, the longest come first.
 pub(crate) fn select(t: &Timeline, path: &CriticalPath, rows: usize) -> Selection {
     let on_path = path.marks(t);
     let folds = |id: SpanId| t.span(id).no_callback && t.span(id).outcome.is_ok();
@@ -76,7 +76,7 @@ pub(crate) fn select(t: &Timeline, path: &CriticalPath, rows: usize) -> Selectio
         let longest_first = |&id: &SpanId| (std::cmp::Reverse(t.span(id).drawn()), id);
         candidates.sort_by_key(longest_first);
         let mut not_ok_left = rows / 2;
-        // Cached, as the key is counted down: it is asked for once, longest span first.
+        // Cached, so that each key is computed once; longest span first.
         candidates.sort_by_cached_key(|&id| {
             let urgent = not_ok_left > 0 && is_urgent(t.span(id));
             not_ok_left -= usize::from(urgent);

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::length::Length;
 
-/// What happened while a set of things with dependencies ran. Times count from the timeline's
-/// zero, which is whatever moment the recorder chose (usually: when it was asked to begin).
+/// A run of a set of things with dependencies. Times count from the timeline's zero, a moment that
+/// the recorder chose (usually the one at which it was asked to begin).
 ///
-/// Spans keep the order in which they were pushed. It has no meaning, except that it breaks ties,
-/// so that equal timelines render equally.
+/// Spans keep the order in which they were pushed. The order only breaks ties, so that equal
+/// timelines render equally.
 ///
-/// A span has a place in time. A run at a moment that nobody knows is [`Unplaced`]: it has a
-/// length and no start, so nothing that needs a start can be worked out of it.
+/// A span has a place in time. A run at an unknown moment is [`Unplaced`]: it has a length but no
+/// start, so nothing that needs a start can be computed from it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     name: String,
@@ -20,34 +20,34 @@ pub struct Timeline {
     edges: Vec<Edge>,
     unplaced: Vec<Unplaced>,
     notes: Vec<String>,
-    /// What a log's stamps are cut off to, where that shows.
+    /// Resolution to which a log's stamps are cut off, where that shows.
     resolution: Duration,
     /// See [`Timeline::clock_went_back`].
     clock_went_back: bool,
 }
 
 impl Timeline {
-    /// An empty timeline. `name` is the heading of what is rendered, such as `bring-up`.
+    /// Creates an empty timeline. `name` is the heading of what is rendered, such as `bring-up`.
     pub fn new(name: impl Into<String>) -> Timeline {
         Timeline { name: name.into(), ..Timeline::default() }
     }
 
-    /// The same under another heading.
+    /// Replaces the heading.
     #[must_use]
     pub fn named(mut self, name: impl Into<String>) -> Timeline {
         self.name = name.into();
         self
     }
 
-    /// The heading.
+    /// Returns the heading.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Adds a span and says under which id edges may name it.
+    /// Adds a span and returns the id by which edges name it.
     ///
-    /// A span whose times run backwards is put right (`queued <= start <= end`): a log may round
-    /// its stamps, and no renderer should have to care.
+    /// If a span's times run backwards, they are corrected (`queued <= start <= end`): a log may
+    /// round its stamps, and no renderer should have to care.
     pub fn push(&mut self, mut span: Span) -> SpanId {
         span.queued = span.queued.min(span.start);
         span.end = span.end.max(span.start);
@@ -55,22 +55,22 @@ impl Timeline {
         SpanId(self.spans.len() - 1)
     }
 
-    /// Adds what ran at a moment that nobody knows.
+    /// Adds a run at an unknown moment.
     pub fn push_unplaced(&mut self, unplaced: Unplaced) {
         self.unplaced.push(unplaced);
     }
 
-    /// Adds a sentence that a reader of the numbers has to know. Every renderer shows it.
+    /// Adds a sentence that readers of the numbers need. Every renderer shows it.
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
 
-    /// Says that `before` had to end before `after` could start. In a bring-up `before` is the
+    /// Adds an edge: `before` had to end before `after` could start. In a bring-up `before` is the
     /// parent or the supplier; in a shutdown it is the child or the consumer.
     ///
     /// # Panics
     ///
-    /// When an id is not one that this timeline's [`push`](Timeline::push) gave out.
+    /// If an id did not come from this timeline's [`push`](Timeline::push).
     pub fn push_edge(&mut self, before: SpanId, after: SpanId, kind: EdgeKind) {
         let known = self.spans.len();
         assert!(
@@ -83,33 +83,34 @@ impl Timeline {
         self.edges.push(Edge { before, after, kind });
     }
 
-    /// Every span, in the order in which they were pushed; a [`SpanId`] is an index into it.
+    /// Returns every span, in the order in which they were pushed. A [`SpanId`] is an index into
+    /// it.
     pub fn spans(&self) -> &[Span] {
         &self.spans
     }
 
-    /// What ran at moments that nobody knows, in the order in which it was pushed.
+    /// Returns the runs at unknown moments, in the order in which they were pushed.
     pub fn unplaced(&self) -> &[Unplaced] {
         &self.unplaced
     }
 
-    /// What a reader of the numbers has to know, a sentence each.
+    /// Returns the sentences that readers of the numbers need.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 
-    /// Every edge, in the order in which they were pushed.
+    /// Returns every edge, in the order in which they were pushed.
     pub fn edges(&self) -> &[Edge] {
         &self.edges
     }
 
-    /// Every span, to add what is learned of it after it was pushed: its driver, say.
+    /// Returns every span, to add facts that were learned after it was pushed, such as its driver.
     pub fn spans_mut(&mut self) -> &mut [Span] {
         &mut self.spans
     }
 
-    /// By how much two moments may be further apart than they seem, or nearer: what a log's stamps
-    /// are cut off to, where that is more than the kernel's microsecond. Else zero.
+    /// Returns the error of the distance between two moments: the resolution to which a log's
+    /// stamps are cut off. Zero, if the log has the kernel's microseconds.
     pub fn resolution(&self) -> Duration {
         self.resolution
     }
@@ -119,8 +120,8 @@ impl Timeline {
         self.resolution = resolution;
     }
 
-    /// Whether the clock of a log was set back between spans: those before and those after have no
-    /// known order, although their moments show one.
+    /// Returns true if the clock of a log was set back between spans. The spans before and those
+    /// after have no known order then, although their moments show one.
     pub fn clock_went_back(&self) -> bool {
         self.clock_went_back
     }
@@ -130,50 +131,50 @@ impl Timeline {
         self.clock_went_back = went_back;
     }
 
-    /// Whether moments tell which span came before which.
+    /// Returns true if the moments tell which span came before which.
     pub fn has_order(&self) -> bool {
         self.resolution.is_zero() && !self.clock_went_back
     }
 
-    /// Everything [unplaced](Timeline::unplaced), to add what is learned of it after it was pushed.
+    /// Returns every [unplaced](Timeline::unplaced) run, to add facts that were learned after it
+    /// was pushed.
     pub fn unplaced_mut(&mut self) -> &mut [Unplaced] {
         &mut self.unplaced
     }
 
-    /// Whether the length of each span is known exactly and what ran inside what too, stamps tell
-    /// any two moments apart, and there is nothing but spans: only then are sums and chains exact.
+    /// Returns true if sums and chains are exact. For that, each span's length and nesting must be
+    /// known, stamps must tell any two moments apart, and nothing may be unplaced.
     pub fn is_exact(&self) -> bool {
         let known = |span: &Span| span.took().is_exact() && !span.may_be_nested;
         self.unplaced.is_empty() && self.has_order() && self.spans.iter().all(known)
     }
 
-    /// One span.
+    /// Returns one span.
     ///
     /// # Panics
     ///
-    /// When `id` came from a larger timeline.
+    /// If `id` came from a larger timeline.
     pub fn span(&self, id: SpanId) -> &Span {
         &self.spans[id.0]
     }
 
-    /// Each span with its id.
+    /// Returns each span with its id.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = (SpanId, &Span)> + ExactSizeIterator {
         self.spans.iter().enumerate().map(|(i, span)| (SpanId(i), span))
     }
 
-    /// The first span of that name, if there is one.
+    /// Returns the first span of that name, if there is one.
     pub fn find(&self, name: &str) -> Option<SpanId> {
         self.spans.iter().position(|s| s.name == name).map(SpanId)
     }
 
-    /// True when nothing was recorded.
+    /// Returns true if nothing was recorded.
     pub fn is_empty(&self) -> bool {
         self.spans.is_empty() && self.unplaced.is_empty()
     }
 
-    /// Only what `keep` keeps, by its name and its driver, and the edges between those: as if
-    /// nothing else had been there. A span inside one that is left out is then inside the one
-    /// around that.
+    /// Returns the spans that `keep` accepts by name and driver, and the edges between them, as if
+    /// nothing else had run. A span inside one that is left out moves into the one around that.
     #[must_use]
     pub fn filtered(&self, keep: impl Fn(&str, Option<&str>) -> bool) -> Timeline {
         let mut t = Timeline { notes: self.notes.clone(), ..Timeline::new(self.name.clone()) };
@@ -190,7 +191,7 @@ impl Timeline {
         t.unplaced.extend(unplaced.cloned());
         for id in ids.iter().flatten() {
             let mut outer = t.spans[id.0].nested_in;
-            // No chain of spans inside each other is longer than there are spans.
+            // No chain of nested spans is longer than the number of spans.
             for _ in 0..self.spans.len() {
                 match outer.and_then(|outer| Some((self.spans.get(outer.0)?, ids[outer.0]))) {
                     Some((left_out, None)) => outer = left_out.nested_in,
@@ -214,40 +215,40 @@ impl Timeline {
         t
     }
 
-    /// True when `edge` was kept in this run: its first span had ended when its second one
+    /// Returns true if `edge` was kept in this run: its first span had ended when its second one
     /// started. Edges that were not kept (a cycle that was broken, a probe nested in its parent's)
     /// take no part in the critical path.
     pub fn is_kept(&self, edge: &Edge) -> bool {
         self.span(edge.before).end <= self.span(edge.after).start
     }
 
-    /// The edges that were not kept. A recorder's test wants this empty.
+    /// Returns the edges that were not kept. A recorder's tests expect none.
     pub fn edges_not_kept(&self) -> impl Iterator<Item = &Edge> {
         self.edges.iter().filter(|edge| !self.is_kept(edge))
     }
 }
 
-/// Names one span of one timeline. Ids are given out in order, beginning with 0.
+/// Id of a span within one timeline. Ids are given out in order, beginning with 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpanId(pub(crate) usize);
 
 impl SpanId {
-    /// The index into [`Timeline::spans`].
+    /// Returns the index into [`Timeline::spans`].
     pub fn index(self) -> usize {
         self.0
     }
 }
 
-/// One thing that was run: the probe or the shutdown of a device, say.
+/// One run of something: the probe or the shutdown of a device, say.
 ///
-/// Three moments divide its life: until `queued` it waited for its dependencies, from `queued` to
-/// `start` it waited for a worker, from `start` to `end` it ran.
+/// Three moments divide it. Until `queued` it waited for its dependencies, until `start` for a
+/// worker, and until `end` it ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Span {
-    /// What was run: a device's name. Unique names read best, but nothing depends on that.
+    /// Name of what ran: a device's name. Unique names read best, but nothing depends on that.
     pub name: String,
-    /// What was done to it.
+    /// Operation that ran.
     pub kind: SpanKind,
     /// The worker (thread) that ran it, and so the lane that it is drawn on. Empty: not known.
     pub worker: String,
@@ -255,44 +256,45 @@ pub struct Span {
     pub cpu: Option<u32>,
     /// The NUMA node near which it was asked to run. None: no preference, or not known.
     pub node: Option<u32>,
-    /// When nothing that it depends on was left, so that any free worker could have run it.
+    /// Moment at which its last dependency was done, so that any free worker could have run it.
     pub queued: Duration,
-    /// When it started to run.
+    /// Moment at which it started to run.
     pub start: Duration,
-    /// When it was over, whatever the outcome.
+    /// Moment at which it was over, whatever the outcome.
     pub end: Duration,
-    /// How it ended.
+    /// Result of the run.
     pub outcome: Outcome,
     /// The dependency that ended last and so released it. None: it depended on nothing.
     pub released_by: Option<String>,
-    /// True when there was nothing to call: it was completed on the spot, so that those who depend
-    /// on it could go on. Renderers fold these.
+    /// True if there was nothing to call: it was completed on the spot, so that its dependents
+    /// could continue. Renderers fold these.
     pub no_callback: bool,
     /// The driver (or the kind of subsystem) that was run for it. None: not known.
     pub driver: Option<Driver>,
-    /// How well `start` is known. Never [`Certainty::Assumed`]: that is for [`Unplaced`].
+    /// Certainty of `start`. Never [`Certainty::Assumed`]: such a run is [`Unplaced`].
     pub start_certainty: Certainty,
-    /// How well `end` is known.
+    /// Certainty of `end`.
     pub end_certainty: Certainty,
-    /// The least and the most that it can have taken, where start and end don't tell it better: a
-    /// kernel may print durations in whole ticks of its clock.
+    /// The shortest and the longest possible duration, where these are closer than start and end
+    /// tell: a kernel may print durations in whole ticks of its clock.
     pub took_between: Option<(Duration, Duration)>,
-    /// True when it ran beside its starter: an asynchronous probe or shutdown. False: it ran
-    /// in its turn, or nobody knows.
+    /// True if it ran beside its starter: an asynchronous probe or shutdown. False: it ran in its
+    /// turn, or that isn't known.
     pub asynchronous: bool,
     /// The span that ran this one inside itself, on its own thread: the probe that registered the
-    /// device, the init function that registered the driver. Its time holds this one's. None: it
-    /// stood by itself, or nobody knows. An id that the timeline does not have counts as none.
+    /// device, the init function that registered the driver. That span's time includes this one's.
+    /// None: it ran by itself, or that isn't known. An id that the timeline does not have counts as
+    /// none.
     pub nested_in: Option<SpanId>,
-    /// True when it stands within the time of other spans, and nothing proves which of them ran it,
-    /// or whether any did: `nested_in` and `worker` are then the likeliest, if they say anything.
-    /// Own times, and all sums, are bounds then.
+    /// True if it lies within the time of other spans, and nothing proves which of them ran it, or
+    /// whether any did. `nested_in` and `worker` are then the likeliest, if they are set. Own times
+    /// and all sums are bounds then.
     pub may_be_nested: bool,
 }
 
 impl Span {
-    /// A span that ended well, was ready at the moment it started, and ran on no known worker.
-    /// Set the other fields afterwards.
+    /// Creates a span that ended well, was ready at the moment it started, and ran on no known
+    /// worker. Set the other fields afterwards.
     pub fn new(name: impl Into<String>, kind: SpanKind, start: Duration, end: Duration) -> Span {
         Span {
             name: name.into(),
@@ -316,7 +318,7 @@ impl Span {
         }
     }
 
-    /// Says where it ran.
+    /// Sets the worker and the CPU.
     #[must_use]
     pub fn on(mut self, worker: impl Into<String>, cpu: Option<u32>) -> Span {
         self.worker = worker.into();
@@ -324,12 +326,12 @@ impl Span {
         self
     }
 
-    /// How long it waited for a worker after its dependencies were done.
+    /// Returns the time that it waited for a worker after its dependencies were done.
     pub fn waited(&self) -> Duration {
         self.start.saturating_sub(self.queued)
     }
 
-    /// How long it ran, as well as that is known.
+    /// Returns the time that it ran, as exactly as that is known.
     pub fn took(&self) -> Length {
         match (self.end_certainty, self.took_between) {
             (Certainty::Assumed, _) => Length::UNKNOWN,
@@ -339,48 +341,50 @@ impl Span {
         }
     }
 
-    /// Whether another span seems to have run it, and nothing proves that.
+    /// Returns true if another span seems to have run it, and nothing proves that.
     pub fn seems_nested(&self) -> bool {
         self.may_be_nested && self.nested_in.is_some()
     }
 
-    /// Its worker for people, with a mark where that is only the likeliest. Empty: not known.
+    /// Returns its worker for people, with a mark if that is only the likeliest one. Empty: not
+    /// known.
     pub(crate) fn worker_told(&self) -> String {
         let mark = if self.seems_nested() && !self.worker.is_empty() { "?" } else { "" };
         format!("{}{mark}", self.worker)
     }
 
-    /// How long its bar is. It may have taken less, or nobody knows: [`Span::took`] says so.
+    /// Returns the length of its bar. It may have taken less, or that isn't known: [`Span::took`]
+    /// says so.
     pub fn drawn(&self) -> Duration {
         self.end.saturating_sub(self.start)
     }
 }
 
-/// Something that ran nobody knows when: of a log whose stamps are missing, or too coarse to tell
-/// an order in time. All that is known of it is what the log itself says.
+/// A run at an unknown moment, from a log whose stamps are missing, or too coarse to show an order.
+/// All that is known of it is what the log itself says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unplaced {
-    /// What was run, as in [`Span::name`].
+    /// Name of what ran, as in [`Span::name`].
     pub name: String,
-    /// What was done to it.
+    /// Operation that ran.
     pub kind: SpanKind,
-    /// How long it ran.
+    /// Duration of the run.
     pub took: Length,
     /// The worker (thread) that ran it. Empty: not known.
     pub worker: String,
     /// The CPU on which it ran. None: not known.
     pub cpu: Option<u32>,
-    /// How it ended.
+    /// Result of the run.
     pub outcome: Outcome,
     /// The driver that was run for it. None: not known.
     pub driver: Option<Driver>,
-    /// True when it is known to have run beside its starter.
+    /// True if it is known to have run beside its starter.
     pub asynchronous: bool,
 }
 
 impl Unplaced {
-    /// Something that ended well, and ran on no known worker. Set the other fields afterwards.
+    /// Creates a run that ended well, on no known worker. Set the other fields afterwards.
     pub fn new(name: impl Into<String>, kind: SpanKind, took: Length) -> Unplaced {
         Unplaced {
             name: name.into(),
@@ -395,26 +399,25 @@ impl Unplaced {
     }
 }
 
-/// How well a moment of a span is known. A moment that Corewise recorded is measured; a log says
-/// less.
+/// Certainty of a moment of a span. A moment that Corewise recorded is measured; a log says less.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Certainty {
-    /// Somebody read a clock at that moment.
+    /// The recorder read a clock at that moment.
     #[default]
     Measured,
-    /// Computed from other moments: a start, say, as the end less a duration that was printed.
+    /// The moment was computed from others: a start, say, as the end minus a printed duration.
     Inferred,
-    /// It was over by then at the latest, but may have been over earlier: the end of a shutdown, of
-    /// which only the next line tells.
+    /// The span was over by then, and may have been over earlier: the end of a shutdown, say, that
+    /// only the next line shows.
     UpperBound,
-    /// Nobody knows when that was: the end of a span that nothing follows. It is drawn where the
-    /// span starts.
+    /// The moment isn't known: the end of a span that nothing follows. It is drawn where the span
+    /// starts.
     Assumed,
 }
 
 impl Certainty {
-    /// One lower-case word, as it stands in JSON.
+    /// Returns one lower-case word, as it stands in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             Certainty::Measured => "measured",
@@ -424,7 +427,7 @@ impl Certainty {
         }
     }
 
-    /// A few words, for people.
+    /// Returns a few words for people.
     pub(crate) fn words(self) -> &'static str {
         match self {
             Certainty::Measured => "measured",
@@ -435,7 +438,7 @@ impl Certainty {
     }
 }
 
-/// What was done to the thing that a span names.
+/// Operation of a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum SpanKind {
@@ -450,7 +453,7 @@ pub enum SpanKind {
 }
 
 impl SpanKind {
-    /// One lower-case word, as it stands in JSON.
+    /// Returns one lower-case word, as it stands in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             SpanKind::Probe => "probe",
@@ -461,25 +464,25 @@ impl SpanKind {
     }
 }
 
-/// How a span ended.
+/// Result of a span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// As it should.
+    /// Success.
     Ok,
-    /// It ran and failed; the message says how.
+    /// Failure. The message says what failed.
     Failed(String),
-    /// It was not run, and the message says why (a supplier failed, say).
+    /// Skipped run. The message gives the reason (a supplier failed, say).
     Skipped(String),
-    /// It was not run, or was left, because everything was being stopped.
+    /// Cancelled run: it was not run, or was abandoned, because everything was being stopped.
     Cancelled,
-    /// It ran, or was about to, and is to be tried again later (a deferred probe); the message says
+    /// Deferred probe: it ran, or was about to, and is to be tried again later. The message says
     /// what it waits for.
     Deferred(String),
 }
 
 impl Outcome {
-    /// One lower-case word, as it stands in tables and in JSON.
+    /// Returns one lower-case word, as it stands in tables and in JSON.
     pub fn as_str(&self) -> &'static str {
         match self {
             Outcome::Ok => "ok",
@@ -490,7 +493,7 @@ impl Outcome {
         }
     }
 
-    /// What there is to say beside the word.
+    /// Returns the message beside the word, if there is one.
     pub fn message(&self) -> Option<&str> {
         match self {
             Outcome::Failed(m) | Outcome::Skipped(m) | Outcome::Deferred(m) if !m.is_empty() => {
@@ -500,7 +503,7 @@ impl Outcome {
         }
     }
 
-    /// True for [`Outcome::Ok`].
+    /// Returns true for [`Outcome::Ok`].
     pub fn is_ok(&self) -> bool {
         matches!(self, Outcome::Ok)
     }
@@ -511,9 +514,9 @@ impl Outcome {
 pub struct Edge {
     /// The span that had to end first.
     pub before: SpanId,
-    /// The span that had to wait for it.
+    /// The span that had to wait for `before`.
     pub after: SpanId,
-    /// Which relation of the device graph asked for it.
+    /// Relation of the device graph that the edge stands for.
     pub kind: EdgeKind,
 }
 
@@ -521,14 +524,15 @@ pub struct Edge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EdgeKind {
-    /// Parent and child (the parent probes first, the child shuts down first).
+    /// Relation of parent and child (the parent probes first, the child shuts down first).
     Parent,
-    /// Supplier and consumer (the supplier probes first, the consumer shuts down first).
+    /// Relation of supplier and consumer (the supplier probes first, the consumer shuts down
+    /// first).
     Supplier,
 }
 
 impl EdgeKind {
-    /// One lower-case word, as it stands in JSON.
+    /// Returns one lower-case word, as it stands in JSON.
     pub fn as_str(self) -> &'static str {
         match self {
             EdgeKind::Parent => "parent",
@@ -537,8 +541,8 @@ impl EdgeKind {
     }
 }
 
-/// A driver's name, and whether anything proves that this driver is the one. Its text has a `?`
-/// behind a name that is only the likeliest.
+/// A driver's name, and whether anything proves it. Its text has a `?` behind a name that is only
+/// the likeliest.
 ///
 /// ```
 /// use corewise_timeline::Driver;
@@ -553,19 +557,19 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// A driver that no line names: the likeliest one.
+    /// Creates a driver that no line names: the likeliest one.
     pub fn inferred(name: impl Into<String>) -> Driver {
         Driver { name: name.into(), inferred: true }
     }
 
-    /// Its name without the mark: to search and to group by. People read the
+    /// Returns its name without the mark, to search and to group by. People read the
     /// [text](ToString::to_string).
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// True when no line names it: it is the likeliest one by what a probe seems to have run
-    /// inside of.
+    /// Returns true if no line names it: it is the likeliest driver by the span that the probe
+    /// seems to have run in.
     pub fn is_inferred(&self) -> bool {
         self.inferred
     }

@@ -1,13 +1,14 @@
-//! How a length of time is written for people, and how names are made fit to print.
+//! Lengths of time as text for people, and names made fit to print.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
-/// A length of time with three significant digits and its unit, at most seven characters wide:
-/// `0 ns`, `12.3 µs`, `310 ms`, `1.21 s`, `83.0 s`. From 10 000 s on it is as wide as it needs.
+/// Writes a length of time with three significant digits and its unit, at most seven characters
+/// wide: `0 ns`, `12.3 µs`, `310 ms`, `1.21 s`, `83.0 s`. From 10 000 s on it is as wide as it
+/// needs.
 pub fn duration(d: Duration) -> String {
     let ns = d.as_nanos() as f64;
-    // The limits lie where the next unit's rounding begins, so that 999.6 µs is not `1000 µs`.
+    // The limits are where the next unit's rounding begins, so that 999.6 µs is not `1000 µs`.
     let (value, unit) = match ns {
         _ if ns < 999.5 => return format!("{ns:.0} ns"),
         _ if ns < 999.5e3 => (ns / 1e3, "µs"),
@@ -21,22 +22,23 @@ pub fn duration(d: Duration) -> String {
     }
 }
 
-/// A length of time in nanoseconds. 584 years fit; what is longer is a broken stamp.
+/// Returns a length of time in nanoseconds, up to 584 years. A longer one is a broken stamp.
 pub(crate) fn ns(d: Duration) -> u64 {
     u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A number and its noun: `1 probe`, `2 probes`. Of two nouns each has its own number.
+/// Writes a number and its noun: `1 probe`, `2 probes`. If a phrase has two nouns, call it once for
+/// each.
 pub fn count(n: usize, noun: &str) -> String {
     format!("{n} {noun}{}", if n == 1 { "" } else { "s" })
 }
 
-/// The word of a verb that goes with `n` things.
+/// Returns the form of a verb that agrees with `n` things.
 pub fn verb(n: usize, one: &'static str, many: &'static str) -> &'static str {
     if n == 1 { one } else { many }
 }
 
-/// Whether a character shows nothing by itself: it moves a cursor, breaks a line, turns the
+/// Returns true if a character shows nothing by itself: it moves a cursor, breaks a line, turns the
 /// direction of reading, or takes no room (Unicode's controls, line and paragraph separators,
 /// interlinear annotations, and `Default_Ignorable_Code_Point`).
 pub(crate) fn is_invisible(c: char) -> bool {
@@ -63,8 +65,8 @@ pub(crate) fn is_invisible(c: char) -> bool {
         )
 }
 
-/// Replaces what shows nothing by itself, as names may come from a log that anyone could have
-/// written to.
+/// Replaces characters that show nothing by themselves: names may come from a log that anyone could
+/// have written to.
 pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     match text.contains(is_invisible) {
         true => text.replace(is_invisible, "\u{fffd}").into(),
@@ -72,18 +74,18 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Whether `c` is a letter of a script that is written from right to left.
+/// Returns true if `c` is a letter of a script that is written from right to left.
 fn is_rtl(c: char) -> bool {
     matches!(c, '\u{590}'..='\u{8ff}' | '\u{fb1d}'..='\u{fdff}' | '\u{fe70}'..='\u{fefe}')
         || matches!(c, '\u{10800}'..='\u{10fff}' | '\u{1e800}'..='\u{1efff}')
 }
 
-/// Encloses each word that has letters written from right to left in FIRST STRONG ISOLATE and POP
-/// DIRECTIONAL ISOLATE, so that words keep their places: the number behind such a name would else
-/// be shown before it, its sign behind it. Brackets and commas around a word stay outside.
+/// Encloses each word with right-to-left letters in FIRST STRONG ISOLATE and POP DIRECTIONAL
+/// ISOLATE, so that words keep their places. Otherwise the number behind such a name would be shown
+/// before it, and its sign behind it. Brackets and commas around a word stay outside.
 ///
-/// For a line as it is written, after everything that counts characters: the two have no width. A
-/// line that has them stays as it is.
+/// Call this on a finished line, after everything that counts characters: the two characters have
+/// no width. A line that already has them is unchanged.
 pub(crate) fn isolate(text: &str) -> Cow<'_, str> {
     if !text.contains(is_rtl) || text.contains('\u{2068}') {
         return text.into();
@@ -105,7 +107,7 @@ pub(crate) fn isolate(text: &str) -> Cow<'_, str> {
     out.into()
 }
 
-/// `text` in at most `width` characters; what is cut off is marked by `…`. The beginning of a name
+/// Shortens `text` to at most `width` characters and marks the cut by `…`. The beginning of a name
 /// mostly says what kind it is and the end which one it is, so the middle goes.
 pub(crate) fn fit(text: &str, width: usize) -> String {
     let text = printable(text);
@@ -150,7 +152,7 @@ pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
     lines
 }
 
-/// So many milliseconds, for tests.
+/// Returns `n` milliseconds, for tests.
 #[cfg(test)]
 pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

@@ -12,7 +12,7 @@ use super::objects::{
     BLOCK, BlockPlace, Changes, FRAME_BLOCKS, FrameAddress, HEAD, Head, Kind, MapEntry, Writer,
 };
 
-/// What was written to a range.
+/// Content that was written to a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Chunk {
     Data(Bytes),
@@ -20,7 +20,7 @@ pub(crate) enum Chunk {
 }
 
 impl Chunk {
-    /// What it counts for, of so many blocks: zeroes are one a request.
+    /// Returns the blocks that it counts for, of `len` blocks: zeroes are one a request.
     pub(crate) fn blocks(&self, len: u64) -> usize {
         match self {
             Chunk::Data(_) => len as usize,
@@ -28,7 +28,7 @@ impl Chunk {
         }
     }
 
-    /// Bytes of data in so many blocks.
+    /// Returns the bytes of data in `len` blocks.
     pub(crate) fn bytes(&self, len: u64) -> u64 {
         match self {
             Chunk::Data(_) => len * BLOCK,
@@ -50,21 +50,21 @@ impl Piece for Chunk {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) chunks: RangeMap<Chunk>,
-    /// Blocks of data that came, also those that others have overwritten since; of zeroes, one a
-    /// request.
+    /// Blocks of data that were written, including those that were overwritten since; zeroes count
+    /// as one a request.
     pub(crate) blocks: usize,
     /// The number of its last change in the volume's whole history.
     pub(crate) through: u64,
-    /// Bytes of the volume from then on; 0: as before.
+    /// New size of the volume in bytes. 0: unchanged.
     pub(crate) size: u64,
 }
 
-/// A segment, with what its record says of it. Without a head, it lies in its record.
+/// A segment, with the content of its record. Without a head, the segment lies in its record.
 pub(crate) type BuiltSegment = (Vec<Bytes>, Changes);
 
 impl Batch {
-    /// The segment, and what its record says. Where there is no data there is no segment; up to
-    /// `inline` blocks of it lie in the record.
+    /// Builds the segment and the content of its record. Without data there is no segment; up to
+    /// `inline` blocks of data lie in the record.
     pub(crate) fn segment(
         &self,
         seq: u64,
@@ -76,7 +76,7 @@ impl Batch {
         (out.changes.through, out.changes.size) = (self.through, self.size);
         for (start, len, chunk) in self.chunks.iter() {
             match chunk {
-                // A piece that was cut in front keeps the bytes behind its end.
+                // A piece that was cut at its end keeps the bytes behind it.
                 Chunk::Data(data) => out.add(start, data.slice(..(len * BLOCK) as usize)),
                 Chunk::Zero => out.changes.entries.push(MapEntry { start, len, place: None }),
             }
@@ -89,7 +89,7 @@ impl Batch {
 pub(crate) struct SegmentBuilder<'a> {
     codec: &'a Codec,
     seq: u64,
-    /// The data of each entry that has any, in their order.
+    /// The data of each entry that has any, in the order of the entries.
     frames: Vec<Vec<Bytes>>,
     changes: Changes,
 }
@@ -117,7 +117,7 @@ impl<'a> SegmentBuilder<'a> {
                 }
                 _ => {
                     let here = blocks.min(FRAME_BLOCKS);
-                    // Where it lies is known once all are there.
+                    // The address is known once all are there.
                     let place = Some(BlockPlace { segment: self.seq, at: 0, stored: 0, skip: 0 });
                     self.changes.entries.push(MapEntry { start, len: here, place });
                     self.frames.push(vec![data.split_to((here * BLOCK) as usize)]);
@@ -128,27 +128,28 @@ impl<'a> SegmentBuilder<'a> {
         }
     }
 
-    /// Blocks of data.
+    /// Returns the number of blocks of data.
     fn blocks(&self) -> u64 {
         let data = self.changes.entries.iter().filter(|entry| entry.place.is_some());
         data.map(|entry| entry.len).sum()
     }
 
-    /// As an object of its own.
+    /// Builds the segment as an object of its own.
     pub(crate) fn finish(self, writer: &Writer) -> BuiltSegment {
         let sealed = self.codec.seal.is_some();
         let head = Head::new(Kind::Segment, (self.seq, *writer), sealed, &[]).encode();
         self.built(vec![Bytes::copy_from_slice(&head)], HEAD as u64)
     }
 
-    /// As what lies behind its record's body, which is as long whatever the places in it are.
+    /// Builds the segment as data behind its record's body, which has the same length whatever
+    /// addresses are in it.
     fn behind_record(mut self) -> BuiltSegment {
         self.changes.in_record = !self.frames.is_empty();
         let body = self.codec.stored(self.changes.encode().len());
         self.built(Vec::new(), (HEAD + body) as u64)
     }
 
-    /// The frames behind so many bytes of the object, which begins with `payload`.
+    /// Puts the frames behind the first `bytes` bytes of the object, which begins with `payload`.
     fn built(self, mut payload: Vec<Bytes>, mut bytes: u64) -> BuiltSegment {
         let Self { codec, seq, frames, mut changes } = self;
         if frames.is_empty() {
@@ -167,21 +168,22 @@ impl<'a> SegmentBuilder<'a> {
     }
 }
 
-/// What stands for a range of blocks.
+/// The content of a range of blocks.
 pub(crate) trait Piece: Clone {
-    /// What stands for the rest of its range, from the block `by` on.
+    /// Returns the content of the rest of its range, from the block `by` on.
     fn behind(&self, by: u64) -> Self;
 
-    /// Whether `next` is just what stands from the block `by` on, so that both can be one.
+    /// Returns true if `next` is exactly its content from the block `by` on, so that both can be
+    /// merged.
     fn goes_on(&self, _by: u64, _next: &Self) -> bool {
         false
     }
 }
 
-/// Ranges that don't overlap, in order.
+/// An ordered map of ranges that don't overlap.
 #[derive(Clone, Debug)]
 pub(crate) struct RangeMap<P> {
-    /// By the first block: how many, and what stands for them.
+    /// Ranges by their first block: length and content.
     ranges: BTreeMap<u64, (u64, P)>,
 }
 
@@ -192,7 +194,7 @@ impl<P> Default for RangeMap<P> {
 }
 
 impl<P: Piece> RangeMap<P> {
-    /// How many ranges there are.
+    /// Returns the number of ranges.
     pub(crate) fn len(&self) -> usize {
         self.ranges.len()
     }
@@ -201,17 +203,17 @@ impl<P: Piece> RangeMap<P> {
         self.ranges.is_empty()
     }
 
-    /// First block, number of blocks, and what stands for them, in order.
+    /// Returns first block, number of blocks and content of each range, in order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, &P)> {
         self.ranges.iter().map(|(start, (len, piece))| (*start, *len, piece))
     }
 
-    /// Those that begin at a block or behind it, as `iter`.
+    /// Returns the ranges that begin at a block or behind it, as `iter`.
     pub(crate) fn iter_from(&self, block: u64) -> impl Iterator<Item = (u64, u64, &P)> {
         self.ranges.range(block..).map(|(start, (len, piece))| (*start, *len, piece))
     }
 
-    /// Empties a range. `lost` is told of each piece that was there, and of how many blocks.
+    /// Empties a range. `lost` gets each piece that was there, and its number of blocks.
     pub(crate) fn cut(&mut self, start: u64, len: u64, mut lost: impl FnMut(u64, &P)) {
         if len == 0 {
             return;
@@ -241,7 +243,7 @@ impl<P: Piece> RangeMap<P> {
         }
     }
 
-    /// Puts a piece in the place of all that was there, which `lost` is told.
+    /// Replaces a range by a piece. `lost` gets what was there.
     pub(crate) fn put(&mut self, start: u64, mut len: u64, piece: P, lost: impl FnMut(u64, &P)) {
         self.cut(start, len, lost);
         if len == 0 {
@@ -260,8 +262,8 @@ impl<P: Piece> RangeMap<P> {
         self.ranges.insert(start, (len, piece));
     }
 
-    /// What a range consists of, gaps and all, in order: first block, number of blocks, and what
-    /// stands for them.
+    /// Returns the parts of a range, including gaps, in order: first block, number of blocks, and
+    /// content.
     pub(crate) fn parts(&self, start: u64, len: u64) -> Vec<(u64, u64, Option<P>)> {
         let end = start + len;
         let mut parts = Vec::new();
@@ -335,7 +337,7 @@ mod tests {
         assert!(payload.is_empty() && changes.segment == 0 && changes.entries.len() == 1);
     }
 
-    /// The block that a piece began with, and how far behind it this is.
+    /// The block that a piece began with, and the distance of this part from it.
     #[derive(Clone, Debug, PartialEq)]
     struct Mark(u32, u64);
 
@@ -365,7 +367,7 @@ mod tests {
                     map.cut(start, len, |blocks, _| lost += blocks);
                     model[range].fill(None);
                 } else {
-                    // Some go on with their neighbours, and are one with them.
+                    // Some pieces continue their neighbours, and are merged with them.
                     let mark = Mark(n % 2, start);
                     map.put(start, len, mark.clone(), |blocks, _| lost += blocks);
                     for (by, block) in model[range].iter_mut().enumerate() {

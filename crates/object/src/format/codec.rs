@@ -1,6 +1,6 @@
-//! How blocks become bytes in the store, and bytes become blocks again: by frames, which are
-//! compressed where that helps, and bound to their place. No length is believed: a frame becomes as
-//! many blocks as a frame can have, or an error.
+//! Encoding of blocks as bytes in the store, and back: by frames, which are compressed if that
+//! makes them smaller, and bound to their address. No length is trusted: a frame decodes to at most
+//! the blocks that a frame can have, or to an error.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,17 +14,17 @@ use super::objects::{
 use super::seal::{self, Seal, WRAPPED};
 use crate::error::{OpenError, OpenErrorKind};
 
-/// The method by which the data of a volume is compressed before it goes to the store. Data that
-/// lies there is read whichever is chosen: the choice is for data that is written from now on.
+/// The method by which the data of a volume is compressed before it goes to the store. The choice
+/// applies to new data. Existing data is readable with any choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {
-    /// By nothing.
+    /// No compression.
     #[default]
     None,
-    /// LZ4: hundreds of megabytes a second and core; text becomes half as long.
+    /// LZ4: hundreds of megabytes a second and core; text shrinks to half.
     Lz4,
-    /// Zstandard, level 3: slower, and shorter by a third again. With the crate's feature `zstd`,
+    /// Zstandard, level 3: slower, and smaller by another third. Needs the crate's feature `zstd`,
     /// which compiles C.
     Zstd,
 }
@@ -40,7 +40,7 @@ impl Compression {
         }
     }
 
-    /// Whether this program was built with it.
+    /// Returns true if this program was built with it.
     pub(crate) fn is_here(self) -> bool {
         self != Self::Zstd || cfg!(feature = "zstd")
     }
@@ -55,8 +55,10 @@ impl fmt::Display for Compression {
 impl FromStr for Compression {
     type Err = OpenError;
 
+    /// Parses the name of a method.
+    ///
     /// # Errors
-    /// There is none of this name; it says which there are.
+    /// No method has this name. The message lists the names.
     fn from_str(name: &str) -> Result<Self, OpenError> {
         let found = Self::ALL.into_iter().find(|known| known.name() == name);
         found.ok_or_else(|| {
@@ -66,7 +68,7 @@ impl FromStr for Compression {
     }
 }
 
-/// How a volume writes and reads.
+/// Compression and encryption of a volume.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Codec {
     pub(crate) compression: Compression,
@@ -75,17 +77,17 @@ pub(crate) struct Codec {
 }
 
 impl Codec {
-    /// For what must never be there twice.
+    /// Returns a random number that is never used twice.
     pub(crate) fn random(&self) -> u128 {
         u128::from_le_bytes(seal::random())
     }
 
-    /// Whether writing costs so much that it is done on another thread.
+    /// Returns true if encoding is so expensive that another thread does it.
     pub(crate) fn is_work(&self) -> bool {
         self.compression != Compression::None || self.seal.is_some()
     }
 
-    /// A frame: pieces are added to `out`. How many bytes they are.
+    /// Encodes a frame: appends its pieces to `out`, and returns their number of bytes.
     pub(crate) fn frame(
         &self,
         spot: &FrameAddress,
@@ -111,7 +113,7 @@ impl Codec {
         u32::try_from(stored).expect("a frame is small")
     }
 
-    /// The blocks of a frame.
+    /// Decodes the blocks of a frame.
     pub(crate) fn data(&self, spot: &FrameAddress, frame: &Bytes) -> Result<Bytes, Damaged> {
         let (head, mut stored) = FrameHead::decode(spot, frame)?;
         if u64::from(head.blocks) > FRAME_BLOCKS {
@@ -135,7 +137,7 @@ impl Codec {
         }
     }
 
-    /// An object that is read as a whole.
+    /// Encodes an object that is read as a whole.
     pub(crate) fn object(&self, kind: Kind, named: (u64, Writer), body: &[u8]) -> (Head, Bytes) {
         let mut stored = Vec::new();
         if let Some(seal) = &self.seal {
@@ -151,12 +153,12 @@ impl Codec {
         (head, [&head.encode()[..], &stored].concat().into())
     }
 
-    /// Bytes that a body of so many bytes has in an object.
+    /// Returns the length in an object of a body of `body` bytes.
     pub(crate) fn stored(&self, body: usize) -> usize {
         body + if self.seal.is_some() { seal::ADDED } else { 0 }
     }
 
-    /// Bytes for a file of this machine, bound to their place in it.
+    /// Seals bytes for a file of this machine, bound to their place in it.
     pub(crate) fn closed(&self, place: &[u8], bytes: &Bytes) -> Bytes {
         match &self.seal {
             Some(seal) => seal.closed(place, bytes).into(),
@@ -164,7 +166,7 @@ impl Codec {
         }
     }
 
-    /// What was closed; `None`: it wasn't, or not so.
+    /// Opens sealed bytes. `None`: they weren't sealed, or for another place.
     pub(crate) fn opened(&self, place: &[u8], bytes: &Bytes) -> Option<Bytes> {
         match &self.seal {
             Some(seal) => seal.opened(place, bytes).ok().map(Bytes::from),
@@ -172,7 +174,7 @@ impl Codec {
         }
     }
 
-    /// The head of an object, and its body.
+    /// Splits an object into its head and its body.
     pub(crate) fn split(&self, bytes: &Bytes) -> Result<(Head, Bytes), Damaged> {
         let (head, mut body) = Head::split(bytes)?;
         let Some(seal) = &self.seal else {
@@ -191,7 +193,7 @@ impl Codec {
     }
 }
 
-/// `None`: it would not be shorter.
+/// Compresses data. `None`: it would not be shorter.
 fn compress(by: Compression, data: &[u8]) -> Option<Vec<u8>> {
     let found = match by {
         Compression::None => return None,
@@ -201,7 +203,7 @@ fn compress(by: Compression, data: &[u8]) -> Option<Vec<u8>> {
     (found.len() < data.len()).then_some(found)
 }
 
-/// Exactly `len` bytes.
+/// Decompresses to exactly `len` bytes.
 fn decompress(by: Compression, stored: &[u8], len: usize) -> Result<Bytes, Damaged> {
     let mut out = vec![0; len];
     let found = match by {
@@ -254,7 +256,7 @@ mod tests {
         Codec { compression: Compression::Lz4, seal: Some(Arc::new(Seal::make(&key, 1))) }
     }
 
-    /// A frame of these blocks.
+    /// Encodes a frame of these blocks.
     fn frame(codec: &Codec, data: &[u8]) -> Bytes {
         let mut out = Vec::new();
         let mut parts: Vec<Bytes> =
@@ -281,7 +283,7 @@ mod tests {
                 let data = text(blocks, &mut random);
                 let found = frame(&codec(by), &data);
                 assert_eq!(found.len() < FRAME_HEAD + data.len(), by != Compression::None);
-                // The choice of the reader does not matter.
+                // The choice of the reader doesn't matter.
                 assert!(codec(Compression::None).data(&SPOT, &found).unwrap() == data, "{by}");
 
                 let noise: Vec<u8> = (0..blocks * BLOCK).map(|_| random.u8(..)).collect();
@@ -316,7 +318,8 @@ mod tests {
         }
     }
 
-    /// Sums are no seal: the owner of the store can make right ones.
+    /// Verifies frames with correct checksums. These are no seal: the owner of the store can
+    /// compute them.
     #[test]
     fn bytes_of_any_kind_with_a_right_sum_become_as_many_blocks_as_they_say_or_an_error() {
         let mut random = fastrand::Rng::with_seed(3);
@@ -346,7 +349,8 @@ mod tests {
         assert!(read > many / 100, "{read}");
     }
 
-    /// A thief of the bucket can make sums, and has frames of other places.
+    /// Verifies sealed frames against a thief of the bucket, who can compute checksums and has
+    /// frames of other addresses.
     #[test]
     fn a_sealed_frame_with_right_sums_opens_in_its_own_place_and_as_it_was_made() {
         let codec = sealing();

@@ -1,4 +1,4 @@
-//! The map: where the blocks of a volume lie, and how much of each segment is in use. Plain data.
+//! The map: the address of each block of a volume, and the use of each segment. Plain data.
 //! [`Segments`] are those that it points to.
 
 use std::collections::{BTreeMap, HashMap};
@@ -19,7 +19,8 @@ impl Piece for BlockPlace {
     }
 }
 
-/// What a record changes by now: of a move, only what is where it was.
+/// Returns the current changes of a record: of a move, only blocks that are still at their previous
+/// address.
 fn still(places: &RangeMap<BlockPlace>, changes: &Changes) -> Vec<MapEntry> {
     if changes.moved.is_empty() {
         return changes.entries.clone();
@@ -44,20 +45,20 @@ fn still(places: &RangeMap<BlockPlace>, changes: &Changes) -> Vec<MapEntry> {
     entries
 }
 
-/// The bit in the number of a segment, in the map of a clone, that is an ancestor's.
+/// Bit in a segment's number, in the map of a clone, that marks an ancestor's segment.
 const SHARED: u64 = 1 << 62;
 
-/// Where everything lies.
+/// Addresses of all blocks.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Map {
     pub(crate) places: RangeMap<BlockPlace>,
     pub(crate) segments: Segments,
-    /// The snapshots, by their numbers: those of the records by which they were taken.
+    /// The snapshots, by the numbers of the records by which they were taken.
     pub(crate) snapshots: BTreeMap<u64, SnapshotRecord>,
 }
 
 impl Map {
-    /// As record `seq` wants it. The segments that are no longer needed.
+    /// Applies record `seq`. Returns the segments that are no longer needed.
     pub(crate) fn apply(&mut self, seq: u64, epoch: u64, changes: &Changes) -> Vec<Segment> {
         let mut touched = Vec::new();
         if changes.segment != 0 {
@@ -100,26 +101,26 @@ impl Map {
         if changes.taken.is_some() || changes.dropped != 0 {
             dead.extend(self.segments.snapshots(self.snapshots.keys().copied()));
         }
-        // An ancestor's is the ancestor's.
+        // Only the ancestor deletes its own segments.
         dead.retain(|segment| segment.home == 0);
         dead
     }
 
-    /// Whether record `seq` may be deleted, where record `mapped` is that of the newest whole map:
-    /// it is in front of that, no writer began with it, and no data that somebody needs lies in it.
+    /// Returns true if record `seq` may be deleted, where record `mapped` is that of the newest
+    /// whole map: it precedes that, is no writer's first, and has no data that is needed.
     pub(crate) fn spares(&self, seq: u64, mapped: u64, epochs: &[u64]) -> bool {
         let has_data = self.segments.needed(seq).is_some_and(|segment| segment.in_record);
         seq < mapped && !epochs.contains(&seq) && !has_data
     }
 
-    /// The snapshot of this name, or number.
+    /// Returns the snapshot of this name, or number.
     pub(crate) fn find(&self, name: &str) -> Option<(u64, SnapshotRecord)> {
         let mut all = self.snapshots.iter();
         let found = all.find(|(number, taken)| taken.name == name || number.to_string() == name);
         found.map(|(number, taken)| (*number, taken.clone()))
     }
 
-    /// That there is no snapshot of this name, and which there are.
+    /// Returns a message that there is no snapshot of this name, with a list of those that exist.
     pub(crate) fn lacks(&self, name: &str) -> String {
         const SHOWN: usize = 8;
         let newest: Vec<&str> =
@@ -135,7 +136,8 @@ impl Map {
         format!("there is no snapshot '{name}'; there are: {there}{more}")
     }
 
-    /// What a clone begins with: all of it lies at its parent's, or at the parent's ancestors'.
+    /// Returns the map that a clone begins with: all of it lies at its parent's prefix, or at the
+    /// prefixes of the parent's ancestors.
     pub(crate) fn shared(mut whole: WholeMap) -> Self {
         let mut numbers = HashMap::new();
         for (n, listed) in (1..).zip(&mut whole.segments) {
@@ -144,13 +146,13 @@ impl Map {
             (listed.segment.home, listed.segment.born) = (listed.segment.home + 1, 0);
         }
         for place in whole.entries.iter_mut().filter_map(|entry| entry.place.as_mut()) {
-            // A place in no segment stays in none: a read of it says so.
+            // An address in no segment stays in none: reading it reports that.
             place.segment = numbers.get(&place.segment).copied().unwrap_or(SHARED);
         }
         Self::of(&whole)
     }
 
-    /// What `whole` says.
+    /// Returns the map that `whole` describes.
     pub(crate) fn of(whole: &WholeMap) -> Self {
         let snapshots = whole.snapshots.iter().cloned().collect();
         let mut map = Self { snapshots, ..Self::default() };
@@ -192,29 +194,30 @@ impl Map {
 /// A segment that the map points to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Whose it is: 0: the volume's own; else that of an ancestor, by its place in
+    /// Owner of the segment. 0: the volume itself. Otherwise an ancestor, by its index in
     /// [`Origin::homes`](crate::format::Origin), from 1 on.
     pub(crate) home: u32,
-    /// Its number in its name: the map's own, unless it is an ancestor's.
+    /// Number in the segment's name: the map's own, unless it is an ancestor's.
     pub(crate) number: u64,
     /// The epoch of its writer, which is in its name.
     pub(crate) epoch: u64,
-    /// The record by which it came; 0: it is an ancestor's, and was there from the beginning.
+    /// The record by which it was published. 0: it is an ancestor's, and existed from the
+    /// beginning.
     pub(crate) born: u64,
-    /// What its frames are bound to.
+    /// Random id that its frames are bound to.
     pub(crate) id: u128,
-    /// Whether it lies in its record, behind the body: it is no object of its own.
+    /// True if it lies in its record, behind the body: it is no object of its own.
     pub(crate) in_record: bool,
-    /// Of the object.
+    /// Bytes of the object.
     pub(crate) bytes: u64,
-    /// Blocks that lay in it when it was published.
+    /// Blocks in it when it was published.
     pub(crate) blocks: u64,
     /// Blocks of it that the map points to.
     pub(crate) live: u64,
 }
 
 impl Segment {
-    /// The object where it lies.
+    /// Returns the name of the object that contains it.
     pub(crate) fn name(&self) -> String {
         if self.in_record {
             names::record(self.number)
@@ -223,7 +226,7 @@ impl Segment {
         }
     }
 
-    /// Bytes of it that are in use: in proportion, since a block has no size of its own.
+    /// Returns the bytes in use, in proportion to blocks, as a block has no size of its own.
     fn used(&self) -> u64 {
         match self.blocks {
             0 => 0,
@@ -232,14 +235,14 @@ impl Segment {
     }
 }
 
-/// Bytes of segments, and how many of them are in use.
+/// Total bytes of segments, and how many of them are in use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SegmentTotals {
     pub(crate) stored: u64,
     pub(crate) used: u64,
     /// Blocks that are in use.
     pub(crate) live: u64,
-    /// Segments.
+    /// Number of segments.
     pub(crate) count: u64,
 }
 
@@ -263,9 +266,8 @@ impl SegmentTotals {
     }
 }
 
-/// What a volume's data takes in its store, in bytes, as the map has it that the store has: what is
-/// on its way there, or deleted and not gone yet, isn't counted, nor are records without data and
-/// maps.
+/// The space that a volume's data takes in its store, in bytes, according to the map in the store.
+/// Data on its way, objects that are being deleted, records without data and maps aren't counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreSpace {
@@ -273,15 +275,13 @@ pub struct StoreSpace {
     pub segments: u64,
     /// Bytes of these objects, compressed as they are.
     pub stored: u64,
-    /// Those of them that the volume has in use: in proportion to blocks, as a block has no size of
-    /// its own.
+    /// Bytes that the volume uses, in proportion to blocks, as a block has no size of its own.
     pub used: u64,
-    /// Those that aren't in use, and can't be given back before snapshots are deleted.
+    /// Bytes that aren't in use, and can't be freed before snapshots are deleted.
     pub snapshots: u64,
-    /// The rest, which compaction gives back where it is much.
+    /// Bytes of the rest, which compaction frees if there is much of it.
     pub garbage: u64,
-    /// Bytes that the volume has in use in segments of those that it is a clone of; `stored` has
-    /// none of them.
+    /// Bytes that the volume uses in segments of its ancestors. `stored` doesn't include them.
     pub shared: u64,
 }
 
@@ -289,15 +289,15 @@ pub struct StoreSpace {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Segments {
     all: BTreeMap<u64, Segment>,
-    /// Those that the map points to no more, and that a snapshot needs.
+    /// Segments that the map no longer points to, and that a snapshot needs.
     kept: BTreeMap<u64, KeptSegment>,
     /// The newest snapshot; 0: none.
     newest: u64,
     loose: SegmentTotals,
     held: SegmentTotals,
-    /// Of ancestors' segments.
+    /// Totals of ancestors' segments.
     shared: SegmentTotals,
-    /// Of kept ones that are the volume's own.
+    /// Totals of kept segments that are the volume's own.
     kept_sum: SegmentTotals,
 }
 
@@ -310,7 +310,7 @@ pub(crate) struct KeptSegment {
 }
 
 impl KeptSegment {
-    /// Whether a snapshot with this number has it.
+    /// Returns true if a snapshot with this number has it.
     fn is_in(&self, snapshot: u64) -> bool {
         snapshot != 0 && (self.segment.born..self.died).contains(&snapshot)
     }
@@ -321,7 +321,7 @@ impl Segments {
         self.all.get(&segment)
     }
 
-    /// One that the map or a snapshot needs.
+    /// Returns a segment that the map or a snapshot needs.
     pub(crate) fn needed(&self, segment: u64) -> Option<&Segment> {
         self.get(segment).or_else(|| self.kept.get(&segment).map(|kept| &kept.segment))
     }
@@ -334,12 +334,12 @@ impl Segments {
         self.kept.iter().map(|(number, kept)| (*number, kept))
     }
 
-    /// Those that no snapshot holds: moving what lies there gives space back.
+    /// Returns the segments that no snapshot holds: moving their data frees space.
     pub(crate) fn loose(&self) -> impl Iterator<Item = (u64, &Segment)> {
         self.iter().filter(|(_, segment)| segment.home == 0 && !self.holds(segment))
     }
 
-    /// Of those that no snapshot holds.
+    /// Returns the totals of segments that no snapshot holds.
     pub(crate) fn sum(&self) -> SegmentTotals {
         self.loose
     }
@@ -356,7 +356,7 @@ impl Segments {
         }
     }
 
-    /// Whether the volume needs nothing of its ancestors any more.
+    /// Returns true if the volume needs no segment of its ancestors any more.
     pub(crate) fn is_alone(&self) -> bool {
         self.shared.count == 0 && self.kept.values().all(|kept| kept.segment.home == 0)
     }
@@ -379,7 +379,8 @@ impl Segments {
         self.all.insert(number, segment);
     }
 
-    /// One that the map points to no more since record `died`. It, if no snapshot needs it.
+    /// Removes a segment that the map no longer points to since record `died`. Returns it, if no
+    /// snapshot needs it.
     pub(crate) fn remove(&mut self, number: u64, died: u64) -> Option<Segment> {
         let segment = self.all.remove(&number)?;
         self.count(segment, false);
@@ -398,8 +399,7 @@ impl Segments {
         self.kept.insert(number, kept);
     }
 
-    /// These are the snapshots from now on. The segments that none of them needs, and the map
-    /// neither.
+    /// Sets the snapshots. Returns the segments that neither a snapshot nor the map needs.
     pub(crate) fn snapshots(
         &mut self,
         all: impl DoubleEndedIterator<Item = u64> + Clone,
@@ -421,7 +421,7 @@ impl Segments {
         gone.into_iter().map(|(_, segment)| segment).collect()
     }
 
-    /// The map points to so many blocks more, or fewer.
+    /// Changes the number of blocks that the map points to.
     pub(crate) fn change(&mut self, number: u64, by: i64) {
         let Some(&segment) = self.all.get(&number) else { return };
         let live = segment.live.saturating_add_signed(by);
@@ -449,7 +449,7 @@ mod tests {
         Changes { segment, bytes: 1000, id: 7, entries: entries(of), ..Changes::default() }
     }
 
-    /// The numbers of the segments that are no longer needed.
+    /// Returns the numbers of the segments that are no longer needed.
     fn dead(map: &mut Map, seq: u64, changes: &Changes) -> Vec<u64> {
         map.apply(seq, 1, changes).into_iter().map(|segment| segment.number).collect()
     }
@@ -493,7 +493,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(1);
         for _ in 0..50 {
             let mut map = Map::default();
-            // Which write each block is of. The first block of a frame says it.
+            // The write that each block belongs to, told by the first block of a frame.
             let mut model = [None; BLOCKS as usize];
             let mut lies: BTreeMap<(u64, u32), u64> = BTreeMap::new();
             let mut old: Vec<MapEntry> = Vec::new();
@@ -509,7 +509,7 @@ mod tests {
                         model[(start + by) as usize] = Some(number << 8 | by);
                     }
                 } else {
-                    // Some pieces, as they are or were a while ago.
+                    // Some pieces, with their current or earlier addresses.
                     if random.bool() {
                         let now = map.places.iter().map(|(start, len, at)| (start, len, Some(*at)));
                         old = entries(&now.collect::<Vec<_>>());

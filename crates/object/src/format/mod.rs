@@ -1,6 +1,5 @@
-//! What lies in the store, as bytes: the names and forms of objects, frames of blocks, compressed
-//! and encrypted, and the map of all blocks that they make up. Nothing here waits or asks the
-//! store.
+//! Content of the store, as bytes: the names and formats of objects, frames of blocks, compressed
+//! and encrypted, and the map of all blocks. Nothing here waits or accesses the store.
 
 mod batch;
 mod codec;

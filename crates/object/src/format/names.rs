@@ -1,4 +1,4 @@
-//! Names: of objects (records, segments, whole maps, maps of snapshots), and of one opening of a
+//! Names of objects (records, segments, whole maps, maps of snapshots), and of one opening of a
 //! volume, for messages and for what an operator accepts.
 
 use std::fmt;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::error::{OpenError, OpenErrorKind};
 
-/// The record with this number.
+/// Returns the name of the record with this number.
 pub(crate) fn record(seq: u64) -> String {
     format!("log/{seq:020}")
 }
@@ -23,10 +23,10 @@ pub(crate) fn snapshot(seq: u64, epoch: u64) -> String {
     format!("snap/{seq:020}-{epoch:020}")
 }
 
-/// The object that is given up where there is no room for a small one.
+/// The object that is deleted to make room for a small one.
 pub(crate) const RESERVED: &str = "reserve";
 
-/// The numbers in the last part of a name.
+/// Parses the numbers in the last part of a name.
 pub(crate) fn numbers(name: &str) -> Option<(u64, u64)> {
     match name.split_once('-') {
         Some((seq, epoch)) => Some((seq.parse().ok()?, epoch.parse().ok()?)),
@@ -34,7 +34,7 @@ pub(crate) fn numbers(name: &str) -> Option<(u64, u64)> {
     }
 }
 
-/// Whether a volume has an object of this name only once it has its first record.
+/// Returns true if a volume has an object of this name only after it has its first record.
 pub(crate) fn is_behind_records(name: &str) -> bool {
     let of_a_volume = |(folder, name): (&str, &str)| {
         matches!(folder, "seg" | "map" | "snap") && numbers(name).is_some()
@@ -42,10 +42,10 @@ pub(crate) fn is_behind_records(name: &str) -> bool {
     name == RESERVED || name.split_once('/').is_some_and(of_a_volume)
 }
 
-/// One opening of a volume by a server, such as `17-3fa29c41`: the number of the record that it
-/// began with, and the first eight hexadecimal digits of the random number that the server drew.
+/// Id of one opening of a volume by a server, such as `17-3fa29c41`: the number of its first
+/// record, and the first eight hexadecimal digits of the server's random number.
 ///
-/// The digits tell it from the opening with the same record of another volume that was made at the
+/// The digits tell it from an opening with the same record of another volume that was made at the
 /// same location later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpeningId {
@@ -53,7 +53,7 @@ pub struct OpeningId {
     nonce: u32,
 }
 
-/// Bits of a nonce that its first eight digits leave out.
+/// Bits of a nonce after its first eight digits.
 const LEFT_OUT: u32 = u128::BITS - u32::BITS;
 
 impl OpeningId {

@@ -1,5 +1,5 @@
-//! How things lie in the store: a head of 64 bytes, and a body whose sum is in the head. Pure
-//! functions over bytes; README.md has the objects.
+//! Format of objects in the store: a head of 64 bytes, and a body whose checksum is in the head.
+//! Pure functions over bytes; README.md lists the objects.
 
 use std::fmt;
 
@@ -13,20 +13,20 @@ pub(crate) const BLOCK: u64 = 4096;
 pub(crate) const HEAD: usize = 64;
 /// Bytes in front of the data of a frame.
 pub(crate) const FRAME_HEAD: usize = 16;
-/// Most blocks of a frame: what is fetched for one of them.
+/// Maximum blocks of a frame, all of which are fetched for one of them.
 pub(crate) const FRAME_BLOCKS: u64 = 32;
 
-/// Most bytes of a frame: one that doesn't shrink, and what encryption adds.
+/// Maximum bytes of a frame: incompressible data, and the overhead of encryption.
 pub(crate) const FRAME_MOST: u32 = FRAME_HEAD as u32 + (FRAME_BLOCKS * BLOCK) as u32 + 64;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"cwobject");
-/// Beside the kind of an object that is sealed.
+/// Flag beside the kind of a sealed object.
 const SEALED: u32 = 1 << 31;
 const VERSION: u32 = 5;
-/// In front of each frame.
+/// First bytes of each frame.
 const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"cwfr");
 
-/// Why bytes can't be what they should.
+/// The reason why bytes are invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Damaged(pub(crate) String);
 
@@ -36,15 +36,15 @@ impl fmt::Display for Damaged {
     }
 }
 
-/// What an object is.
+/// Kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub(crate) enum Kind {
-    /// A writer begins: the first record of its epoch.
+    /// Beginning of a writer: the first record of its epoch.
     Open = 1,
     /// Changes.
     Commit = 2,
-    /// The writer has ended, and serves nothing any more.
+    /// End of a writer, which serves nothing any more.
     Close = 3,
     /// The whole map, as it is behind a record.
     Map = 4,
@@ -52,29 +52,29 @@ pub(crate) enum Kind {
     Segment = 5,
     /// The whole map, as a snapshot has it.
     Snapshot = 6,
-    /// Says something by being there.
+    /// A mark: its existence is its meaning.
     Mark = 7,
 }
 
-/// Which writer this is.
+/// Identity of a writer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Writer {
     pub(crate) epoch: u64,
     pub(crate) nonce: u128,
 }
 
-/// The writer of an object, and what it is.
+/// The writer and the kind of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Head {
     pub(crate) kind: Kind,
-    /// The number of the record: of a segment, of the one that points to it; of a map, of the last
-    /// one in it.
+    /// The number of the record. A segment has that of the record that points to it, a map that of
+    /// its last record.
     pub(crate) seq: u64,
     /// The number of the writer's first record.
     pub(crate) epoch: u64,
-    /// Tells one writer from all others.
+    /// Random number that tells one writer from all others.
     pub(crate) writer: u128,
-    /// The body is sealed; of a segment, its frames are.
+    /// True if the body is sealed, or the frames of a segment are.
     pub(crate) sealed: bool,
     body: u64,
     sum: u32,
@@ -98,7 +98,7 @@ fn take_text(from: &mut &[u8]) -> Result<String, Damaged> {
     Ok(String::from_utf8_lossy(text).into_owned())
 }
 
-/// A number of items, of which each takes so many bytes.
+/// Reads a number of items, each of which takes `bytes` bytes.
 fn take_count(from: &mut &[u8], bytes: usize) -> Result<usize, Damaged> {
     let count = usize::try_from(from.try_get_u64_le()?).ok();
     let fits = count.filter(|n| n.checked_mul(bytes).is_some_and(|all| all <= from.len()));
@@ -106,14 +106,14 @@ fn take_count(from: &mut &[u8], bytes: usize) -> Result<usize, Damaged> {
 }
 
 impl Head {
-    /// The head of an object with this body.
+    /// Creates the head of an object with this body.
     pub(crate) fn new(kind: Kind, (seq, by): (u64, Writer), sealed: bool, body: &[u8]) -> Self {
         let (epoch, writer) = (by.epoch, by.nonce);
         let sum = crc32fast::hash(body);
         Self { kind, seq, epoch, writer, sealed, body: body.len() as u64, sum }
     }
 
-    /// Which object it is: a sealed body is bound to it.
+    /// Returns the identity of the object, to which a sealed body is bound.
     pub(crate) fn place(&self) -> Vec<u8> {
         let mut out = b"corewise body 1.".to_vec();
         out.put_u32_le(self.kind as u32);
@@ -163,12 +163,13 @@ impl Head {
         Ok(Self { kind, seq, epoch, writer, sealed: of & SEALED != 0, body, sum })
     }
 
-    /// The first byte behind the body.
+    /// Returns the position of the first byte behind the body.
     pub(crate) fn end(&self) -> u64 {
         self.body.saturating_add(HEAD as u64)
     }
 
-    /// The head, and the body that it has the sum of. Behind the body of a commit its data may lie.
+    /// Splits an object into the head and the body, whose checksum the head has. Behind the body of
+    /// a commit its data may lie.
     pub(crate) fn split(bytes: &Bytes) -> Result<(Self, Bytes), Damaged> {
         let head = Self::decode(bytes)?;
         let mut body = bytes.slice(HEAD..);
@@ -182,37 +183,38 @@ impl Head {
     }
 }
 
-/// What a writer says when it begins.
+/// The content of a writer's first record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Opening {
-    /// Bytes of the volume from now on.
+    /// New size of the volume in bytes.
     pub(crate) size: u64,
-    /// For how long it believes, after it looked, that it is the only one: in milliseconds.
+    /// Lease in milliseconds: the time after a check for which the writer believes that it is the
+    /// only one.
     pub(crate) lease: u64,
     /// Changes of the volume's whole history that it found in the store.
     pub(crate) through: u64,
-    /// Whether what was flushed may be in a file of its machine only.
+    /// True if flushes may be only in a file of its machine.
     pub(crate) local: bool,
-    /// The number of changes of a volume that was opened without changes that were flushed, as
-    /// long as it has no more.
+    /// The number of changes of a volume that was opened without some flushed changes, as long as
+    /// it has no more.
     pub(crate) outdated: Option<u64>,
-    /// The machine that it runs on, for people.
+    /// Name of its machine, for people.
     pub(crate) host: String,
-    /// Of a clone: of what.
+    /// Snapshot that a clone was made of.
     pub(crate) origin: Option<Origin>,
 }
 
 /// The snapshot that a volume is a clone of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origin {
-    /// The prefixes at which data may lie that it shares: its parent's, and those of the parent's
-    /// own ancestors.
+    /// The prefixes at which shared data may lie: its parent's, and those of the parent's own
+    /// ancestors.
     pub(crate) homes: Vec<String>,
-    /// Its number, the epoch of its writer, and its name.
+    /// The snapshot's number, the epoch of its writer, and its name.
     pub(crate) snapshot: u64,
     pub(crate) epoch: u64,
     pub(crate) name: String,
-    /// Of the writer that made the clone: the parent has a mark of this name.
+    /// Nonce of the writer that made the clone: the parent has a mark of this name.
     pub(crate) nonce: u128,
 }
 
@@ -268,12 +270,12 @@ impl Opening {
     }
 }
 
-/// Where blocks lie.
+/// Address of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BlockPlace {
-    /// The record that published the segment: its name.
+    /// The record that published the segment. It names the segment.
     pub(crate) segment: u64,
-    /// The first byte of the frame, in the object where the segment lies.
+    /// The first byte of the frame, in the segment's object.
     pub(crate) at: u32,
     /// Bytes of the frame.
     pub(crate) stored: u32,
@@ -281,7 +283,7 @@ pub(crate) struct BlockPlace {
     pub(crate) skip: u32,
 }
 
-/// A range of blocks, and where they are from now on: `None`: nowhere, they are zero.
+/// A range of blocks, and its new address. `None`: the blocks are zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MapEntry {
     pub(crate) start: u64,
@@ -312,7 +314,7 @@ impl MapEntry {
         }
         // The first record is no commit, so no segment has the number 0.
         let place = (segment != 0).then_some(BlockPlace { segment, at, stored, skip });
-        // Of what a move came from there is only the place.
+        // For the source of a move, only the address is recorded.
         let can_be = |place: &BlockPlace| {
             (FRAME_HEAD as u32..=FRAME_MOST).contains(&stored)
                 && place.at.checked_add(stored).is_some()
@@ -326,13 +328,13 @@ impl MapEntry {
     }
 }
 
-/// A segment, as a whole map has it.
+/// A segment in a whole map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentRecord {
     pub(crate) number: u64,
-    /// But for how much of it is in use, which the entries say.
+    /// The segment, without the number of blocks in use, which the entries tell.
     pub(crate) segment: Segment,
-    /// The record since which only snapshots need it; 0: the map points to it.
+    /// The record since which only snapshots need it. 0: the map points to it.
     pub(crate) died: u64,
 }
 
@@ -366,20 +368,20 @@ impl SegmentRecord {
     }
 }
 
-/// What is said of a snapshot. Its number is that of the record by which it was taken, and has what
-/// was changed before it.
+/// Data of a snapshot. Its number is that of the record by which it was taken; it has all changes
+/// before that record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SnapshotRecord {
     /// The epoch of its writer, which is in the name of its map.
     pub(crate) epoch: u64,
     pub(crate) name: String,
-    /// When, in milliseconds since 1970, by the clock of the writer's machine.
+    /// Time in milliseconds since 1970, by the clock of the writer's machine.
     pub(crate) time: u64,
-    /// Bytes of the volume then.
+    /// Size of the volume then, in bytes.
     pub(crate) size: u64,
 }
 
-/// Bytes of a snapshot in a list, but for its name.
+/// Bytes of a snapshot in a list, without its name.
 const TAKEN: usize = 5 * 8;
 
 impl SnapshotRecord {
@@ -397,29 +399,29 @@ impl SnapshotRecord {
     }
 }
 
-/// What a record changes.
+/// Content of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Changes {
     /// Changes of the volume's whole history that are in the store with this record, if it has any.
     pub(crate) through: u64,
-    /// Bytes of the volume from now on; 0: as before.
+    /// New size of the volume in bytes. 0: unchanged.
     pub(crate) size: u64,
-    /// Whether what is flushed from now on may be in a flush file only, where that changes.
+    /// True if flushes may be only in a flush file from now on. None: unchanged.
     pub(crate) local: Option<bool>,
-    /// The segment that this record publishes; 0: there is none.
+    /// The segment that this record publishes. 0: none.
     pub(crate) segment: u64,
-    /// Whether it lies [behind this](Segment::in_record).
+    /// True if the segment lies [behind this record](Segment::in_record).
     pub(crate) in_record: bool,
-    /// Bytes of its object.
+    /// Bytes of the segment's object.
     pub(crate) bytes: u64,
-    /// Its [id](Segment::id).
+    /// The segment's [id](Segment::id).
     pub(crate) id: u128,
     /// The snapshot that is taken by this record.
     pub(crate) taken: Option<SnapshotRecord>,
-    /// The number of the snapshot that is there no more; 0: none.
+    /// The number of the snapshot that is deleted by this record. 0: none.
     pub(crate) dropped: u64,
-    /// Where all of it was, if this record only moves: an entry counts where the map still has it
-    /// so. Else empty.
+    /// Previous addresses, if this record only moves data. An entry counts where the map still has
+    /// its previous address. Otherwise empty.
     pub(crate) moved: Vec<MapEntry>,
     pub(crate) entries: Vec<MapEntry>,
 }
@@ -481,12 +483,12 @@ impl Changes {
 /// The whole map, as it is behind a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WholeMap {
-    /// Of its writer, but with the size and the changes that this map has.
+    /// The opening of its writer, with the size and the changes of this map.
     pub(crate) opening: Opening,
-    /// The records up to this one with which writers began, which are kept.
+    /// The first records of writers, up to this one. They are kept.
     pub(crate) epochs: Vec<u64>,
     pub(crate) segments: Vec<SegmentRecord>,
-    /// Those that there are, by their numbers.
+    /// Snapshots by their numbers.
     pub(crate) snapshots: Vec<(u64, SnapshotRecord)>,
     pub(crate) entries: Vec<MapEntry>,
 }
@@ -527,17 +529,17 @@ impl WholeMap {
     }
 }
 
-/// What stands in front of the bytes of a frame.
+/// The head of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameHead {
-    /// By which method it is compressed.
+    /// Compression method.
     pub(crate) how: u32,
-    /// How many blocks it becomes.
+    /// Number of decompressed blocks.
     pub(crate) blocks: u32,
 }
 
 impl FrameHead {
-    /// What a sealed frame is bound to, beside its nonce.
+    /// Returns the data that a sealed frame is bound to, beside its nonce.
     pub(crate) fn place(&self, spot: &FrameAddress) -> Vec<u8> {
         let mut out = b"corewise frame 1".to_vec();
         out.put_slice(&spot.encode());
@@ -546,7 +548,7 @@ impl FrameHead {
         out
     }
 
-    /// The head in front of these bytes, with the sum of both and of the frame's place.
+    /// Encodes the head of these bytes, with the checksum of both and of the frame's address.
     pub(crate) fn encode(&self, spot: &FrameAddress, stored: &[Bytes]) -> [u8; FRAME_HEAD] {
         let mut out = Vec::new();
         out.put_u32_le(FRAME_MAGIC);
@@ -558,7 +560,7 @@ impl FrameHead {
         out.try_into().expect("so many bytes are these")
     }
 
-    /// The head, and the bytes behind it.
+    /// Decodes the head. Returns it with the bytes behind it.
     pub(crate) fn decode(spot: &FrameAddress, frame: &Bytes) -> Result<(Self, Bytes), Damaged> {
         let mut from = &frame[..];
         let (magic, how, blocks) =
@@ -581,20 +583,20 @@ impl FrameHead {
     }
 }
 
-/// Where a frame lies, and of what: a frame that lies elsewhere than it was written is refused.
+/// Address and owner of a frame. A frame that lies elsewhere than it was written is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FrameAddress {
-    /// The segment's.
+    /// The segment's id.
     pub(crate) id: u128,
-    /// Its first byte in the segment.
+    /// First byte of the frame in the segment.
     pub(crate) at: u32,
-    /// The first of its blocks.
+    /// First block of the frame.
     pub(crate) start: u64,
 }
 
 impl FrameAddress {
-    /// A frame's nonce. No frame has the one of another: no segment has another one's id, and a
-    /// place is taken once.
+    /// Returns a frame's nonce. No two frames share one: segment ids are unique, and each address
+    /// in a segment is used once.
     pub(crate) fn nonce(&self) -> [u8; 24] {
         let mut out = Vec::new();
         out.put_u128_le(self.id);

@@ -18,27 +18,27 @@ use crate::error::{OpenError, OpenErrorKind};
 
 /// Bytes of a key.
 const KEY: usize = 32;
-/// Bytes of a file with a key, with room for white space around it.
+/// Maximum bytes of a file with a key, with room for white space around it.
 const LONGEST_FILE: usize = 4096;
-/// Random bytes in front of what is sealed.
+/// Random bytes in front of sealed bytes.
 const NONCE: usize = 24;
-/// Bytes behind what is sealed, by which a change is found.
+/// Bytes behind sealed bytes, by which a change is detected.
 pub(crate) const TAG: usize = 16;
-/// Bytes that a sealed body has more.
+/// Overhead of a sealed body, in bytes.
 pub(crate) const ADDED: usize = NONCE + TAG;
 /// Bytes of a volume's key, sealed by the user's.
 pub(crate) const WRAPPED: usize = NONCE + KEY + TAG;
 
 /// The key by which a volume is encrypted: 256 random bits. It is overwritten in memory when it is
-/// dropped, and no log and no error has it.
+/// dropped, and appears in no log and no error.
 #[derive(Clone)]
 pub struct ObjectKey(Zeroizing<[u8; KEY]>);
 
 impl ObjectKey {
-    /// A key of 64 hexadecimal digits; white space around them doesn't count.
+    /// Parses a key of 64 hexadecimal digits. White space around them is ignored.
     ///
     /// # Errors
-    /// They aren't; it says how many there are, and how to make a key.
+    /// They aren't 64 hexadecimal digits. The message has their number, and says how to make a key.
     pub(crate) fn from_hex(digits: &str) -> Result<Self, String> {
         let digits = digits.trim().as_bytes();
         let bad = |found: String| {
@@ -61,11 +61,11 @@ impl ObjectKey {
         Ok(Self(key))
     }
 
-    /// The key in a file, of 64 hexadecimal digits. Blocks. The log is told where everybody on the
-    /// machine may read the file.
+    /// Reads the key in a file, of 64 hexadecimal digits. Blocks. If everybody on the machine may
+    /// read the file, a warning is logged.
     ///
     /// # Errors
-    /// The file can't be read, or has no key; both name it.
+    /// The file can't be read, or has no key. Both errors name the file.
     pub fn from_file(path: &Path) -> Result<Self, OpenError> {
         let named = |why: String| {
             OpenError::of(OpenErrorKind::Key, format!("key file {}: {why}", path.display()))
@@ -89,10 +89,10 @@ impl ObjectKey {
         Self::from_hex(digits?).map_err(named)
     }
 
-    /// The key in a variable of the environment, of 64 hexadecimal digits.
+    /// Reads the key in an environment variable, of 64 hexadecimal digits.
     ///
     /// # Errors
-    /// There is no such variable, or it has no key; both name it.
+    /// There is no such variable, or it has no key. Both errors name the variable.
     pub fn from_env(name: &str) -> Result<Self, OpenError> {
         let named = |why: String| {
             OpenError::of(OpenErrorKind::Key, format!("key in the environment's {name}: {why}"))
@@ -114,21 +114,21 @@ impl fmt::Debug for ObjectKey {
     }
 }
 
-/// Bytes that nobody has seen before.
+/// Returns new random bytes.
 pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     let found = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
-    // Up to 256 bytes come at once, and never fail where the volume could be opened, which takes a
-    // random number too.
+    // Up to 256 bytes come at once, and never fail if the volume could be opened, which takes a
+    // random number, too.
     assert_eq!(found, Ok(N), "the system gives no random bytes any more");
     bytes
 }
 
-/// Seals by the key of a volume.
+/// Seals bytes by the key of a volume.
 pub(crate) struct Seal {
     cipher: XChaCha20Poly1305,
     key: Zeroizing<[u8; KEY]>,
-    /// The key, sealed by the user's: it stands in the volume's first record.
+    /// The key, sealed by the user's. It is in the volume's first record.
     pub(crate) wrapped: [u8; WRAPPED],
 }
 
@@ -139,7 +139,7 @@ impl fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// A new key for the volume of which `first` wrote the first record.
+    /// Creates a new key for the volume of which `first` wrote the first record.
     pub(crate) fn make(user: &ObjectKey, first: u128) -> Self {
         Self::wrap(Zeroizing::new(random()), user, first)
     }
@@ -151,7 +151,7 @@ impl Seal {
         Self { cipher: XChaCha20Poly1305::new((&*key).into()), key, wrapped }
     }
 
-    /// The key that was wrapped. `None`: by another key.
+    /// Unwraps a volume's key. `None`: it was wrapped by another key.
     pub(crate) fn unwrap(user: &ObjectKey, first: u128, wrapped: [u8; WRAPPED]) -> Option<Self> {
         let outer = XChaCha20Poly1305::new((&*user.0).into());
         let found = Zeroizing::new(opened(&outer, &wrap_for(first), &wrapped)?);
@@ -159,12 +159,13 @@ impl Seal {
         Some(Self { cipher: XChaCha20Poly1305::new((&*key).into()), key, wrapped })
     }
 
-    /// For another volume that reads what this one has written.
+    /// Wraps the key for another volume that reads what this one has written.
     pub(crate) fn adopt(&self, user: &ObjectKey, first: u128) -> Self {
         Self::wrap(self.key.clone(), user, first)
     }
 
-    /// Random bytes, the sealed bytes, and their tag. They are opened for the same `place` only.
+    /// Seals bytes. Returns random bytes, the sealed bytes, and their tag. They can be opened for
+    /// the same `place` only.
     pub(crate) fn closed(&self, place: &[u8], bytes: &[u8]) -> Vec<u8> {
         closed(&self.cipher, place, bytes)
     }
@@ -173,7 +174,8 @@ impl Seal {
         opened(&self.cipher, place, bytes).ok_or_else(not_ours)
     }
 
-    /// Seals a frame. `nonce` never comes again: a segment's random id, and the place in it.
+    /// Seals a frame. `nonce` is never repeated: it is a segment's random id, and the address in
+    /// it.
     pub(crate) fn close_frame(&self, nonce: [u8; NONCE], place: &[u8], frame: &mut Vec<u8>) {
         let tag = encrypt(&self.cipher, &nonce, place, frame);
         frame.extend_from_slice(&tag);

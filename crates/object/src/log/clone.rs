@@ -1,5 +1,5 @@
-//! How a volume begins as a clone of another one's snapshot, and how the other one knows of its
-//! clones. README.md argues why no snapshot is deleted under a clone.
+//! Beginning of a volume as a clone of another one's snapshot, and the marks by which the parent
+//! knows its clones. README.md argues why no snapshot is deleted under a clone.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::format::{
 use crate::log;
 use crate::store::{Failure, Retries, Store};
 
-/// A clone that has left its mark with its parent, and is no volume yet.
+/// A clone that has left its mark with its parent, and isn't a volume yet.
 #[derive(Clone, Debug)]
 pub(crate) struct CloneBase {
     pub(crate) codec: Codec,
@@ -23,7 +23,7 @@ pub(crate) struct CloneBase {
 }
 
 impl CloneBase {
-    /// As if it had been opened before.
+    /// Returns an opening of the clone, as an earlier one of a volume would be.
     pub(crate) fn opening(&self) -> Opening {
         Opening {
             size: self.size,
@@ -37,11 +37,11 @@ impl CloneBase {
     }
 }
 
-/// What a clone says at its parent's: that it is there, or comes.
+/// The mark that a clone leaves with its parent: it exists, or is being made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CloneMark {
     pub(crate) snapshot: u64,
-    /// Of the writer that makes the clone.
+    /// Nonce of the writer that makes the clone.
     pub(crate) nonce: u128,
 }
 
@@ -61,8 +61,8 @@ impl CloneMark {
     }
 }
 
-/// That a writer is about to drop a snapshot. Each attempt has its own, so no request for an
-/// earlier one does anything to it.
+/// The mark of a writer that is about to drop a snapshot. Each attempt has its own, so a late
+/// request of an earlier attempt has no effect on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DropMark {
     pub(crate) snapshot: u64,
@@ -82,7 +82,7 @@ impl DropMark {
     }
 }
 
-/// Puts an object that nobody else puts there, until it can be read back.
+/// Puts an object that no other server writes, until it can be read back.
 pub(crate) async fn put(
     store: &Store,
     name: &str,
@@ -104,7 +104,7 @@ pub(crate) async fn put(
     }
 }
 
-/// The names in a folder.
+/// Returns the names in a folder.
 pub(crate) async fn names<T>(
     store: &Store,
     folder: &str,
@@ -130,7 +130,7 @@ pub(crate) async fn marks(
     names(store, "clones", CloneMark::parse, patience).await
 }
 
-/// Deletes an object, in as many tries as there is time for.
+/// Deletes an object, retrying within the patience.
 pub(crate) async fn delete(store: &Store, name: &str, patience: Option<Duration>) -> bool {
     let mut tries = Retries::new(patience);
     while let Err(Failure::Other(why)) = store.delete(name).await {
@@ -141,7 +141,7 @@ pub(crate) async fn delete(store: &Store, name: &str, patience: Option<Duration>
     true
 }
 
-/// Where the volume lies that left a mark. `None`: the mark is gone.
+/// Returns the location of the volume that left a mark. `None`: the mark is gone.
 pub(crate) async fn place_of(
     store: &Store,
     codec: &Codec,
@@ -160,7 +160,7 @@ pub(crate) async fn place_of(
     place.map(Some).map_err(|_| damaged(Damaged("it has no place".into())))
 }
 
-/// Whether the volume that a mark is of is there: it may still come where it isn't.
+/// Returns true if the volume of a mark exists. If it doesn't, it may still be made.
 pub(crate) async fn has_begun(
     store: &Store,
     place: &str,
@@ -175,7 +175,7 @@ pub(crate) async fn has_begun(
     Ok(first.kind == Kind::Open && first.writer == mark.nonce)
 }
 
-/// Whether the volume that a mark is of is there. If it isn't, it can't come any more.
+/// Returns true if the volume of a mark exists. If it doesn't, it can't be made any more.
 pub(crate) async fn is_there(
     store: &Store,
     place: &str,
@@ -192,8 +192,8 @@ pub(crate) async fn is_there(
     }
 }
 
-/// Leaves a mark at the parent's, and reads what its snapshot has. Nothing of the clone's own is
-/// written.
+/// Leaves a mark with the parent, and reads the snapshot. Nothing is written to the clone's own
+/// prefix.
 pub(crate) async fn begin(
     store: &Store,
     request: &OpenRequest,
@@ -219,7 +219,8 @@ pub(crate) async fn begin(
     let begun = async {
         // Mark
         put(&parent, &mark.name(), object, request.patience).await.map_err(NotOpen::Store)?;
-        // LookForGone: an earlier writer's is of no effect, since it creates no record any more.
+        // LookForGone: a mark of an earlier writer has no effect, since that writer creates no more
+        // records.
         let gone = names(&parent, "gone", DropMark::parse, request.patience).await;
         let last = known.epochs.last().copied().unwrap_or_default();
         let is_going = |gone: &DropMark| gone.snapshot == number && gone.epoch >= last;
@@ -242,13 +243,13 @@ pub(crate) async fn begin(
     };
     let begun = begun.await;
     if begun.is_err() {
-        // If it stays, the parent finds that there is no clone.
+        // If the mark stays, the parent finds that there is no clone.
         delete(&parent, &mark.name(), request.patience).await;
     }
     begun
 }
 
-/// What a clone begins with. `None`: its parent doesn't have it any more.
+/// Returns the base of a clone. `None`: its parent doesn't have the snapshot any more.
 pub(crate) async fn base(
     store: &Store,
     request: &OpenRequest,

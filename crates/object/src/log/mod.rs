@@ -1,5 +1,5 @@
-//! The log: one row of records, of which each is created once and never changed. The server that
-//! creates the next one is the writer. README.md argues why there is one writer at most.
+//! The log: a sequence of records, each created once and never changed. The server that creates the
+//! next record is the writer. README.md argues why there is at most one writer.
 
 pub(crate) mod clone;
 mod open_request;
@@ -16,17 +16,17 @@ use crate::format::{
 };
 use crate::store::{Failure, Retries, Store};
 
-/// What became of a record.
+/// Result of appending a record.
 #[derive(Clone, Debug)]
 pub(crate) enum AppendOutcome {
-    /// It is there for good.
+    /// The record exists for good.
     Ours,
-    /// Somebody else's is there.
+    /// Another writer's record exists.
     Others(Head),
 }
 
-/// Creates a record, and looks whether all of it is there, whatever the store says. An error: it
-/// may be there, or come later.
+/// Creates a record, and verifies that all of it exists, whatever the store says. If it fails, the
+/// record may exist, or appear later.
 pub(crate) async fn append(
     store: &Store,
     head: &Head,
@@ -60,12 +60,12 @@ pub(crate) async fn append(
     }
 }
 
-/// Bytes of a record that an opening fetches at first: nearly always its body is among them, and of
-/// its data that much.
+/// Bytes of a record that an opening fetches first: nearly always the whole body, and this much of
+/// its data.
 const FIRST: u64 = 64 << 10;
 
-/// An object, or a range of its bytes, of which it may have fewer, in as many tries as there is
-/// time for. `None`: it isn't there.
+/// Fetches an object, or a range of its bytes (it may have fewer), retrying within the patience.
+/// `None`: it doesn't exist.
 pub(crate) async fn fetch(
     store: &Store,
     name: &str,
@@ -79,8 +79,8 @@ pub(crate) async fn fetch(
             Ok(found) => return Ok(Some(found)),
             Err(Failure::Missing) => return Ok(None),
             Err(Failure::Exists) => return Err("the store said that it exists".into()),
-            // It has no such bytes, which a store may call anything: that doesn't pass. Asked once,
-            // since a store that fails is asked seldom.
+            // The object has no such bytes, for which each store has its own error: that doesn't
+            // pass. This is checked once, as a store seldom fails.
             Err(Failure::Other(_))
                 if !std::mem::replace(&mut sized, true)
                     && is_behind(store, name, range.as_ref()).await =>
@@ -93,7 +93,7 @@ pub(crate) async fn fetch(
     }
 }
 
-/// Whether an object ends before a range begins.
+/// Returns true if an object ends before a range begins.
 async fn is_behind(store: &Store, name: &str, range: Option<&std::ops::Range<u64>>) -> bool {
     let Some(range) = range else { return false };
     store.size(name).await.is_ok_and(|size| size <= range.start)
@@ -116,7 +116,7 @@ async fn list(
     }
 }
 
-/// A volume as the log has it.
+/// A volume according to the log.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenedVolume {
     pub(crate) writer: Writer,
@@ -124,38 +124,39 @@ pub(crate) struct OpenedVolume {
     pub(crate) opening: Opening,
     pub(crate) map: Map,
     pub(crate) epochs: Vec<u64>,
-    /// Changes that are in the store, of all that there ever were.
+    /// Number of changes in the store, of the volume's whole history.
     pub(crate) through: u64,
-    /// The last record that is in a whole map; 0: there is none.
+    /// The last record in a whole map. 0: there is none.
     pub(crate) mapped: u64,
-    /// How long the writer before may still believe that it is the only one.
+    /// Time for which the previous writer may still believe that it is the only one.
     pub(crate) hold: Duration,
-    /// Objects that nobody needs.
+    /// Objects that are no longer needed.
     pub(crate) garbage: Vec<String>,
 }
 
-/// What is known of a volume, up to a record.
+/// State of a volume, up to a record.
 pub(crate) struct LogState {
     pub(crate) codec: Codec,
     last: u64,
-    /// Whose turn it is: no other writer's record can come next, but one that opens the volume.
+    /// Writer whose turn it is. No other writer's record can come next, except one that opens the
+    /// volume.
     by: Option<(u64, u128)>,
     pub(crate) opening: Option<Opening>,
     pub(crate) map: Map,
     pub(crate) epochs: Vec<u64>,
     through: u64,
     mapped: u64,
-    /// For how long, in milliseconds, somebody may still believe that he is the only one: a writer
-    /// changes nothing before those before it have stopped, so only those count that came since the
-    /// last change.
+    /// Time, in milliseconds, for which any writer may still believe that it is the only one. A
+    /// writer changes nothing before its predecessors have stopped, so only those after the last
+    /// change count.
     lease: u64,
 }
 
 impl LogState {
-    /// The last writer, if what it flushed may be in a flush file alone.
+    /// Returns the last writer, if its flushes may be in a flush file alone.
     fn unfinished(&self) -> Option<FlushesMissing> {
         let ((epoch, nonce), last) = (self.by?, self.opening.as_ref()?);
-        // The lease is over once a writer has closed the volume.
+        // The lease ends once a writer has closed the volume.
         let is_unfinished = last.local && self.lease != 0;
         is_unfinished.then(|| FlushesMissing { epoch, nonce, host: last.host.clone(), found: None })
     }
@@ -176,7 +177,7 @@ impl LogState {
                 self.epochs.push(head.seq);
             }
             Kind::Commit => {
-                // Dead segments are found by the list of all.
+                // Dead segments are found by listing all.
                 let changes = Changes::decode(body)?;
                 self.map.apply(head.seq, head.epoch, &changes);
                 self.through = changes.through.max(self.through);
@@ -196,20 +197,20 @@ impl LogState {
     }
 }
 
-/// Reads the newest whole map and the records behind it. `None`: something was taken away meanwhile
-/// by a writer that goes on: again.
+/// Reads the newest whole map and the records behind it. `None`: an active writer deleted something
+/// meanwhile, so retry.
 async fn load(
     store: &Store,
     request: &OpenRequest,
     begun: &FirstRecord,
 ) -> Result<Option<LogState>, NotOpen> {
-    // The records first: what a map that comes later has taken away is missed then, and looked for
-    // again.
+    // The records come first: if a later map deletes some, they are missed then, and the load is
+    // retried.
     let records = list(store, "log", request.patience).await?;
     let maps = list(store, "map", request.patience).await?;
     if begun.is_new && !(records.is_empty() && maps.is_empty()) {
         if records.first().is_some_and(|(seq, _)| *seq == 1) {
-            // It has begun just now.
+            // A writer has begun just now.
             return Ok(None);
         }
         let why = "record 1 is missing, with which the volume began; others are there";
@@ -259,7 +260,7 @@ async fn load(
             Ok(false) => {
                 NotOpen::Damaged(format!("record {seq} is missing, and record {last} is there"))
             }
-            // A record that came to a place that was cleared is in no history.
+            // A record in a place that was cleared is in no history.
             Err(why @ NotOpen::Damaged(_)) => why,
             Err(other) => return Err(other),
         };
@@ -269,8 +270,8 @@ async fn load(
     Ok(Some(known))
 }
 
-/// Whether the writer of an object is the one that began its epoch. The record with which it opened
-/// the volume stays for good.
+/// Returns true if the writer of an object is the one that began its epoch. The record with which
+/// it opened the volume stays for good.
 pub(crate) async fn is_of(
     store: &Store,
     request: &OpenRequest,
@@ -283,7 +284,7 @@ pub(crate) async fn is_of(
     Ok(opened.is_some_and(|found| found.is_ok_and(is_of)))
 }
 
-/// Adds a record to what is known. False: it isn't there.
+/// Adds a record to the state. False: it doesn't exist.
 async fn read_into(
     store: &Store,
     request: &OpenRequest,
@@ -317,14 +318,14 @@ async fn read_into(
     Ok(true)
 }
 
-/// How a volume began.
+/// The first record of a volume.
 struct FirstRecord {
     codec: Codec,
-    /// There is no first record yet.
+    /// True if there is no first record yet.
     is_new: bool,
 }
 
-/// ReadFirst: a key that isn't the volume's is found here.
+/// Reads the first record (ReadFirst): a key that isn't the volume's is found here.
 async fn begun(store: &Store, request: &OpenRequest) -> Result<FirstRecord, NotOpen> {
     let first =
         fetch(store, &names::record(1), None, request.patience).await.map_err(NotOpen::Store)?;
@@ -332,7 +333,7 @@ async fn begun(store: &Store, request: &OpenRequest) -> Result<FirstRecord, NotO
     Ok(FirstRecord { codec, is_new: first.is_none() })
 }
 
-/// Whether no other volume has objects among those of a new one, or the other way round, and no
+/// Checks that no other volume has objects among those of a new one, or vice versa, and that no
 /// earlier one has left some there.
 pub(crate) async fn stands_alone(store: &Store, request: &OpenRequest) -> Result<(), NotOpen> {
     let mut tries = Retries::new(request.patience);
@@ -351,12 +352,12 @@ pub(crate) async fn stands_alone(store: &Store, request: &OpenRequest) -> Result
 
 /// Opens a volume, and fences the writer that has it.
 pub(crate) async fn open(store: &Store, request: &OpenRequest) -> Result<OpenedVolume, NotOpen> {
-    // Before anything is written.
+    // The checks come before any write.
     let mut first = begun(store, request).await?;
     if first.is_new {
         stands_alone(store, request).await?;
     }
-    // Under a name of its own: an earlier attempt may have had the same nonce, and deletes its
+    // The object has a unique name: an earlier attempt may have had the same nonce, and deletes its
     // object late.
     let name = u128::from_le_bytes(seal::random());
     open_request::try_store(store, name, first.is_new, request.patience).await?;
@@ -402,17 +403,17 @@ pub(crate) async fn open(store: &Store, request: &OpenRequest) -> Result<OpenedV
     }
 }
 
-/// A volume, for a server that doesn't become its writer.
+/// A volume, as a server sees it that doesn't become its writer.
 #[derive(Default)]
 pub(crate) struct VolumeSummary {
     pub(crate) codec: Codec,
     pub(crate) epochs: Vec<u64>,
     pub(crate) through: u64,
-    /// The last writer, if what it flushed may be in a flush file alone.
+    /// The last writer, if its flushes may be in a flush file alone.
     pub(crate) unfinished: Option<FlushesMissing>,
 }
 
-/// What is there. `None`: no volume.
+/// Reads the volume. `None`: there is none.
 pub(crate) async fn see(
     store: &Store,
     request: &OpenRequest,
@@ -425,7 +426,7 @@ pub(crate) async fn see(
     }))
 }
 
-/// All that is there, as `see`.
+/// Reads the whole state, as `see`.
 pub(crate) async fn look(
     store: &Store,
     request: &OpenRequest,
@@ -442,7 +443,7 @@ pub(crate) async fn look(
     }
 }
 
-/// How a writer began.
+/// Returns the opening of a writer.
 pub(crate) async fn beginning(
     store: &Store,
     request: &OpenRequest,
@@ -457,7 +458,7 @@ pub(crate) async fn beginning(
     Ok((head, Opening::decode(&body).map_err(damaged)?))
 }
 
-/// Creates the record that makes this the writer. `None`: what was known is too old.
+/// Creates the record that makes this server the writer. `None`: the known state is too old.
 async fn claim(
     store: &Store,
     request: &OpenRequest,
@@ -483,7 +484,7 @@ async fn claim(
             (None, Some(at_hand)) => at_hand.given_up_behind,
             (None, None) => None,
         };
-        // Nobody has changed it since.
+        // No writer has changed it since.
         let before = known.opening.as_ref().and_then(|before| before.outdated);
         let outdated = given_up.or(before.filter(|last| through <= *last));
         let host = request.host.clone();
@@ -492,23 +493,23 @@ async fn claim(
         let writer = Writer { epoch: seq, nonce: request.nonce };
         let (head, object) = known.codec.object(Kind::Open, (seq, writer), &body);
         match append(store, &head, &[object], request.patience).await.map_err(NotOpen::Store)? {
-            // Another one has made the volume, and its key.
+            // Another server has made the volume, and its key.
             AppendOutcome::Others(_) if seq == 1 => return Ok(None),
             AppendOutcome::Others(_) => {
                 // The writer was faster. Its record is read, and the next place is tried.
                 match read_into(store, request, seq, &mut known).await {
                     Ok(true) => {}
-                    // Or the record before it was in no history. If this one is damaged, that is
-                    // found again.
+                    // Otherwise the record before it was in no history. If this one is damaged, the
+                    // reload finds that again.
                     Ok(false) | Err(NotOpen::Damaged(_)) => return Ok(None),
                     Err(other) => return Err(other),
                 }
             }
             AppendOutcome::Ours => {
                 // LookBehindIt: the list may have been so old that the place had been used and
-                // cleared; then there are later ones. So there are if another one has opened it
-                // meanwhile. It has read this record, so nobody may delete it; one that nobody has
-                // read is garbage to a later opening.
+                // cleared; then there are later records. So there are if another server has opened
+                // the volume meanwhile. That server has read this record, so nobody may delete it.
+                // A record that nobody has read is garbage to a later opening.
                 let records = list(store, "log", request.patience).await?;
                 if records.last().is_none_or(|(last, _)| *last != seq) {
                     return Ok(None);
@@ -537,8 +538,8 @@ async fn claim(
     }
 }
 
-/// What earlier writers left behind: segments and snapshots' maps that no record points to, records
-/// and maps that a later map has made useless.
+/// Returns objects that earlier writers left behind: segments and snapshots' maps that no record
+/// points to, and records and maps that a later map replaces.
 async fn garbage(
     store: &Store,
     request: &OpenRequest,
@@ -558,8 +559,8 @@ async fn garbage(
     };
     let snapshots = list(store, "snap", request.patience).await?.into_iter();
     let snapshots: Vec<_> = snapshots.filter(of_none).collect();
-    // Those writers drop nothing any more. A mark goes after its snapshot's map, since a clone that
-    // misses the mark has to miss the map.
+    // Those writers drop no more snapshots. A mark is deleted after its snapshot's map, since a
+    // clone that misses the mark has to miss the map.
     let maps_go: Vec<u64> = snapshots.iter().map(|(seq, _)| *seq).collect();
     let gone = clone::names(store, "gone", DropMark::parse, request.patience).await;
     let gone = gone.map_err(NotOpen::Store)?.into_iter();

@@ -1,7 +1,8 @@
-//! What a volume is to be opened with, and why it doesn't open.
+//! The request to open a volume, and the reasons why it fails.
 //!
-//! [`try_store`] finds out whether a store will do: an object that is there is created no second
-//! time, also if many try at once. Else two writers could both believe that a record is theirs.
+//! [`try_store`] verifies that a store is fit: an object that exists is never created a second
+//! time, even if many try at once. Otherwise two writers could each believe that they had created a
+//! record.
 
 use std::fmt;
 use std::sync::Arc;
@@ -15,32 +16,32 @@ use crate::format::seal::Seal;
 use crate::format::{Codec, Compression, Damaged, Head, Kind, ObjectKey, OpeningId, Origin, names};
 use crate::store::{Failure, Overlap, Retries, Store};
 
-/// Why a volume doesn't open.
+/// The reason why a volume doesn't open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum NotOpen {
     /// The store doesn't answer, or fails.
     Store(String),
-    /// The store lets a writer take a record that another one has.
+    /// The store lets a writer take a record that another one has created.
     Unfit(String),
-    /// The flush file can't be used, or has what can't be put into the store.
+    /// The flush file can't be used, or holds changes that can't be put into the store.
     Local(String),
-    /// The writer before kept flushes in a flush file and didn't close the volume, and that file
+    /// The previous writer kept flushes in a flush file and didn't close the volume, and that file
     /// isn't at hand.
     FlushesMissing(FlushesMissing),
-    /// There is no volume, and the flush file has changes of one: the opening that flushed them,
-    /// and how many, in words.
+    /// The volume doesn't exist, and the flush file has changes of one: the opening that flushed
+    /// them, and their number, in words.
     NoVolumeOfFile { of: OpeningId, changes: String },
-    /// There is no volume, and no size for a new one.
+    /// The volume doesn't exist, and there is no size for a new one.
     NoVolume,
-    /// It has another size, and can't become shorter.
+    /// The volume is larger than the requested size, and can't shrink.
     Size { has: u64 },
-    /// It isn't the clone that was asked for, or can't become it.
+    /// The volume isn't the clone that was requested, or can't become it.
     Origin(String),
-    /// Another volume lies around it, or in it.
+    /// Another volume lies around the location, or in it.
     Overlap(Overlap),
-    /// It isn't encrypted by this key, or by none.
+    /// The volume isn't encrypted by this key, or by none.
     Key(String),
-    /// Something isn't as it was written.
+    /// An object isn't as it was written.
     Damaged(String),
 }
 
@@ -74,20 +75,20 @@ impl fmt::Display for NotOpen {
     }
 }
 
-/// A writer that kept flushes in a flush file and didn't close the volume: what it flushed may be
-/// in that file alone.
+/// A writer that kept flushes in a flush file and didn't close the volume: its flushes may be in
+/// that file alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FlushesMissing {
     pub(crate) epoch: u64,
     pub(crate) nonce: u128,
     /// Its machine, for people.
     pub(crate) host: String,
-    /// What the flush file at hand has instead, in words; `None`: the volume is opened without one.
+    /// Content of the flush file at hand, in words. `None`: the volume is opened without one.
     pub(crate) found: Option<String>,
 }
 
 impl FlushesMissing {
-    /// The opening of that writer.
+    /// Returns the opening of that writer.
     pub(crate) fn id(&self) -> OpeningId {
         OpeningId::new(self.epoch, self.nonce)
     }
@@ -96,36 +97,36 @@ impl FlushesMissing {
 /// The flush file that a volume is opened with.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FlushesAtHand {
-    /// The writer whose flushes it has; epoch 0: nobody's.
+    /// The writer whose flushes it has. Epoch 0: of no writer.
     pub(crate) epoch: u64,
     pub(crate) nonce: u128,
-    /// The nonce of the servers that put these flushes into the store; 0: none has tried.
+    /// The nonce of the servers that put these flushes into the store. 0: none has tried.
     pub(crate) next: u128,
-    /// What it has, in words.
+    /// Content of the file, in words.
     pub(crate) found: String,
-    /// Of a file that lacks changes, which were given up: the last change in front of them.
+    /// The last change before those that the file lacks and the operator gave up.
     pub(crate) given_up_behind: Option<u64>,
 }
 
 impl FlushesAtHand {
-    /// Whether it has all that this writer may have flushed into a flush file.
+    /// Returns true if the file has all that this writer may have flushed into a flush file.
     fn covers(&self, epoch: u64, nonce: u128) -> bool {
         let is_theirs = self.epoch != 0 && (self.epoch, self.nonce) == (epoch, nonce);
         is_theirs || self.next != 0 && self.next == nonce
     }
 }
 
-/// Of which snapshot a volume is to be made.
+/// The snapshot that a volume is to be cloned from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CloneSource {
     /// The prefix of its volume in the same store.
     pub(crate) parent: String,
-    /// Its name, or number.
+    /// The snapshot's name, or number.
     pub(crate) snapshot: String,
 }
 
 impl CloneSource {
-    /// Whether a volume that is there was made so.
+    /// Checks that an existing volume was cloned from this snapshot.
     pub(crate) fn check(&self, is: Option<&Origin>) -> Result<(), NotOpen> {
         let found = match is {
             None => "no clone".to_owned(),
@@ -145,31 +146,31 @@ impl CloneSource {
     }
 }
 
-/// What a volume is to be opened with.
+/// Parameters of the opening of a volume.
 #[derive(Clone, Debug)]
 pub(crate) struct OpenRequest {
-    /// What log lines call the device.
+    /// Name of the device in log lines.
     pub(crate) device: Option<String>,
     pub(crate) size: Option<u64>,
     pub(crate) lease: Duration,
     pub(crate) host: String,
     pub(crate) nonce: u128,
-    /// The flush file, where flushes are kept in one.
+    /// The flush file, if flushes are kept in one.
     pub(crate) flushes: Option<FlushesAtHand>,
     /// The writer whose flushes may be missing: the operator gave them up.
     pub(crate) accept_lost: Option<OpeningId>,
     pub(crate) patience: Option<Duration>,
     pub(crate) compression: Compression,
     pub(crate) key: Option<ObjectKey>,
-    /// Of what it is to be a clone.
+    /// The snapshot that it is to be a clone of.
     pub(crate) from: Option<CloneSource>,
-    /// The clock of leases, which goes on while this machine is suspended.
+    /// The clock of leases, which continues while this machine is suspended.
     pub(crate) clock: fn() -> BootStamp,
 }
 
 impl OpenRequest {
-    /// Whether the flushes of the writer before are at hand, or were given up. Else the volume
-    /// isn't opened: it would come up without changes that were flushed.
+    /// Checks that the flushes of the previous writer are at hand, or were given up. Otherwise the
+    /// volume isn't opened, as flushed changes would be missing.
     pub(crate) fn has_flushes_of(&self, before: Option<&FlushesMissing>) -> Result<(), NotOpen> {
         match before {
             Some(before) if !self.covers(before) && self.accept_lost != Some(before.id()) => {
@@ -185,8 +186,8 @@ impl OpenRequest {
         self.flushes.as_ref().is_some_and(covers)
     }
 
-    /// How a volume with this first record is read and written; of a new one, this makes the
-    /// record.
+    /// Returns the codec of a volume with this first record. For a new volume, creates the codec of
+    /// that record.
     pub(crate) fn codec(&self, first: Option<&Bytes>) -> Result<Codec, NotOpen> {
         let seal = match (first, &self.key) {
             (None, None) => None,
@@ -228,7 +229,7 @@ impl OpenRequest {
         Ok(Codec { compression: self.compression, seal: seal.map(Arc::new) })
     }
 
-    /// That of a clone, which reads what its parent has written.
+    /// Returns the codec of a clone, which reads what its parent has written.
     pub(crate) fn codec_of_clone(&self, parent: &Codec) -> Codec {
         let adopt = |(seal, key): (&Arc<Seal>, _)| Arc::new(seal.adopt(key, self.nonce));
         let seal = parent.seal.as_ref().zip(self.key.as_ref()).map(adopt);
@@ -236,14 +237,13 @@ impl OpenRequest {
     }
 }
 
-/// How many create one object at once, before a volume is made.
+/// Number of simultaneous attempts to create one object, before a volume is made.
 const RACERS: u8 = 8;
-/// Bytes of each one's: a server that looks first and writes what it was sent later takes a while
-/// for them.
+/// Bytes of each attempt: a server that checks first and writes later takes a while for them.
 const LEN: usize = 4096;
 
-/// Creates an object, in a race where a volume `is_new`, and once more, and looks each time whose
-/// it is: as is done with a record, whatever the store answers. A race at each start would cost
+/// Creates an object, in a race if the volume `is_new`, and once more, and verifies each time whose
+/// object it is: as with a record, whatever the store answers. A race at each start would cost
 /// seconds where the store has a lock for each object (SeaweedFS: up to 5 s).
 pub(crate) async fn try_store(
     store: &Store,
@@ -303,10 +303,10 @@ async fn try_object(
     }
 }
 
-/// What it has to have.
+/// The feature that a store must have.
 const CONDITION: &str = "a conditional write with If-None-Match";
 
-/// Creates the object, and gives the first byte of what lies there then.
+/// Creates the object, and returns the first byte of the object that exists then.
 async fn create(store: &Store, name: &str, what: u8) -> Result<Bytes, Failure> {
     let asked = store.put(name, &[vec![what; LEN].into()], true).await;
     match (asked, store.get(name, Some(0..1)).await) {

@@ -13,37 +13,37 @@ use std::time::Duration;
 pub struct Pair {
     /// Its name.
     pub name: String,
-    /// What was done.
+    /// Operation that ran.
     pub kind: SpanKind,
-    /// What it cost in the first one; `None` where it isn't there.
+    /// Cost in the first timeline. `None`: it isn't there.
     pub a: Option<Side>,
-    /// What it cost in the second one.
+    /// Cost in the second timeline. `None`: it isn't there.
     pub b: Option<Side>,
 }
 
-/// What one device cost in one timeline, all its spans together.
+/// Cost of one device in one timeline, over all its spans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Side {
-    /// How often it ran: more than once where a probe was tried again.
+    /// Number of runs: more than one where a probe was tried again.
     pub spans: usize,
-    /// How long it ran, what ran inside it apart.
+    /// Time that it ran, without what ran inside it.
     pub own: Length,
-    /// How long it ran.
+    /// Time that it ran.
     pub took: Length,
     what_ran_inside: bool,
 }
 
 impl Side {
-    /// The time that is compared; see [`Comparison::what_ran_inside`].
+    /// Returns the time that is compared; see [`Comparison::what_ran_inside`].
     pub fn time(self) -> Length {
         if self.what_ran_inside { self.took } else { self.own }
     }
 }
 
 impl Pair {
-    /// Nanoseconds by which the second one is longer; a device that isn't there takes none. `None`
-    /// where it isn't known how long one of them took.
+    /// Returns the nanoseconds by which the second one is longer. A device that isn't there takes
+    /// none. `None`: one of the two times isn't known.
     pub(crate) fn change_ns(&self) -> Option<i128> {
         let ns = |side: Option<Side>| {
             Some(side.map_or(Some(Duration::ZERO), |s| s.time().told())?.as_nanos() as i128)
@@ -51,7 +51,7 @@ impl Pair {
         Some(ns(self.b)? - ns(self.a)?)
     }
 
-    /// Whether both times are known exactly, and so the change.
+    /// Returns true if both times, and so the change, are known exactly.
     pub fn is_exact(&self) -> bool {
         [self.a, self.b].into_iter().flatten().all(|side| side.time().is_exact())
     }
@@ -61,20 +61,20 @@ impl Pair {
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Comparison {
-    /// Each that is in one of them, the greatest change first, whichever its direction; of equal
-    /// ones in the order of the first timeline, then of the second.
+    /// Each device of either timeline. The greatest change comes first, whichever its direction;
+    /// equal ones keep the order of the first timeline, then of the second.
     pub pairs: Vec<Pair>,
-    /// Whether the time of what ran inside others is counted with these as well: so it is where one
-    /// of the timelines has something [unplaced](crate::span::Unplaced), of which nobody knows what
-    /// ran inside it. Else each time is a device's own.
+    /// True if times include what ran inside. That is so if one of the timelines has something
+    /// [unplaced](crate::span::Unplaced), of which nobody knows what ran inside it. Otherwise each
+    /// time is a device's own.
     pub what_ran_inside: bool,
-    /// How many are in the first one only.
+    /// Number of devices in the first timeline only.
     pub only_a: usize,
-    /// How many are in the second one only.
+    /// Number of devices in the second timeline only.
     pub only_b: usize,
 }
 
-/// Lays `a` and `b` side by side. Spans are one device's where name and kind agree.
+/// Lays `a` and `b` side by side. Spans belong to one device if name and kind agree.
 pub fn compare(a: &Timeline, b: &Timeline) -> Comparison {
     let mut pairs: Vec<Pair> = Vec::new();
     let mut at: HashMap<(SpanKind, String), usize> = HashMap::new();

@@ -1,34 +1,33 @@
-//! How many spans ran at once, and for how long.
+//! Number of spans that ran at once, and for how long.
 
 use crate::span::{Span, Timeline};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// How many spans of a timeline ran at once, from its [origin](Timeline::origin) to its end.
+/// Number of spans of a timeline that ran at once, from its [origin](Timeline::origin) to its end.
 ///
-/// Spans that one worker ran inside one another count once, and those that are
-/// [nested](crate::span::Span::nested_in) with the one that ran them; a span of no length counts
-/// for nothing, and one that ends as another starts does not overlap it. Spans of an unknown worker
-/// are taken to have had a worker each.
+/// Spans that one worker ran inside one another count once, and so do those that are
+/// [nested](crate::span::Span::nested_in). A span of no length counts for nothing. A span that ends
+/// as another starts does not overlap it. Spans of an unknown worker are taken to have had a worker
+/// each.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub(crate) struct Concurrency {
-    /// From which moment on how many ran, in the order of time; the last entry is the end, with 0.
-    /// Neighbours differ. Empty for an empty timeline.
+    /// Moments from which the given number ran, in the order of time. The last entry is the end,
+    /// with 0. Neighbours differ. Empty for an empty timeline.
     pub(crate) steps: Vec<(Duration, usize)>,
-    /// The most that ran at one moment.
+    /// Largest number that ran at one moment.
     pub(crate) most: usize,
     /// The first moment at which that many ran.
     pub(crate) most_at: Duration,
-    /// For how long how many ran: entry 0 is the time in which nothing did. Adds up to the
-    /// makespan.
+    /// Time for which each number of spans ran: entry 0 is the idle time. The sum is the makespan.
     pub(crate) time_at: Vec<Duration>,
     /// The mean over the makespan; 0 where that is zero.
     pub(crate) mean: f64,
 }
 
 impl Timeline {
-    /// How many spans ran at once.
+    /// Computes the number of spans that ran at once.
     pub(crate) fn concurrency(&self) -> Concurrency {
         let mut moments: Vec<(Duration, bool, usize)> = Vec::new();
         let mut workers: HashMap<&str, usize> = HashMap::new();
@@ -74,7 +73,7 @@ impl Timeline {
 }
 
 impl Concurrency {
-    /// Says that from `moment` on, which is no earlier than any before, `running` run.
+    /// Records that from `moment` on, which is no earlier than any before, `running` run.
     fn step(&mut self, moment: Duration, running: usize) {
         if self.steps.last().is_some_and(|&(at, _)| at == moment) {
             self.steps.pop();

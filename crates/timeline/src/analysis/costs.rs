@@ -1,4 +1,4 @@
-//! What each device and each driver cost.
+//! Cost of each device and of each driver.
 
 use super::nesting::Nesting;
 use crate::length::Length;
@@ -9,34 +9,33 @@ use std::collections::HashMap;
 use std::fmt;
 use std::time::Duration;
 
-/// What one device (or init function, or task) cost in a timeline, all its spans together.
+/// Cost of one device (or init function, or task) in a timeline, over all its spans.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Cost {
     /// Its name.
     pub name: String,
-    /// What was done.
+    /// Operation that ran.
     pub kind: SpanKind,
-    /// The driver, by the first of its spans.
+    /// The driver of its first span.
     pub driver: Option<Driver>,
     /// Its spans.
     pub spans: Vec<SpanId>,
-    /// How often it ran, at known moments and at unknown ones: more than once where a probe was
-    /// tried again.
+    /// Number of runs, at known and unknown moments: more than one where a probe was tried again.
     pub times: usize,
-    /// How long it ran, what ran inside it apart.
+    /// Time that it ran, without what ran inside it.
     pub own: Length,
-    /// How long it ran.
+    /// Time that it ran.
     pub took: Length,
-    /// The part of the whole timeline's own time.
+    /// Share of the whole timeline's own time.
     pub share: Share,
-    /// How much longer it could have taken, or how much later have started, without the whole
-    /// taking longer, if everything were asynchronous. Of several spans the least; not known where
-    /// one of them is [unplaced](crate::span::Unplaced).
+    /// Time by which it could have been longer, or started later, without delaying the whole, if
+    /// everything were asynchronous. Of several spans the least one counts. Not known if one of
+    /// them is [unplaced](crate::span::Unplaced).
     pub slack: Length,
 }
 
-/// A part of a whole, as sure as the lengths that it was worked out of. Its text is a percentage,
+/// A part of a whole, as exact as the lengths that it is computed from. Its text is a percentage,
 /// with the sign that a [`Length`] has, or `?`.
 ///
 /// ```
@@ -57,7 +56,7 @@ pub struct Share {
 }
 
 impl Share {
-    /// The part that `own` has of itself and all the `others` together.
+    /// Returns the part that `own` has of itself and all the `others` together.
     pub fn of(own: Length, others: Length) -> Share {
         let part = |own: Duration, others: Duration| {
             let all = own.as_nanos().saturating_add(others.as_nanos());
@@ -71,17 +70,17 @@ impl Share {
         }
     }
 
-    /// It is no less than that, from 0 to 1.
+    /// Returns the lower bound, from 0 to 1.
     pub fn least(self) -> f64 {
         self.least
     }
 
-    /// It is no more than that.
+    /// Returns the upper bound.
     pub fn most(self) -> f64 {
         self.most
     }
 
-    /// The number that stands in its text; `None` where there is none.
+    /// Returns the number in its text. `None`: there is no such number.
     pub fn told(self) -> Option<f64> {
         self.told
     }
@@ -103,16 +102,15 @@ impl fmt::Display for Share {
 }
 
 impl Timeline {
-    /// By how much each span could be later, or longer, without the end of it all being so, if
-    /// everything were asynchronous and there were a worker for everything; by index. Zero on the
+    /// Returns the time by which each span could be later, or longer, without delaying the end, by
+    /// index. Everything is taken to be asynchronous, with a worker for everything. Zero on the
     /// [critical path](Timeline::critical_path).
     pub fn slack(&self) -> Vec<Length> {
         super::tasks::slack(self)
     }
 
-    /// What each device cost, the one with the most time of its own first (of a timeline without
-    /// any span that has a place in time: with the most time); of equal ones the one that came
-    /// first.
+    /// Returns the cost of each device. The one with the most time of its own comes first (if no
+    /// span has a place in time: with the most time); equal ones keep their order.
     pub fn costs(&self) -> Vec<Cost> {
         let nesting = Nesting::of(self);
         let slack = self.slack();
@@ -140,7 +138,7 @@ impl Timeline {
             });
             let cost = &mut costs[at];
             cost.times += 1;
-            // All of it may have been what ran inside it.
+            // All of it may be time of what ran inside it.
             cost.own = cost.own + took.or_less();
             cost.took = cost.took + *took;
             cost.slack = Length::UNKNOWN;
@@ -149,7 +147,7 @@ impl Timeline {
         let told = |cost: &Cost| by(cost).told().unwrap_or_default();
         let all: Duration = costs.iter().map(told).sum();
         let least: Duration = costs.iter().map(|cost| by(cost).least()).sum();
-        // Of one that has no upper bound, the others have none together.
+        // If one has no upper bound, the others together have none either.
         let unbounded = costs.iter().filter(|cost| by(cost).most().is_none()).count();
         let most: Duration = costs.iter().filter_map(|cost| by(cost).most()).sum();
         for cost in &mut costs {
@@ -185,36 +183,37 @@ impl Cost {
         }
     }
 
-    /// Its driver for people, with a mark where it is only the likeliest. Empty: not known.
+    /// Returns its driver for people, with a mark if it is only the likeliest one. Empty: not
+    /// known.
     pub(crate) fn driver_told(&self) -> String {
         self.driver.as_ref().map(Driver::to_string).unwrap_or_default()
     }
 }
 
-/// What all the devices of one driver cost together.
+/// Cost of all the devices of one driver.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct DriverCost {
-    /// The driver's name; empty for the spans of which it isn't known.
+    /// The driver's name. Empty for spans whose driver isn't known.
     pub driver: String,
-    /// How many spans it had.
+    /// Number of its spans.
     pub spans: usize,
-    /// How many of them have it only as their [likeliest](Driver::is_inferred) driver. Lengths
-    /// are no less than those of the others.
+    /// Number of spans for which this is only the [likeliest](Driver::is_inferred) driver. Lengths
+    /// are at least those of the others.
     pub inferred: usize,
-    /// How long they ran, what ran inside them apart.
+    /// Time that they ran, without what ran inside them.
     pub own: Length,
-    /// The longest of them, by its own time.
+    /// The longest span, by its own time.
     pub longest: SpanId,
-    /// How long they would have taken if all else took no time and everything were asynchronous:
-    /// the longest chain of them that the known graph has.
+    /// Time that they would have taken if all else took no time and everything were asynchronous:
+    /// the longest chain of them in the known graph.
     pub parallel: Length,
 }
 
 impl Timeline {
-    /// What each driver cost, the one with the most time first, at most `most` of them; what has no
-    /// place in time is left out, as what ran inside it isn't known. Each is a
-    /// prediction of its own, so a large number takes a while: spans times drivers.
+    /// Returns the cost of each driver, the one with the most time first, at most `most` of them.
+    /// Unplaced runs are left out, as their nesting isn't known. Each cost is a prediction of its
+    /// own, so a large number takes a while: spans times drivers.
     pub fn driver_costs(&self, most: usize) -> Vec<DriverCost> {
         let nesting = Nesting::of(self);
         let mut by_name: HashMap<&str, Vec<SpanId>> = HashMap::new();
@@ -255,7 +254,8 @@ impl Timeline {
 }
 
 impl DriverCost {
-    /// Its name for people, with a mark where it is only the likeliest for some of the spans.
+    /// Returns its name for people, with a mark if it is only the likeliest one for some of the
+    /// spans.
     pub(crate) fn driver_told(&self) -> String {
         match self.driver.is_empty() {
             true => "(not known)".to_owned(),
@@ -265,21 +265,21 @@ impl DriverCost {
     }
 }
 
-/// What all spans of one kind cost together.
+/// Cost of all spans of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KindCost {
-    /// How many there are.
+    /// Number of spans.
     pub spans: usize,
-    /// How long they ran, what ran inside them apart.
+    /// Time that they ran, without what ran inside them.
     pub own: Length,
-    /// The longest chain of them that the known graph has: how long they would have taken if all
-    /// else took no time and everything were asynchronous.
+    /// Time that they would have taken if all else took no time and everything were asynchronous:
+    /// the longest chain of them in the known graph.
     pub parallel: Length,
 }
 
 impl Timeline {
-    /// What all spans of `kind` cost that have a place in time. In a boot, the probes alone.
+    /// Returns the cost of all placed spans of `kind`. In a boot, that of the probes alone.
     pub fn kind_cost(&self, kind: SpanKind) -> KindCost {
         let nesting = Nesting::of(self);
         let ids: Vec<SpanId> =
@@ -333,7 +333,7 @@ mod tests {
         let shares = |t: &Timeline| -> Vec<String> {
             t.costs().iter().map(|cost| cost.share.to_string()).collect()
         };
-        // The last one may have taken any time, and the others so any part.
+        // The last one may have taken any time, so the others' shares are open.
         assert_eq!(shares(&t), ["≤75.0 %", "~25.0 %", "?"]);
         let t = t.filtered(|name, _| name != "last");
         assert_eq!(shares(&t), ["≤75.0 %", "≥25.0 %"]);

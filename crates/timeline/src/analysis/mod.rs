@@ -1,8 +1,8 @@
-//! What a timeline tells beyond its bars: the worst, how many ran at once, what would change what,
-//! and how two runs differ.
+//! Analyses of a timeline: the most expensive parts, parallelism, predictions, and the difference
+//! of two runs.
 //!
-//! Everything here is a pure function of a [`Timeline`](crate::span::Timeline), so it serves what
-//! Corewise recorded and what a kernel log says alike.
+//! Everything here is a pure function of a [`Timeline`](crate::span::Timeline), so it serves
+//! recordings of Corewise and kernel logs alike.
 //!
 //! ```
 //! use corewise_timeline::analysis::WhatIf;

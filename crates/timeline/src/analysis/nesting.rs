@@ -1,4 +1,4 @@
-//! Which span ran inside which other one, and what is left of a span without those inside it.
+//! The nesting of spans, and the time of a span without those inside it.
 
 use super::tasks::TimeBound;
 use crate::length::Length;
@@ -6,30 +6,30 @@ use crate::span::{Span, SpanId, SpanKind, Timeline};
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// So many spans that are open are looked at: no kernel nests deeper, and a made-up log of spans
-/// that overlap in part would take for ever.
+/// Limit of open spans that are examined. No kernel nests deeper, and a made-up log of partly
+/// overlapping spans would take very long.
 const DEPTH: usize = 64;
 
-/// So many that may be around a span are looked at, for the same reason.
+/// Limit of candidates for an outer span that are examined, for the same reason.
 const AT_ONCE: usize = 512;
 
-/// For each span of a timeline, the span inside which it ran: the probe of a controller inside the
+/// The span inside which each span of a timeline ran. The probe of a controller runs inside the
 /// init function that registered its driver, the probe of a child inside its parent's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Nesting {
-    /// By index; `None` is a span that ran inside no other one.
+    /// Outer spans, by index. `None`: it ran inside no other span.
     parents: Vec<Option<SpanId>>,
     exclusive: Vec<Length>,
-    /// The same by how long the bars are.
+    /// Own times by the length of the bars.
     drawn: Vec<Duration>,
-    /// How long all of them ran, with what is inside another one counted once.
+    /// Total time of all spans; a nested one counts once.
     sum: Length,
 }
 
 impl Nesting {
-    /// Takes what the spans [say](Span::nested_in). One that says nothing is inside the smallest
-    /// span of the same, known, worker that contains it, as a worker runs one thing at a time. One
-    /// that was asynchronous, or overlaps others only in part, stands alone.
+    /// Takes the nesting that the spans [state](Span::nested_in). A span that states nothing is
+    /// inside the smallest containing span of the same known worker, as a worker runs one thing at
+    /// a time. A span that was asynchronous, or overlaps others only in part, stands alone.
     pub(crate) fn of(t: &Timeline) -> Nesting {
         let mut parents: Vec<Option<SpanId>> =
             t.iter().map(|(id, span)| said(t, id, span)).collect();
@@ -45,11 +45,11 @@ impl Nesting {
         let mut open: Vec<SpanId> = Vec::new();
         for id in order {
             let span = t.span(id);
-            // A span that has ended, or is another worker's, can contain nothing that starts later.
+            // A span that has ended, or is another worker's, can't contain one that starts later.
             while open.last().is_some_and(|&top| !is_open(t.span(top), span)) {
                 open.pop();
             }
-            // One that overlaps stays open: those inside it may come yet.
+            // A span that overlaps in part stays open: nested ones may follow.
             let outer = open.iter().rev().take(DEPTH);
             let inside = outer.into_iter().find(|&&outer| contains(t.span(outer), span));
             // A kernel's init functions never run inside one another: their clocks disagree.
@@ -78,7 +78,7 @@ impl Nesting {
         let [twice, beside] = perhaps(t, &parents, &mut exclusive);
         let mut sum = all - twice + beside;
         // A span without a place in time may have run inside any of them, or around them. So may
-        // those on the other side of a moment at which the clock went back.
+        // those before and after a moment at which the clock went back.
         if t.clock_went_back() || t.unplaced().iter().any(|u| u.kind != SpanKind::Shutdown) {
             for (own, span) in exclusive.iter_mut().zip(t.spans()).filter(|(_, s)| hosts(s)) {
                 *own = span.took().or_less();
@@ -88,35 +88,35 @@ impl Nesting {
         Nesting { parents, exclusive, drawn, sum }
     }
 
-    /// The span inside which `id` ran.
+    /// Returns the span inside which `id` ran.
     ///
     /// # Panics
     ///
-    /// When `id` came from a larger timeline.
+    /// If `id` came from a larger timeline.
     pub(crate) fn parent(&self, id: SpanId) -> Option<SpanId> {
         self.parents[id.index()]
     }
 
-    /// How long all of them ran; a span inside another one counts once.
+    /// Returns the total time of all spans; a nested one counts once.
     pub(crate) fn sum(&self) -> Length {
         self.sum
     }
 
-    /// The same by how long the bars are.
+    /// Returns the total time by the length of the bars.
     pub(crate) fn drawn_sum(&self) -> Duration {
         self.drawn.iter().sum()
     }
 
-    /// How long `id` ran without what ran inside it.
+    /// Returns the time of `id` without what ran inside it.
     ///
     /// # Panics
     ///
-    /// When `id` came from a larger timeline.
+    /// If `id` came from a larger timeline.
     pub(crate) fn exclusive(&self, id: SpanId) -> Length {
         self.exclusive[id.index()]
     }
 
-    /// Likewise, but one number.
+    /// Returns the own time of `id` as one number.
     pub(super) fn own(&self, id: SpanId, taking: TimeBound) -> Duration {
         let (own, drawn) = (self.exclusive[id.index()], self.drawn[id.index()]);
         match taking {
@@ -126,7 +126,7 @@ impl Nesting {
         }
     }
 
-    /// The spans right inside each span, by index, in the order of their starts.
+    /// Returns the spans directly inside each span, by index, in the order of their starts.
     pub(crate) fn children(&self, t: &Timeline) -> Vec<Vec<SpanId>> {
         let mut children = vec![Vec::new(); self.parents.len()];
         for (id, _) in t.iter() {
@@ -141,11 +141,11 @@ impl Nesting {
     }
 }
 
-/// Stamps that are cut off leave open whether a span near the ends of another one ran inside it,
-/// and where no line names the thread nothing tells it of [many](Span::may_be_nested). Widens the
-/// own times of both to what can be. Gives the time of those that may so have been counted twice,
-/// and of those that may have been counted once too little, as they ran beside what they seem to be
-/// inside of.
+/// Widens the own times of two spans to what is possible, if one may have run inside the other.
+/// Stamps that are cut off leave that open near the ends of a span. Without a thread's name it is
+/// open for [many](Span::may_be_nested). Returns the time that may have been counted twice, and the
+/// time that may have been counted once too little, as spans ran beside those that seem to contain
+/// them.
 fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -> [Length; 2] {
     let unit = t.resolution();
     let [mut twice, mut beside] = [Length::ZERO; 2];
@@ -153,7 +153,7 @@ fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -
     if !t.spans().iter().any(open_to) {
         return [twice, beside];
     }
-    // A computed start is late by what printing took.
+    // A computed start is late by the time that printing took.
     let late = unit.max(Duration::from_micros(20));
     let can = |kinds: [SpanKind; 2]| {
         let of_kind = t.iter().filter(move |(_, s)| kinds.contains(&s.kind));
@@ -161,7 +161,7 @@ fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -
         ids.sort_by_key(|&id| (t.span(id).start, id));
         ids
     };
-    // Each is inside itself.
+    // Each span counts as inside itself.
     let inside = |id: SpanId, outer: SpanId| {
         let around = |id: &SpanId| parents[id.index()];
         std::iter::successors(Some(id), around).take(DEPTH).any(|id| id == outer)
@@ -206,8 +206,8 @@ fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -
         if !found {
             continue;
         }
-        // Several that ran side by side inside one parent take more than it: then that gains
-        // nothing.
+        // If several ran side by side inside one parent, they take more than it: then nothing is
+        // gained.
         twice = twice + took;
         if let Some(parent) = parents[id.index()] {
             let own = &mut exclusive[parent.index()];
@@ -217,18 +217,19 @@ fn perhaps(t: &Timeline, parents: &[Option<SpanId>], exclusive: &mut [Length]) -
     [twice, beside]
 }
 
-/// What a span says of itself, where that can be: the other one is there, and had begun by then.
+/// Returns the outer span that a span states, if that is possible: it exists, and had begun by
+/// then.
 fn said(t: &Timeline, id: SpanId, span: &Span) -> Option<SpanId> {
     let outer = span.nested_in.filter(|outer| outer.index() < t.spans().len())?;
     let around = t.span(outer);
-    // An order, so that no two are inside each other.
+    // A strict order, so that no two are inside each other.
     let comes_first =
         (around.start, Reverse(around.end), outer) < (span.start, Reverse(span.end), id);
     let begins = span.start < around.end || around.end == around.start;
     (comes_first && begins).then_some(outer)
 }
 
-/// Whether something may have run inside it.
+/// Returns true if other spans may have run inside it.
 fn hosts(span: &Span) -> bool {
     span.kind != SpanKind::Shutdown
 }
@@ -241,7 +242,8 @@ fn is_open(outer: &Span, span: &Span) -> bool {
     outer.worker == span.worker && span.start < outer.end
 }
 
-/// A span of no length at the very beginning of another one came before it.
+/// Returns true if `span` lies in `outer`. A span of no length at the very beginning of another one
+/// came before it.
 fn contains(outer: &Span, span: &Span) -> bool {
     let begins = outer.start < span.start || (outer.start == span.start && span.start < span.end);
     begins && span.end <= outer.end
@@ -252,7 +254,7 @@ mod tests {
     use super::*;
     use crate::span::Unplaced;
 
-    /// Spans by worker, start and end, in milliseconds.
+    /// Returns the nesting of spans given by worker, start and end, in milliseconds.
     fn nesting(spans: &[(&str, u64, u64)]) -> Vec<(Option<usize>, u64)> {
         let ms = Duration::from_millis;
         let mut t = Timeline::new("t");
@@ -298,7 +300,7 @@ mod tests {
     fn declared_nesting_counts_unless_it_is_impossible() {
         let ms = Duration::from_millis;
         let mut t = Timeline::new("t");
-        // Each by worker, start, end and what it says.
+        // Spans by worker, start, end and the outer span that they state.
         let spans = [
             ("", 0, 10, Some(1)),
             ("", 2, 12, Some(0)),
@@ -316,7 +318,7 @@ mod tests {
         let nesting = Nesting::of(&t);
         let parents: Vec<_> = t.iter().map(|(id, _)| nesting.parent(id).map(|p| p.0)).collect();
         assert_eq!(parents, [None, Some(0), None, None, Some(0), None]);
-        // A span that went on when the outer one was over isn't its time.
+        // The time after the outer span's end isn't its time.
         assert_eq!(nesting.exclusive(SpanId(0)), ms(1));
     }
 
@@ -337,7 +339,7 @@ mod tests {
         assert_eq!(nesting.exclusive(outer), Length::between(ms(6), ms(10)));
         assert_eq!(nesting.own(outer, TimeBound::Drawn), ms(6));
         assert_eq!(nesting.own(inner, TimeBound::Most), ms(8));
-        // Another one may have been inside as well, or may not.
+        // Another run may have been inside as well.
         t.push_unplaced(Unplaced::new("u", SpanKind::Probe, Length::exact(ms(3))));
         assert_eq!(Nesting::of(&t).exclusive(outer), Length::at_most(ms(10)));
     }

@@ -1,4 +1,4 @@
-//! The run as it was, but for spans that take another time.
+//! Replay of a run in which some spans take another time.
 
 use super::nesting::Nesting;
 use super::tasks::NodeOrder;
@@ -7,15 +7,15 @@ use crate::span::{SpanId, Timeline};
 use crate::units::ns;
 use std::collections::HashMap;
 
-/// When each span would have started and ended, in nanoseconds from the timeline's
+/// Returns the start and end of each span, in nanoseconds from the timeline's
 /// [origin](Timeline::origin), if each took `factor` times as long and all else were as it was:
 ///
-/// * each worker runs the same spans in the same order, what ran inside another one still does;
+/// * each worker runs the same spans in the same order, nested ones inside the same ones;
 /// * dependencies that were kept hold;
-/// * what passed between the last of those that a span came after and its start passes again: that
-///   time went into what wasn't recorded.
+/// * the time between a span's last predecessor and its start passes again, as it went into
+///   unrecorded work.
 ///
-/// With a factor of 1 throughout, that is the run itself.
+/// If every factor is 1, the result is the run itself.
 pub(super) fn replay(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Vec<(u64, u64)> {
     let nesting = Nesting::of(t);
     let origin = t.origin();
@@ -32,11 +32,11 @@ pub(super) fn replay(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Vec<(u64, 
         graph.join(2 * edge.before.index() + 1, 2 * edge.after.index());
     }
     for (i, inside) in nesting.children(t).iter().enumerate() {
-        // The span's own time comes in pieces, between those inside it.
+        // The span's own time comes in pieces, between those nested in it.
         let mut last = 2 * i;
         for child in inside {
-            // Of two that overlap in part, as their stamps have it, the second one counts from the
-            // beginning; and one that goes on when this one is over holds it up no more.
+            // If two overlap in part by their stamps, the second one counts from its beginning. If
+            // it outlives this one, it holds it up no longer.
             let [begins, ends] = [2 * child.index(), 2 * child.index() + 1];
             graph.own(if stamp(last) <= stamp(begins) { last } else { 2 * i }, begins, i);
             if stamp(last) <= stamp(ends) && stamp(ends) <= stamp(2 * i + 1) {
@@ -51,7 +51,7 @@ pub(super) fn replay(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Vec<(u64, 
 
     let mut moved: Vec<u64> = vec![0; 2 * n];
     for node in graph.order(|node| (stamp(node), node)) {
-        // The one before it said when that was, and whose time passes in between.
+        // The predecessor that decided the moment, and the span whose time passes in between.
         let links = &graph.before[node];
         moved[node] = match links.iter().map(|way| stamp(way.from)).max() {
             None => stamp(node),
@@ -67,7 +67,7 @@ pub(super) fn replay(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Vec<(u64, 
     (0..n).map(|i| (moved[2 * i], moved[2 * i + 1].max(moved[2 * i]))).collect()
 }
 
-/// The outermost spans of each known worker that follow each other.
+/// Returns the pairs of outermost spans that follow each other on each known worker.
 fn worker_order(t: &Timeline, nesting: &Nesting) -> Vec<(SpanId, SpanId)> {
     let mut outermost: Vec<SpanId> = t
         .iter()
@@ -75,7 +75,7 @@ fn worker_order(t: &Timeline, nesting: &Nesting) -> Vec<(SpanId, SpanId)> {
         .map(|(id, _)| id)
         .collect();
     outermost.sort_by_key(|&id| (t.span(id).start, t.span(id).end, id));
-    // Where spans overlap in part, the one that ended last of those that had ended.
+    // If spans overlap in part: the one that ended last among those that had ended.
     let mut last: HashMap<&str, Vec<SpanId>> = HashMap::new();
     let mut pairs = Vec::new();
     for id in outermost {
@@ -88,7 +88,7 @@ fn worker_order(t: &Timeline, nesting: &Nesting) -> Vec<(SpanId, SpanId)> {
         }
         before.push(id);
         before.sort_by_key(|&b| (t.span(b).end, b));
-        // A made-up log of nothing but overlaps shall not take for ever.
+        // A made-up log of nothing but overlaps must not take very long.
         if before.len() > 64 {
             before.remove(0);
         }
@@ -96,11 +96,11 @@ fn worker_order(t: &Timeline, nesting: &Nesting) -> Vec<(SpanId, SpanId)> {
     pairs
 }
 
-/// What comes before a node.
+/// Link from a node to its predecessor.
 #[derive(Clone, Copy)]
 struct NodeLink {
     from: usize,
-    /// The span whose own time passes on it; else it is time that nobody recorded.
+    /// The span whose own time passes on it. None: unrecorded time.
     own: Option<usize>,
 }
 
@@ -121,8 +121,9 @@ impl Graph {
         self.before[to].push(NodeLink { from, own: Some(span) });
     }
 
-    /// The nodes so that each comes after those before it; of those that can come next the first
-    /// by `key`. Ways that would close a cycle are taken out: only moments that were one have such.
+    /// Returns the nodes in an order in which each comes after its predecessors; among those that
+    /// can come next, the first by `key`. Links that would close a cycle are removed: only equal
+    /// moments have such.
     fn order<K: Ord>(&mut self, key: impl Fn(usize) -> K) -> Vec<usize> {
         let mut after: Vec<Vec<usize>> = vec![Vec::new(); self.before.len()];
         for (to, links) in self.before.iter().enumerate() {
@@ -200,7 +201,8 @@ mod tests {
             let as_it_was: Vec<_> = spans.iter().map(|s| (s.1 - origin, s.2 - origin)).collect();
             assert_eq!(replay(&t, |_| 1.0), as_it_was, "{spans:?} {edges:?}");
 
-            // Faster is never later, and saves no more than it was made faster by.
+            // A faster span never makes the end later, and saves no more than it was made faster
+            // by.
             let which = random(n as u64) as usize;
             let faster = replay(&t, |id| if id.index() == which { 0.25 } else { 1.0 });
             let end = |spans: &[(u64, u64)]| spans.iter().map(|s| s.1).max().unwrap();

@@ -1,8 +1,8 @@
-//! A timeline as tasks with links: what may start when, if nothing but the graph says so.
+//! A timeline as tasks with links: the earliest start of each task by the graph alone.
 //!
-//! This one graph tells what bounds the run ([`chain`]) and what each span has to spare
-//! ([`slack`]). List scheduling ([`schedule`]) predicts where and when each task runs with so many
-//! workers.
+//! This one graph serves three purposes: the bound of the run ([`chain`]), each span's [`slack`],
+//! and list scheduling ([`schedule`]), which predicts where and when each task runs with a given
+//! number of workers.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -13,58 +13,59 @@ use crate::length::Length;
 use crate::span::{SpanId, SpanKind, Timeline};
 use crate::units::ns;
 
-/// What a task waits for, and for how long beyond that.
+/// A link to a task that waits, with a further delay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Link {
     /// The task that waits.
     pub(super) to: usize,
     pub(super) when: LinkKind,
-    /// Nanoseconds after it.
+    /// Delay after it, in nanoseconds.
     pub(super) delay: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkKind {
-    /// The other one has started: it is the one that makes this one known.
+    /// The predecessor has started: it makes this task known.
     Start,
-    /// The other one is done.
+    /// The predecessor is done.
     End,
 }
 
 /// One span as something to schedule; tasks have the indexes of their spans.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Task {
-    /// Nanoseconds of its own, without those inside it.
+    /// Own time in nanoseconds, without the spans inside it.
     pub(super) work: u64,
-    /// Nanoseconds from the beginning before which it can't start whatever else there is.
+    /// Earliest possible start, in nanoseconds from the beginning, whatever else there is.
     pub(super) release: u64,
-    /// Those that wait for it.
+    /// Tasks that wait for it.
     pub(super) links: Vec<Link>,
-    /// How many links lead to it.
+    /// Number of links that lead to it.
     pub(super) waits_for: usize,
-    /// How long it takes at least from its start to the end of the last one that it holds up.
+    /// Minimum time from its start to the end of the last task that depends on it.
     pub(super) rank: u64,
 }
 
-/// Which of the times that a span can have taken it is given.
+/// The duration that a span is given, of those that are possible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TimeBound {
-    /// The shortest.
+    /// The shortest duration.
     Least,
-    /// That of its bar.
+    /// The length of its bar.
     Drawn,
-    /// The longest, or that of its bar where there is no such bound.
+    /// The longest duration, or the length of its bar if there is no upper bound.
     Most,
 }
 
-/// What `find` finds of `t` with each length as it is drawn, as sure as the lengths are.
+/// Computes `find` of `t` with each length as it is drawn, and returns it as exact as the lengths
+/// are.
 pub(super) fn as_sure_as(t: &Timeline, find: impl Fn(TimeBound) -> u64) -> Length {
     let drawn = Duration::from_nanos(find(TimeBound::Drawn));
     if t.is_exact() {
         return Length::exact(drawn);
     }
-    // A span that is missing may hold up others, or have held them up for nothing. Stamps that are
-    // cut off leave the graph itself open: which edges were kept, and what ran inside what.
+    // A missing span may have delayed others, or be one that others waited for in vain. Stamps that
+    // are cut off leave the graph itself open: which edges were kept, and how spans nest.
     match t.unplaced().is_empty() && t.has_order() {
         _ if drawn.is_zero() && t.spans().iter().any(|span| span.took().told().is_none()) => {
             return Length::UNKNOWN;
@@ -81,14 +82,14 @@ pub(super) fn as_sure_as(t: &Timeline, find: impl Fn(TimeBound) -> u64) -> Lengt
     }
 }
 
-/// The tasks of a timeline where everything but an init function is asynchronous.
+/// Returns the tasks of a timeline in which everything but an init function is asynchronous.
 ///
-/// * A dependency that was [kept](Timeline::is_kept) holds. One that wasn't held nobody up in this
-///   run, so it won't in another.
-/// * What ran inside another one may start when that one has got as far as it had then.
-/// * Init functions stay in the order of their worker, with what passed between them.
-/// * What ran inside nothing and waited for nothing known is ready no sooner than it was: a log
-///   doesn't show who started it, such as a program that loaded a module. A shutdown is different:
+/// * A dependency that was [kept](Timeline::is_kept) holds. One that wasn't kept delayed nothing in
+///   this run, so it delays nothing in another.
+/// * A nested span may start when the outer one has progressed as far as it had then.
+/// * Init functions keep the order of their worker, with the time that passed between them.
+/// * A span inside nothing that waited for nothing known is ready no sooner than it was. A log
+///   doesn't show what started it, such as a program that loaded a module. A shutdown is different:
 ///   a loop over a list called each of them, and none has to wait for that.
 pub(super) fn tasks(t: &Timeline, taking: TimeBound, factor: impl Fn(SpanId) -> f64) -> Vec<Task> {
     let mut tasks = graph(t, taking, factor);
@@ -97,7 +98,7 @@ pub(super) fn tasks(t: &Timeline, taking: TimeBound, factor: impl Fn(SpanId) -> 
     tasks
 }
 
-/// The same, but for the order of init functions, and without moments at which anything was ready.
+/// Returns the tasks without the order of init functions, and without ready times.
 fn graph(t: &Timeline, taking: TimeBound, factor: impl Fn(SpanId) -> f64) -> Vec<Task> {
     let nesting = Nesting::of(t);
     let scaled = |id: SpanId, time: Duration| scale(ns(time), factor(id));
@@ -110,7 +111,7 @@ fn graph(t: &Timeline, taking: TimeBound, factor: impl Fn(SpanId) -> f64) -> Vec
         join(&mut tasks, edge.before.index(), edge.after.index(), LinkKind::End, 0);
     }
     for (parent, inside) in nesting.children(t).iter().enumerate() {
-        // The time that the parent had run by itself before each of them.
+        // The own time of the parent before each of them.
         let (mut own, mut cursor) = (Duration::ZERO, t.spans()[parent].start);
         for &child in inside {
             let span = t.span(child);
@@ -155,8 +156,8 @@ fn releases(t: &Timeline, tasks: &mut [Task]) {
     }
 }
 
-/// Takes out the links that would close a cycle, which only spans of no length at one moment can
-/// have, and finds the ranks.
+/// Removes the links that would close a cycle, which only spans of no length at one moment can
+/// have, and computes the ranks.
 fn break_cycles(t: &Timeline, tasks: &mut [Task]) {
     let after: Vec<Vec<usize>> =
         tasks.iter().map(|task| task.links.iter().map(|link| link.to).collect()).collect();
@@ -180,7 +181,7 @@ fn break_cycles(t: &Timeline, tasks: &mut [Task]) {
     }
 }
 
-/// By how much each span could be later, or longer, without the end of it all being so, with a
+/// Returns the time by which each span could be later, or longer, without delaying the end, with a
 /// worker for everything that is ready.
 pub(super) fn slack(t: &Timeline) -> Vec<Length> {
     let of = |taking| {
@@ -197,7 +198,7 @@ pub(super) fn slack(t: &Timeline) -> Vec<Length> {
     if t.is_exact() {
         return drawn.into_iter().map(Length::exact).collect();
     }
-    // With other times another chain may be the longest: no bound follows.
+    // With other times, another chain may be the longest, so no bound follows.
     let others = of(TimeBound::Least).into_iter().zip(of(TimeBound::Most));
     let sure = |(drawn, (least, most)): (Duration, (Duration, Duration))| {
         let known = t.has_order() && !drawn.is_zero();
@@ -207,13 +208,13 @@ pub(super) fn slack(t: &Timeline) -> Vec<Length> {
     drawn.into_iter().zip(others).map(sure).collect()
 }
 
-/// The chain that no number of workers makes shorter: those that end last if everything is
-/// asynchronous and there is a worker for everything, each with the one that held it up. None of
-/// them has anything to [spare](slack). With it, how long it takes from the timeline's origin.
+/// Returns the chain that no number of workers makes shorter, and its time from the timeline's
+/// origin. It ends last if everything is asynchronous and there is a worker for everything, and
+/// each span is followed by one that it held up. None of them has any [slack].
 pub(crate) fn chain(t: &Timeline) -> (Vec<SpanId>, Length) {
     let tasks = tasks(t, TimeBound::Drawn, |_| 1.0);
     let placed = schedule(&tasks, None);
-    // Of several that end last the longest, then the one that was pushed first.
+    // Of several that end last, the longest wins, then the one that was pushed first.
     let rank = |&i: &usize| (placed[i].end, tasks[i].work, std::cmp::Reverse(i));
     let last = (0..tasks.len()).max_by_key(rank);
     let back = |&i: &usize| placed[i].released_by;
@@ -224,8 +225,8 @@ pub(crate) fn chain(t: &Timeline) -> (Vec<SpanId>, Length) {
     (spans, as_sure_as(t, of))
 }
 
-/// How long the longest chain through `ids` is, if all else takes no time and nothing keeps anybody
-/// but the known graph.
+/// Returns the length of the longest chain through `ids`, if all else takes no time and only the
+/// known graph delays anything.
 pub(super) fn chain_of(t: &Timeline, ids: &[SpanId]) -> Length {
     let mut counts = vec![0.0; t.spans().len()];
     for id in ids {
@@ -238,15 +239,15 @@ pub(super) fn chain_of(t: &Timeline, ids: &[SpanId]) -> Length {
     })
 }
 
-/// `ns` times `factor`; exact for a factor of 1.
+/// Returns `ns` times `factor`; exact for a factor of 1.
 pub(super) fn scale(ns: u64, factor: f64) -> u64 {
     if factor == 1.0 { ns } else { (ns as f64 * factor.max(0.0)).round() as u64 }
 }
 
-/// Where and when a task was put.
+/// Ready time, start and end that a task was given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct ScheduledTask {
-    /// When nothing was left that it waited for, in nanoseconds from the beginning.
+    /// Moment at which its last predecessor was done, in nanoseconds from the beginning.
     pub(super) ready: u64,
     pub(super) start: u64,
     pub(super) end: u64,
@@ -255,9 +256,9 @@ pub(super) struct ScheduledTask {
     pub(super) released_by: Option<usize>,
 }
 
-/// Runs `tasks` on `workers` workers (`None`: as many as there are tasks). A worker that is free
-/// takes, of those that are ready, the one from which the longest chain hangs; of equal ones the
-/// first. Nobody is preempted, and no worker is idle while one is ready.
+/// Runs `tasks` on `workers` workers (`None`: as many as there are tasks). A free worker takes, of
+/// the ready tasks, the one from which the longest chain hangs; of equal ones the first. No task is
+/// preempted, and no worker is idle while one is ready.
 ///
 /// This is list scheduling by the critical path (Graham's bounds hold: no more than twice the best
 /// schedule); with a worker for each task it is the best one.
@@ -265,8 +266,8 @@ pub(super) fn schedule(tasks: &[Task], workers: Option<usize>) -> Vec<ScheduledT
     let workers = workers.unwrap_or(usize::MAX).max(1);
     let mut placed = vec![ScheduledTask::default(); tasks.len()];
     let mut waits_for: Vec<usize> = tasks.iter().map(|task| task.waits_for).collect();
-    // By moment; at one moment ends come first, so that their workers are free for those that are
-    // ready.
+    // Events by moment. Ends come first at one moment, so that their workers are free for the tasks
+    // that are ready.
     let mut events: BinaryHeap<Reverse<(u64, Event)>> = BinaryHeap::new();
     let mut ready: BinaryHeap<(u64, Reverse<usize>)> = BinaryHeap::new();
     let mut free: BinaryHeap<Reverse<usize>> = BinaryHeap::new();
@@ -317,7 +318,7 @@ enum Event {
     Ready(usize),
 }
 
-/// Tells those who wait for this moment of `i`'s life.
+/// Tells the tasks that wait for this event of `i`.
 fn release(
     tasks: &[Task],
     i: usize,
@@ -344,13 +345,13 @@ fn release(
 pub(super) struct NodeOrder {
     /// The nodes, first to last.
     pub(super) nodes: Vec<usize>,
-    /// By node, where it is among them.
+    /// Position of each node, by node.
     places: Vec<usize>,
 }
 
 impl NodeOrder {
-    /// An order in which each node comes before those that are `after` it; of the nodes that can
-    /// come next the first by `key`. Where all that are left wait, the first by `key` comes next.
+    /// Returns an order in which each node comes before those that are `after` it. Of the nodes
+    /// that can come next, the first by `key` wins; the same holds if all that are left wait.
     pub(super) fn of<K: Ord>(after: &[Vec<usize>], key: impl Fn(usize) -> K) -> NodeOrder {
         let n = after.len();
         let mut waits_for = vec![0_usize; n];
@@ -381,8 +382,8 @@ impl NodeOrder {
         NodeOrder { nodes, places }
     }
 
-    /// Whether the one comes before the other. An order that was stated, and doesn't hold, would
-    /// close a circle.
+    /// Returns true if `before` comes before `after`. An order that was stated and doesn't hold
+    /// would close a cycle.
     pub(super) fn keeps(&self, before: usize, after: usize) -> bool {
         self.places[before] < self.places[after]
     }
@@ -422,7 +423,7 @@ mod tests {
         push(&mut t, SpanKind::Probe, "", 40, 45);
         let tasks = tasks(&t, TimeBound::Drawn, |_| 1.0);
         assert_eq!(tasks[0].links, [Link { to: 1, when: LinkKind::End, delay: 2 }]);
-        // From the beginning, which is the first one's start.
+        // Moments count from the beginning, which is the start of the first one.
         assert_eq!(tasks.iter().map(|t| t.release).collect::<Vec<_>>(), [0, 0, 25, 35]);
     }
 
@@ -459,7 +460,7 @@ mod tests {
         assert_eq!((scale(7, 0.5), scale(100, 0.0), scale(100, -1.0)), (4, 0, 0));
     }
 
-    /// Tasks by work, and links by index; links lead to later tasks only.
+    /// Creates tasks by work, and links by index. Links lead to later tasks only.
     fn bare_tasks(work: &[u64], links: &[(usize, usize)]) -> Vec<Task> {
         let mut tasks: Vec<Task> =
             work.iter().map(|&work| Task { work, rank: work, ..Task::default() }).collect();
@@ -481,7 +482,7 @@ mod tests {
 
     #[test]
     fn the_longest_chain_goes_first() {
-        // Three that take 2 each, and a chain of 1 and 5: taken last, the chain would end at 10.
+        // Three tasks of 2 each, and a chain of 1 and 5: taken last, the chain would end at 10.
         let tasks = bare_tasks(&[2, 2, 2, 1, 5], &[(3, 4)]);
         assert_eq!(makespan(&schedule(&tasks, Some(2))), 6);
     }
@@ -534,7 +535,7 @@ mod tests {
 
     #[test]
     fn each_comes_after_what_it_waits_for_and_else_by_key() {
-        // 3 waits for 0 and 2; the key is the number backwards.
+        // 3 waits for 0 and 2. The key is the number backwards.
         let order = NodeOrder::of(&[vec![3], vec![], vec![3], vec![]], Reverse);
         assert_eq!(order.nodes, [2, 1, 0, 3]);
         assert!(order.keeps(0, 3) && order.keeps(2, 3) && !order.keeps(3, 0));

@@ -1,4 +1,4 @@
-//! What a run would have taken with other workers, without an order, or with a faster device.
+//! Prediction of a run with other workers, without an order, or with a faster device.
 
 use super::replay::replay;
 use super::tasks::{ScheduledTask, schedule};
@@ -8,7 +8,7 @@ use crate::span::{Span, SpanId, SpanKind, Timeline};
 use crate::units::verb;
 use std::time::Duration;
 
-/// What is to be different. Nothing, to begin with: then the prediction is the run as it was.
+/// The assumptions of a prediction. Without any, the prediction is the run as it was.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct WhatIf {
@@ -18,29 +18,28 @@ pub struct WhatIf {
 }
 
 impl WhatIf {
-    /// Nothing is different.
+    /// Creates an empty set of assumptions.
     pub fn new() -> WhatIf {
         WhatIf::default()
     }
 
-    /// Everything but init functions is asynchronous: only the known graph says what comes before
-    /// what, and there is a worker for everything that is ready.
+    /// Makes everything but init functions asynchronous: only the known graph says what comes
+    /// before what, and there is a worker for everything that is ready.
     #[must_use]
     pub fn all_async(mut self) -> WhatIf {
         self.all_async = true;
         self
     }
 
-    /// Everything but init functions is asynchronous, and there are `workers` workers (0 is taken
-    /// as 1).
+    /// Makes everything but init functions asynchronous, with `workers` workers (0 counts as 1).
     #[must_use]
     pub fn workers(mut self, workers: usize) -> WhatIf {
         self.workers = Some(workers.max(1));
         self.all_async()
     }
 
-    /// Each of `spans` takes `factor` times as long as it did, what ran inside it apart. Less than
-    /// 0 and what is no number count as 0. The last entry for a span counts.
+    /// Scales each of `spans` by `factor`, without what ran inside it. A factor below 0, or that is
+    /// no number, counts as 0. The last entry for a span counts.
     #[must_use]
     pub fn scaled(mut self, spans: impl IntoIterator<Item = SpanId>, factor: f64) -> WhatIf {
         let factor = if factor.is_finite() { factor.max(0.0) } else { 0.0 };
@@ -48,7 +47,7 @@ impl WhatIf {
         self
     }
 
-    /// What everybody wants to know, with its name: all asynchronous with 1, 2, 4, 8, 16 and 32
+    /// Returns the usual predictions with their names: all asynchronous with 1, 2, 4, 8, 16 and 32
     /// workers, and with one for everything.
     pub(crate) fn usual() -> Vec<(String, WhatIf)> {
         let some = [1usize, 2, 4, 8, 16, 32].into_iter().map(|n| {
@@ -58,14 +57,14 @@ impl WhatIf {
         some.chain([("any number".to_owned(), WhatIf::new().all_async())]).collect()
     }
 
-    /// The [usual](WhatIf::usual) predictions of `t`, without those that more workers make no
-    /// better: from there on it is one, such as `16 workers or more`.
+    /// Returns the [usual](WhatIf::usual) predictions of `t`. Those that more workers don't improve
+    /// are one entry, such as `16 workers or more`.
     pub(crate) fn usual_of(t: &Timeline) -> Vec<(String, Prediction)> {
         let mut all: Vec<(String, Prediction)> =
             WhatIf::usual().into_iter().map(|(name, what_if)| (name, what_if.predict(t))).collect();
         let takes = |p: &Prediction| p.timeline.finish();
         let Some(best) = all.last().map(|(_, p)| takes(p)) else { return all };
-        // A thousandth is no difference that anybody could measure.
+        // A thousandth is no difference that could be measured.
         let enough = |p: &Prediction| takes(p) <= best + best / 1000;
         let settled = all.iter().rposition(|(_, p)| !enough(p)).map_or(0, |i| i + 1);
         if settled + 1 < all.len() {
@@ -77,38 +76,37 @@ impl WhatIf {
         all
     }
 
-    /// True when everything is scheduled anew; else the run is repeated, at most with other times.
+    /// Returns true if everything is scheduled anew. Otherwise the run is repeated, possibly with
+    /// other times.
     pub(crate) fn schedules_anew(&self) -> bool {
         self.all_async
     }
 
-    /// True when nothing is to be different.
+    /// Returns true if there are no assumptions.
     pub fn is_empty(&self) -> bool {
         *self == WhatIf::default()
     }
 
-    /// Works out what `t` would have been.
+    /// Predicts the run of `t` under these assumptions.
     ///
-    /// Where only some spans take another time, the run is repeated: the same workers run the same
-    /// spans in the same order, and what passed between them passes again. Where all is
-    /// asynchronous, it is scheduled anew, by list scheduling with the longest remaining chain
-    /// first:
+    /// If only some spans take another time, the run is repeated: the same workers run the same
+    /// spans in the same order, and the time between them passes again. If all is asynchronous, it
+    /// is scheduled anew, by list scheduling with the longest remaining chain first:
     ///
     /// * dependencies that were [kept](Timeline::is_kept) in the run hold, others don't;
-    /// * what ran inside another span starts when that one has got as far as it had then;
-    /// * init functions stay in the order of their worker, with what passed between them;
-    /// * what ran inside nothing and waited for nothing known is ready no sooner than it was, as
-    ///   somebody started it whom the timeline doesn't show; shutdowns excepted, which a loop
-    ///   calls.
+    /// * a nested span starts when the outer one has progressed as far as it had then;
+    /// * init functions keep the order of their worker, with the time that passed between them;
+    /// * a span inside nothing that waited for nothing known is ready no sooner than it was, as
+    ///   something outside the timeline started it. Shutdowns are excepted: a loop calls them.
     ///
-    /// A span takes what it took: that another one runs beside it makes it no slower. Where that is
-    /// known by bounds only, it is scheduled with each of them, and so are the results.
-    /// [Unplaced](crate::span::Unplaced) ones take part in nothing. Linear in spans plus edges, but
-    /// for a logarithm.
+    /// A span keeps its duration: another one that runs beside it makes it no slower. If the
+    /// duration is known by bounds only, the schedule is made with each of them, and the results
+    /// have bounds, too. [Unplaced](crate::span::Unplaced) runs take no part. The time is linear in
+    /// spans plus edges, but for a logarithm.
     ///
     /// # Panics
     ///
-    /// When [`scaled`](WhatIf::scaled) was given an id of a larger timeline.
+    /// If [`scaled`](WhatIf::scaled) was given an id of a larger timeline.
     pub fn predict(&self, t: &Timeline) -> Prediction {
         let mut factors = vec![1.0; t.spans().len()];
         for &(id, factor) in &self.factors {
@@ -144,8 +142,8 @@ impl WhatIf {
         for caveat in caveats(t) {
             timeline.note(format!("predicted: {caveat}"));
         }
-        // The bounds of a chain are sums of bounds: where nothing takes longer than it did and
-        // nobody waits for a worker, those of the run itself may be closer.
+        // The bounds of a chain are sums of bounds. If nothing takes longer than it did and nothing
+        // waits for a worker, the bounds of the run itself may be closer.
         let bounded = self.workers.is_none() && self.factors.iter().all(|&(_, by)| by <= 1.0);
         let whole = Some(t.makespan()).filter(|_| bounded && t.has_order());
         let within = |length: Length| whole.map_or(length, |whole| length.within(whole));
@@ -158,13 +156,13 @@ impl WhatIf {
     }
 }
 
-/// A broken stamp may be as far off as there are numbers.
+/// Sums times without overflow: a broken stamp may have any value.
 fn sum(times: impl Iterator<Item = u64>) -> u64 {
     times.fold(0, u64::saturating_add)
 }
 
-/// Where it isn't known what ran inside what, it is between the run as it seems to have been and
-/// the one in which those ran beside each other.
+/// Predicts a run that is repeated. If the nesting isn't known, the result lies between the run as
+/// it seems to have been and the one in which those spans ran beside each other.
 fn repeated(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Prediction {
     let seeming = repeated_as_nested(t, &factor);
     if !t.spans().iter().any(Span::seems_nested) {
@@ -191,7 +189,7 @@ fn repeated_as_nested(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Predictio
         let waited = span.waited();
         span.start = Duration::from_nanos(start);
         span.end = Duration::from_nanos(end);
-        // Its wait for a worker isn't known to change.
+        // The wait for a worker isn't known to change.
         span.queued = span.start.saturating_sub(waited);
         timeline.push(predicted(span));
     }
@@ -204,7 +202,7 @@ fn repeated_as_nested(t: &Timeline, factor: impl Fn(SpanId) -> f64) -> Predictio
     }
 }
 
-/// A span that was moved: its time is no surer than before.
+/// Marks the times of a moved span as no more exact than before.
 fn predicted(mut span: Span) -> Span {
     if let Some((least, most)) = span.took_between {
         let drawn = span.drawn();
@@ -213,7 +211,7 @@ fn predicted(mut span: Span) -> Span {
     span
 }
 
-/// With the edges, and what is to be known of it.
+/// Adds the edges, the notes and the resolution of `t`.
 fn finish(t: &Timeline, mut timeline: Timeline) -> Timeline {
     timeline.set_resolution(t.resolution());
     timeline.set_clock_went_back(t.clock_went_back());
@@ -226,7 +224,7 @@ fn finish(t: &Timeline, mut timeline: Timeline) -> Timeline {
     timeline
 }
 
-/// What a reader of a prediction with everything asynchronous has to know, a sentence each.
+/// Returns the sentences that a reader of a prediction with everything asynchronous needs.
 pub(crate) fn caveats(t: &Timeline) -> Vec<String> {
     let mut caveats: Vec<String> = Vec::new();
     match (t.edges().len(), t.edges_not_kept().count()) {
@@ -257,25 +255,26 @@ pub(crate) fn caveats(t: &Timeline) -> Vec<String> {
     caveats
 }
 
-/// Whether there is more than devices in it.
+/// Returns true if the timeline has init functions beside devices.
 pub(crate) fn is_boot(t: &Timeline) -> bool {
     t.spans().iter().any(|s| s.kind == SpanKind::Initcall)
 }
 
-/// What a run would have been.
+/// A predicted run.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Prediction {
-    /// How long it would have taken, from the run's [origin](Timeline::origin).
+    /// Time that it would have taken, from the run's [origin](Timeline::origin).
     pub makespan: Length,
-    /// The time of all spans together, what ran inside others counted once.
+    /// The time of all spans together; nested ones count once.
     pub work: Length,
-    /// No schedule of so many workers is shorter: the longest chain, or the work spread evenly.
-    /// Where the run was only repeated, it is the longest chain, which that run needn't come near.
+    /// Lower bound of every schedule with that many workers: the longest chain, or the work spread
+    /// evenly. If the run was only repeated, this is the longest chain, which that run may be far
+    /// from.
     pub bound: Length,
-    /// The run that was predicted. Its times count from the run's origin; spans and edges have the
-    /// ids that they have there. Beside the run's own notes it has those that a reader of a
-    /// schedule needs, such as that no dependency is known.
+    /// The run that was predicted. Its times count from the run's origin; spans and edges keep
+    /// their ids. Beside the run's own notes it has those that a reader of a schedule needs, such
+    /// as that no dependency is known.
     pub timeline: Timeline,
 }
 
@@ -285,7 +284,8 @@ mod tests {
     use crate::span::{EdgeKind, Span};
     use crate::units::ms;
 
-    /// Three that are shut down one after another, the third one the parent of the second.
+    /// Creates three devices that are shut down one after another. The third one is the parent of
+    /// the second.
     fn serial() -> Timeline {
         let mut t = Timeline::new("shutdown");
         for (name, start, end) in [("a", 10, 40), ("b", 40, 60), ("c", 60, 65)] {
@@ -329,7 +329,7 @@ mod tests {
         let t = serial();
         let a = t.find("a");
         assert_eq!(WhatIf::new().scaled(a, 0.5).predict(&t).makespan, ms(40));
-        // With everything asynchronous the other chain is what is left.
+        // With everything asynchronous, the other chain is left.
         assert_eq!(WhatIf::new().all_async().scaled(a, 0.5).predict(&t).makespan, ms(25));
         assert_eq!(WhatIf::new().scaled(a, f64::NAN).predict(&t).makespan, ms(25));
     }
@@ -385,7 +385,7 @@ mod tests {
             assert_eq!(p.makespan, t.makespan(), "{name}");
             assert_eq!(p.bound, us(1_000_005), "{name}");
         }
-        // The span that bounds it has nothing to spare.
+        // The span that bounds it has no slack.
         let path = t.critical_path();
         assert_eq!((path.spans, path.length), (vec![SpanId(1)], us(1_000_005).into()));
         assert_eq!(t.slack(), [us(1_000_000).into(), Length::ZERO]);

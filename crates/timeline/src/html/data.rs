@@ -1,7 +1,7 @@
-//! What the page's script draws, as JSON that may stand inside a script element.
+//! Data that the page's script draws, as JSON that may stand inside a script element.
 //!
-//! Times are nanoseconds from the timeline's origin. Keys are short, as there are many spans; the
-//! script names the same ones.
+//! Times are nanoseconds from the timeline's origin. Keys are short, as there are many spans. The
+//! script uses the same ones.
 
 use crate::analysis::Nesting;
 use crate::lanes::lane_name;
@@ -24,7 +24,7 @@ pub(super) fn json(timelines: &[&Timeline]) -> String {
     let views: Vec<TimelineView<'_>> = timelines.iter().map(|t| view(t)).collect();
     let text = serde_json::to_string(&views)
         .expect("the view has string keys and no map or float that JSON could refuse");
-    // In JSON these stand inside strings only, where an escape means the same.
+    // In JSON these stand only inside strings, where an escape means the same.
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -40,16 +40,16 @@ pub(super) fn json(timelines: &[&Timeline]) -> String {
 #[derive(Serialize)]
 struct TimelineView<'a> {
     name: Cow<'a, str>,
-    /// The timeline's origin, in its own time.
+    /// The timeline's origin, in the timeline's own time.
     origin: u64,
     length: u64,
     lanes: Vec<String>,
     spans: Vec<SpanView<'a>>,
-    /// Pairs of indexes: what came first, and what waited for it. Only those that were kept.
+    /// Kept edges as pairs of indexes: the predecessor, and the span that waited for it.
     edges: Vec<[usize; 2]>,
     path: Vec<usize>,
     most: usize,
-    /// From when on how many ran.
+    /// Moments from which the given number ran.
     steps: Vec<(u64, usize)>,
 }
 
@@ -78,28 +78,28 @@ struct SpanView<'a> {
     /// Released by.
     #[serde(skip_serializing_if = "Option::is_none")]
     b: Option<Cow<'a, str>>,
-    /// Inside which span, by index.
+    /// Outer span, by index.
     #[serde(skip_serializing_if = "Option::is_none")]
     p: Option<usize>,
-    /// How long it took, in words, where that isn't exactly the length of its bar.
+    /// Time in words, unless it is exactly the length of its bar.
     #[serde(skip_serializing_if = "Option::is_none")]
     h: Option<String>,
-    /// The number of its own time, to sort by, where that is less; and that time in words.
+    /// The own time to sort by, if it is less, and the own time in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     w: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     v: Option<String>,
-    /// Slack in words, where there is any.
+    /// Slack in words, if there is any.
     #[serde(skip_serializing_if = "Option::is_none")]
     y: Option<String>,
     /// Flags.
     f: u32,
-    /// How sure start and end are, where one of them isn't measured.
+    /// Certainty of start and end, unless both are measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     u: Option<[&'static str; 2]>,
 }
 
-/// As the script may set it as text, anywhere in a line.
+/// Makes text safe for the script to set as text, anywhere in a line.
 fn shown(text: &str) -> Cow<'_, str> {
     match printable(text) {
         Cow::Borrowed(text) => isolate(text),

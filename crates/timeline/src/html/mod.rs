@@ -1,9 +1,9 @@
-//! Timelines as one self-contained HTML page: to zoom into, to search, to point at.
+//! Timelines as one self-contained HTML page to zoom and search.
 //!
-//! The page is whole: style, script and data are inside, nothing is fetched, and a policy in its
-//! head has the browser refuse to. It follows the reader's light or dark mode. Thousands of spans
-//! stay smooth, as only what is in view is drawn. Without script it still has the numbers, the
-//! critical path and the tables.
+//! The page is self-contained: style, script and data are inside, nothing is fetched, and a policy
+//! in its head has the browser refuse to. It follows the reader's light or dark mode. Only what is
+//! in view is drawn, so thousands of spans stay smooth. Without scripts the page still has the
+//! numbers, the critical path and the tables.
 
 mod data;
 mod tables;
@@ -15,20 +15,20 @@ use std::fmt::Write as _;
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
-/// What a page is made of.
+/// The parts of a page.
 #[derive(Clone, Copy, Debug)]
 pub struct Page<'a> {
     /// The heading.
     pub title: &'a str,
-    /// What there is to say below it, name and value: of which machine, from which file.
+    /// Facts below the heading, name and value: the machine, the file.
     pub facts: &'a [(String, String)],
     /// The timelines, a tab each.
     pub timelines: &'a [&'a Timeline],
 }
 
 /// Renders `page` as one HTML document. Names are escaped wherever they stand; control characters
-/// and those that turn the direction of reading are replaced. Takes about 40 KiB, and 150 bytes a
-/// span.
+/// and those that turn the direction of reading are replaced. The document takes about 40 KiB, and
+/// 150 bytes a span.
 pub fn render(page: &Page<'_>) -> String {
     let title = shown(page.title);
     let mut out = format!(
@@ -71,7 +71,7 @@ pub fn render(page: &Page<'_>) -> String {
     out
 }
 
-/// The chart's place, and what steers it.
+/// The chart's element and its controls.
 const CHART: &str = "\
 <div id=\"chart\">
 <div class=\"bar\">

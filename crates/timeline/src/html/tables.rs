@@ -1,5 +1,5 @@
-//! What stands above the chart (the numbers, the notes, the legend) and below it (the critical
-//! path, the worst, the drivers, the predictions, the failures).
+//! Text above the chart (the numbers, the notes, the legend) and below it (the critical path, the
+//! worst, the drivers, the predictions, the failures).
 
 use crate::analysis::{DriverCost, Prediction, WhatIf, caveats};
 use crate::markup::{escape, shown};
@@ -12,18 +12,18 @@ use crate::units::{count, duration};
 use std::cmp::Reverse;
 use std::fmt::Write as _;
 
-/// So many rows a table has.
+/// Number of rows of a table.
 const ROWS: usize = 10;
-/// So many messages are listed.
+/// Number of messages that are listed.
 const MESSAGES: usize = 50;
-/// So many names of a critical path.
+/// Number of names of a critical path.
 const PATH: usize = 40;
-/// So many rows of what has no place in time: there is no chart to find the others in.
+/// Number of rows of unplaced runs: there is no chart to find the others in.
 const UNPLACED: usize = 1000;
 
 const OUTCOMES: [&str; 5] = ["ok", "failed", "deferred", "skipped", "cancelled"];
 
-/// Writes what a reader has to know before the bars of one timeline.
+/// Writes the text that a reader needs before the bars of one timeline.
 pub(super) fn head(out: &mut String, t: &Timeline) {
     let _ = write!(out, "<header>\n<h2>{}</h2>\n", shown(t.name()));
     if t.is_empty() {
@@ -46,7 +46,7 @@ pub(super) fn head(out: &mut String, t: &Timeline) {
 
 /// Writes the section of one timeline.
 pub(super) fn section(out: &mut String, t: &Timeline) {
-    // Where the script shows one timeline at a time, its head has the name.
+    // If the script shows one timeline at a time, the head has the name.
     let _ = write!(out, "<section>\n<h2>{}</h2>\n", shown(t.name()));
     if !t.spans().is_empty() {
         let path = t.critical_path();
@@ -62,7 +62,7 @@ pub(super) fn section(out: &mut String, t: &Timeline) {
     out.push_str("</section>\n");
 }
 
-/// A span's name, which shows it in the chart.
+/// Returns a button with a span's name, which shows the span in the chart.
 fn go(t: &Timeline, id: SpanId) -> String {
     let name = shown(&t.span(id).name);
     format!("<button class=\"go\" data-i=\"{}\">{name}</button>", id.index())
@@ -208,7 +208,8 @@ fn predictions(out: &mut String, t: &Timeline) {
     out.push_str("</div>\n");
 }
 
-/// Runs at unknown moments: a row each, the longest first, and a bar for its length alone.
+/// Writes the runs at unknown moments: a row each, the longest first, and a bar for the length
+/// alone.
 fn unplaced(out: &mut String, t: &Timeline) {
     if t.unplaced().is_empty() {
         return;

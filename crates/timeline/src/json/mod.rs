@@ -28,13 +28,12 @@
 //! numbers of `critical_path` are indexes into `spans`. Fields may be added; none changes its
 //! meaning.
 //!
-//! A length of time has its bounds beside it, of which `most_ns` is null where there is none: it
-//! was measured where they are one. Without an upper bound the length itself is null. Runs at
-//! moments that nobody knows stand in `unplaced`, with `name`, `kind`, `worker`, `cpu`, `outcome`,
-//! `message`, `driver`, `driver_inferred`, `asynchronous`, `took_ns` and `took`. Where
-//! `resolution_ns` isn't 0, stamps are cut off to that, and moments and `max_parallelism` are known
-//! no better. Where `clock_went_back` is true, the clock was set back between spans, and moments
-//! tell no order.
+//! A length of time has its bounds beside it: equal bounds mean that it was measured, and a null
+//! `most_ns` that there is no upper bound. Without an upper bound the length itself is null. Runs
+//! at unknown moments stand in `unplaced`, with `name`, `kind`, `worker`, `cpu`, `outcome`,
+//! `message`, `driver`, `driver_inferred`, `asynchronous`, `took_ns` and `took`. If `resolution_ns`
+//! isn't 0, stamps are cut off to that, and moments and `max_parallelism` are no more exact. If
+//! `clock_went_back` is true, the clock was set back between spans, and moments show no order.
 
 mod read;
 
@@ -47,7 +46,7 @@ use crate::span::{Driver, Timeline};
 use crate::units::ns;
 pub use read::{ReadError, read};
 
-/// The whole timeline, to put into something larger. It is looked at when it is written: a tree of
+/// The whole timeline, to embed in a larger document. It is read while it is written: a tree of
 /// values would take many times the room of the timeline.
 #[derive(Clone, Copy, Debug)]
 pub struct View<'t>(pub &'t Timeline);
@@ -150,12 +149,12 @@ fn view(t: &Timeline) -> TimelineView<'_> {
     }
 }
 
-/// The number of a length that has an upper bound: one that may be any longer is none.
+/// Returns the number of a length. `None`: it has no upper bound.
 pub(crate) fn told(length: Length) -> Option<u64> {
     length.most().and(length.told()).map(ns)
 }
 
-/// How well a length is known.
+/// The bounds of a length.
 #[derive(Clone, Copy, Serialize)]
 pub(crate) struct Bounds {
     least_ns: u64,
@@ -248,7 +247,7 @@ struct EdgeView {
     kept: bool,
 }
 
-/// What [`analysis`](crate::analysis) finds out of `t`, as one JSON object:
+/// Returns the [`analysis`](crate::analysis) of `t` as one JSON object:
 ///
 /// ```json
 /// {
@@ -270,15 +269,16 @@ struct EdgeView {
 /// }
 /// ```
 ///
-/// Lengths are as in a [timeline](super); a share of what nobody knows is null; a slack that isn't
-/// exact is null. Where nothing has a place in time there are `costs` only, without shares and
-/// slack: `concurrency` is null, and the lists are empty.
+/// Lengths are as in a [timeline](super). An unknown share is null, and so is a slack that isn't
+/// exact. If nothing has a place in time, there are only `costs`, without shares and slack:
+/// `concurrency` is null, and the lists are empty.
 ///
 /// `costs` are the `top` worst devices, `drivers` the `top` worst drivers (an empty name: not
-/// known), `what_if` is all asynchronous with so many workers, and `caveats` what its readers have
-/// to know. Numbers of `spans` and `longest` are indexes into the timeline's spans; of a driver's
-/// spans `inferred` have it only as their likeliest; `time_at_ns[n]` is for how long n ran at once,
-/// were each to take as long as its bar (where that is how it was: `exact`).
+/// known), `what_if` predicts all asynchronous with each number of workers, and `caveats` are
+/// sentences that readers of the predictions need. Numbers of `spans` and `longest` are indexes
+/// into the timeline's spans. `inferred` counts the spans of which a driver is only the likeliest.
+/// `time_at_ns[n]` is the time for which n ran at once, if each took as long as its bar (`exact`:
+/// that is how it was).
 pub fn analysis(t: &Timeline, top: usize) -> Value {
     let placed = t.unplaced().is_empty() || !t.spans().is_empty();
     let c = t.concurrency();
@@ -339,8 +339,8 @@ pub fn analysis(t: &Timeline, top: usize) -> Value {
     value(&view)
 }
 
-/// A prediction's numbers, as in an [`analysis`]: `name`, `makespan_ns`, `work_ns`, `bound_ns`, and
-/// the bounds of each. No schedule is shorter than the lower one of `bound`.
+/// Returns a prediction's numbers, as in an [`analysis`]: `name`, `makespan_ns`, `work_ns`,
+/// `bound_ns`, and the bounds of each. No schedule is shorter than the lower bound of `bound`.
 pub fn prediction(name: &str, p: &Prediction) -> Value {
     value(&PredictionView {
         name,
@@ -353,11 +353,11 @@ pub fn prediction(name: &str, p: &Prediction) -> Value {
     })
 }
 
-/// A comparison as one JSON object: `only_a`, `only_b`, and in `pairs`, the greatest change first,
-/// `name`, `kind`, `change_ns` (null: not known), whether that is `exact`, and for `a` and `b` null
-/// or `spans`, `own_ns`, `own`, `took_ns` and `took` as in an [`analysis`]. The change is that of
-/// the own time, or where `what_ran_inside` is true of the whole: then nobody knows what ran inside
-/// what.
+/// Returns a comparison as one JSON object: `only_a`, `only_b`, and `pairs`, the greatest change
+/// first. A pair has `name`, `kind`, `change_ns` (null: not known), whether that is `exact`, and
+/// `a` and `b`. Each of those is null or has `spans`, `own_ns`, `own`, `took_ns` and `took` as in
+/// an [`analysis`]. The change is that of the own time. If `what_ran_inside` is true, the nesting
+/// isn't known, and the change is that of the whole time.
 pub fn comparison(c: &Comparison) -> Value {
     let side = |side: Option<Side>| {
         side.map(|side| SideView {
@@ -528,7 +528,7 @@ mod tests {
                 "summary": {
                     "spans": 3, "ok": 2, "failed": 1, "skipped": 0, "cancelled": 0, "deferred": 0,
                     "no_callback": 1, "unplaced": 1,
-                    // One without a place may have been the last, or after the last.
+                    // The unplaced run may have been the last, or after the last.
                     "makespan_ns": null, "makespan": { "least_ns": 28, "most_ns": null },
                     "serial_sum_ns": 32, "serial_sum": { "least_ns": 0, "most_ns": 32 },
                     "critical_path_ns": null, "critical_path": { "least_ns": 0, "most_ns": null },

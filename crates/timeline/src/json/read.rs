@@ -7,7 +7,7 @@ use serde::Deserialize;
 use std::fmt;
 use std::time::Duration;
 
-/// A text that holds no timelines.
+/// The error of a text that holds no timelines.
 #[derive(Debug)]
 pub struct ReadError {
     what: String,
@@ -25,12 +25,12 @@ impl fmt::Display for ReadError {
 
 impl std::error::Error for ReadError {}
 
-/// Reads one timeline or a list of them. Fields that this version doesn't know are passed over, and
-/// those that an older one didn't write have the values that they had then.
+/// Reads one timeline or a list of them. Fields that this version doesn't know are skipped. Fields
+/// that an older version didn't write get the values that they had then.
 ///
 /// # Errors
 ///
-/// When `text` is no JSON, lacks a field that was there from the beginning, has a word that this
+/// If `text` is no JSON, lacks a field that was there from the beginning, has a word that this
 /// version doesn't know, or an edge to a span that isn't there.
 pub fn read(text: &str) -> Result<Vec<Timeline>, ReadError> {
     let views: Views = serde_json::from_str(text).map_err(|e| ReadError { what: e.to_string() })?;
@@ -130,7 +130,7 @@ fn timeline(view: TimelineView) -> Result<Timeline, ReadError> {
     let mut ids: Vec<Option<SpanId>> = Vec::with_capacity(known);
     for view in view.spans {
         let span = self::span(view)?;
-        // Older versions gave a made-up place to what has none.
+        // Older versions gave runs without a known moment a made-up place.
         ids.push(match span.start_certainty {
             Certainty::Assumed => {
                 t.push_unplaced(displaced(span));
@@ -160,10 +160,10 @@ fn timeline(view: TimelineView) -> Result<Timeline, ReadError> {
     Ok(t)
 }
 
-/// What a span without a known start is.
+/// Turns a span without a known start into an unplaced run.
 fn displaced(span: Span) -> Unplaced {
     let took = match span.drawn() {
-        // A shutdown whose end nobody knew was drawn so.
+        // Older versions drew a shutdown with an unknown end this way.
         Duration::ZERO => Length::UNKNOWN,
         took => Length::exact(took),
     };
@@ -245,7 +245,7 @@ fn span(view: SpanView) -> Result<Span, ReadError> {
     Ok(span)
 }
 
-/// The one of `known` that is written so.
+/// Returns the one of `known` that is written as `word`.
 fn word<T: Clone>(
     what: &str,
     text: &str,

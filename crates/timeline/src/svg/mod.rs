@@ -1,12 +1,12 @@
 //! A timeline as a picture: a self-contained SVG with a lane per worker.
 //!
-//! A bar is one span, coloured by its outcome; pointing at it shows everything that is known of it.
-//! One that may have been over sooner is pale, with a dashed outline, and its label has its sign
-//! and its time. In a lane, later bars never stand above earlier ones, and a thin line leads from
-//! one that was over to the next, so that what ran one after another doesn't look parallel where
-//! bars are narrower than their labels. Notes stand above the lanes, runs without a place in time
-//! below in words. The critical path has a dark outline and is joined by lines. Nothing is fetched
-//! from elsewhere and nothing is scripted, so that the file can be mailed or put into a page.
+//! A bar is one span, coloured by its outcome; its tooltip shows everything that is known of it. A
+//! span that may have been over sooner is pale, with a dashed outline, and its label has its sign
+//! and its time. In a lane, later bars never stand above earlier ones. A thin line leads from a
+//! span that was over to the next one, so that a sequence doesn't look parallel where bars are
+//! narrower than their labels. Notes stand above the lanes; runs without a place in time are listed
+//! below. The critical path has a dark outline and is joined by lines. Nothing is fetched and
+//! nothing is scripted, so that the file can be mailed or put into a page.
 
 mod words;
 
@@ -24,14 +24,14 @@ use words::{below, notes, tooltip};
 /// The width of the picture, in pixels at its natural size.
 const WIDTH: f64 = 1200.0;
 const MARGIN: f64 = 16.0;
-/// The same for the name of a lane, which is bold.
+/// Width of a character in the name of a lane, which is bold.
 const LANE_CHAR: f64 = 8.2;
-/// Up to so many spans get a label each, and their lanes the rows that this takes; with more,
-/// only those whose label fits into the bar have one.
+/// Number of spans up to which each gets a label, and its lane the rows that this takes. With more,
+/// only spans whose label fits into the bar have one.
 const LABEL_EACH: usize = 120;
-/// Labels longer than that are cut; the tooltip has the whole name.
+/// Length of a label. A longer one is cut; the tooltip has the whole name.
 const LABEL_CHARS: usize = 36;
-/// A shorter bar could not be seen or pointed at.
+/// Smallest width of a bar. A narrower one could not be seen or pointed at.
 const MIN_BAR: f64 = 2.0;
 /// The height of a line of text above or below the chart.
 const LINE: f64 = 17.0;
@@ -90,7 +90,7 @@ fn line(out: &mut String, text: std::fmt::Arguments<'_>) {
     out.push('\n');
 }
 
-/// Lines of text, the first at `y`.
+/// Writes lines of text, the first at `y`.
 fn lines(out: &mut String, mut y: f64, texts: &[String]) {
     for text in texts {
         line(out, format_args!("<text x=\"{MARGIN}\" y=\"{y:.1}\">{}</text>", shown(text)));
@@ -98,7 +98,7 @@ fn lines(out: &mut String, mut y: f64, texts: &[String]) {
     }
 }
 
-/// Title, numbers and legend; `joined`: some bars are joined to their neighbours.
+/// Writes title, numbers and legend. `joined`: some bars are joined to their neighbours.
 fn head(out: &mut String, t: &Timeline, name: &str, joined: bool) {
     let s = t.summary();
     line(out, format_args!("<text class=\"title\" x=\"{MARGIN}\" y=\"32\">{name}</text>"));
@@ -216,8 +216,8 @@ impl TimeScale {
         BarPlacement { x, width, label }
     }
 
-    /// The room that bar and label take, in hundredths of a pixel. A bar that was widened to be
-    /// seen may touch the next one.
+    /// Returns the room that bar and label take, in hundredths of a pixel. A bar that was widened
+    /// to be seen may touch the next one.
     fn extent(&self, span: &Span) -> (u64, u64) {
         let p = self.place(span);
         let label_width = label(span).chars().count() as f64 * CHAR + 10.0;
@@ -230,7 +230,7 @@ impl TimeScale {
     }
 }
 
-/// A span's name, and how long it took where its bar doesn't say that exactly.
+/// Returns a span's name, and its time if the bar doesn't show that exactly.
 fn label(span: &Span) -> String {
     let name = fit(&span.name, LABEL_CHARS);
     match span.took() {
@@ -240,7 +240,7 @@ fn label(span: &Span) -> String {
 }
 
 impl<'a> Chart<'a> {
-    /// With `notes` pixels left free above.
+    /// Plans the chart with `notes` pixels left free above.
     fn plan(t: &'a Timeline, path: &'a CriticalPath, notes: f64) -> Chart<'a> {
         let critical = path.marks(t);
         let folds = |s: &&Span| s.no_callback && s.outcome.is_ok();
@@ -258,7 +258,7 @@ impl<'a> Chart<'a> {
             label_each,
             fold,
         };
-        // With labels, rows tell no overlap: so they tell the order.
+        // With labels, rows don't mean overlap, so they show the order.
         let pack = if label_each { RowPacking::Stairs } else { RowPacking::Tight };
         let lanes = t.lanes_with(pack, |span| scale.extent(span), |_| true);
         let rows: usize = lanes.iter().map(|l| l.rows.len()).sum();
@@ -276,7 +276,7 @@ impl<'a> Chart<'a> {
         chart
     }
 
-    /// Room for its rows, and for its name.
+    /// Returns the room for its rows and its name.
     fn lane_height(&self, lane: &Lane) -> f64 {
         (lane.rows.len() as f64 * self.row_height).max(10.0) + 6.0
     }
@@ -292,7 +292,7 @@ impl<'a> Chart<'a> {
         self.axis(out);
 
         let mut middles: Vec<f64> = vec![0.0; self.t.spans().len()];
-        // Layers: nothing may lie on the critical path, and no bar on a label.
+        // Layers: nothing may cover the critical path, and no bar a label.
         let mut critical = String::new();
         let mut labels = String::new();
         if !self.neighbours.is_empty() {
@@ -372,7 +372,7 @@ impl<'a> Chart<'a> {
         );
         let (x, anchor) = match place.label {
             Label::None => return,
-            // Nobody could read it.
+            // Too small to read.
             Label::Inside if self.row_height <= 10.0 => return,
             Label::Inside => (place.x + 5.0, "start"),
             Label::Right => (place.x + place.width + 5.0, "start"),
@@ -388,7 +388,7 @@ impl<'a> Chart<'a> {
         );
     }
 
-    /// The top of each lane.
+    /// Returns the top of each lane.
     fn tops(&self) -> Vec<f64> {
         let top = |y: &mut f64, lane: &Lane| {
             let top = *y;
@@ -398,13 +398,13 @@ impl<'a> Chart<'a> {
         self.lanes.iter().scan(self.top, top).collect()
     }
 
-    /// The top of a row of a lane that begins at `lane_top`.
+    /// Returns the top of a row of a lane that begins at `lane_top`.
     fn row_top(&self, lane_top: f64, row: usize) -> f64 {
         lane_top + 3.0 + row as f64 * self.row_height
     }
 
-    /// In the lane of one worker, a line from where each row's last bar is over to the first bar of
-    /// the next row, if that began no sooner.
+    /// Returns the lines of each worker's lane: from the end of each row's last bar to the first
+    /// bar of the next row, if that began no sooner.
     fn neighbours(&self) -> String {
         let mut d = String::new();
         for (lane, top) in self.lanes.iter().zip(self.tops()).filter(|_| self.scale.label_each) {
@@ -427,7 +427,7 @@ impl<'a> Chart<'a> {
         d
     }
 
-    /// Lines from the end of each span of the critical path to the start of the next.
+    /// Draws lines from the end of each span of the critical path to the start of the next.
     fn join_path(&self, out: &mut String, middles: &[f64]) {
         let mut d = String::new();
         for pair in self.path.spans.windows(2) {
@@ -444,7 +444,8 @@ impl<'a> Chart<'a> {
     }
 }
 
-/// The marks of the time axis: multiples of 1, 2 or 5 of a power of ten, at most ten of them.
+/// Returns the marks of the time axis: multiples of 1, 2 or 5 of a power of ten, at most ten of
+/// them.
 fn ticks(length: Duration) -> Vec<(Duration, String)> {
     let ns = length.as_nanos().max(1);
     let mut step = 1u128;

@@ -1,4 +1,4 @@
-//! What the picture says in words: above the lanes, below them, and at the pointer.
+//! Texts of the picture: above the lanes, below them, and in tooltips.
 
 use crate::path::CriticalPath;
 use crate::select::{is_urgent, needs_seeing};
@@ -7,14 +7,14 @@ use crate::text::{numbers, path_names};
 use crate::units::{count, duration, fit, isolate, printable, wrap};
 use std::cmp::Reverse;
 
-/// So many messages of spans that did not end well stand below the chart.
+/// Number of messages of spans that did not end well, below the chart.
 const MAX_MESSAGES: usize = 20;
-/// So many of those that have no place in time have a line.
+/// Number of runs without a place in time that have a line.
 const MAX_UNPLACED: usize = 40;
 /// Characters in a line of text above or below the chart.
 const TEXT_CHARS: usize = 150;
 
-/// What a reader has to know before the bars.
+/// Returns the notes that a reader needs before the bars.
 pub(super) fn notes(t: &Timeline) -> Vec<String> {
     let mut lines = Vec::new();
     if t.is_empty() {
@@ -31,7 +31,7 @@ pub(super) fn notes(t: &Timeline) -> Vec<String> {
     lines
 }
 
-/// The lines of text below the chart: the critical path, and what went wrong.
+/// Returns the lines of text below the chart: the critical path, and what went wrong.
 pub(super) fn below(t: &Timeline, path: &CriticalPath) -> Vec<String> {
     let mut lines = Vec::new();
     if t.is_empty() {
@@ -57,7 +57,7 @@ pub(super) fn below(t: &Timeline, path: &CriticalPath) -> Vec<String> {
     lines
 }
 
-/// The longest of those that have no place in time, a line each: a bar would have one.
+/// Returns the longest of the runs without a place in time, a line each.
 fn unplaced(t: &Timeline) -> Vec<String> {
     let mut all: Vec<&Unplaced> = t.unplaced().iter().collect();
     if all.is_empty() {
@@ -77,7 +77,7 @@ fn unplaced(t: &Timeline) -> Vec<String> {
     lines
 }
 
-/// Everything that is known of a span, a line each.
+/// Returns everything that is known of a span, a line each.
 pub(super) fn tooltip(span: &Span, critical: bool) -> String {
     let mut lines = vec![span.name.clone()];
     let outcome = match span.outcome.message() {

@@ -7,10 +7,10 @@ use crate::span::{Span, SpanKind, Timeline};
 use crate::units::{duration, fit, printable, verb};
 use std::time::Duration;
 
-/// What [`analysis`](crate::analysis) finds out of `t`: the `top` worst devices and drivers, how
-/// many ran at once, and what would be if everything were asynchronous. For a terminal of `width`
-/// columns, as [`render`](super::render) takes it; empty for an empty timeline. Of one in which
-/// nothing has a place in time only the worst: the others need one.
+/// Returns the [`analysis`](crate::analysis) of `t` for a terminal of `width` columns, as
+/// [`render`](super::render) takes it: the `top` worst devices and drivers, the parallelism, and
+/// the predictions with everything asynchronous. Empty for an empty timeline. If nothing has a
+/// place in time, only the worst are shown: the rest needs one.
 pub fn analysis(t: &Timeline, top: usize, width: usize) -> String {
     let mut out = Lines::new(width);
     if t.is_empty() {
@@ -29,7 +29,7 @@ pub fn analysis(t: &Timeline, top: usize, width: usize) -> String {
 /// One column of a table: its heading, and whether it holds numbers.
 type Column = (&'static str, bool);
 
-/// Writes rows under headings. Where they are too wide, the widest text column is cut.
+/// Writes rows under headings. If they are too wide, the widest text column is cut.
 pub(super) fn table(out: &mut Lines, columns: &[Column], rows: &[Vec<String>]) {
     let mut widths: Vec<usize> = columns.iter().map(|(head, _)| head.chars().count()).collect();
     for row in rows {
@@ -64,7 +64,7 @@ fn worst(out: &mut Lines, t: &Timeline, top: usize) {
     let placed = !t.spans().is_empty();
     let by = if placed { "by time of their own:" } else { "by what they took, tries together:" };
     if !placed {
-        // The rows above have it all, but for tries; and where nothing is known nothing is worst.
+        // The rows above show all but the tries. If nothing is known, nothing is worst.
         let tried = costs.iter().take(top).any(|cost| cost.times > 1);
         if !tried || costs.iter().all(|cost| cost.took.told().is_none()) {
             return;
@@ -200,7 +200,7 @@ fn what_if(out: &mut Lines, t: &Timeline) {
     }
 }
 
-/// What the probes of a boot would take by themselves, in words.
+/// Returns the time that the probes of a boot would take by themselves, in words.
 pub(crate) fn probes_alone(t: &Timeline) -> Option<String> {
     let probes = t.kind_cost(SpanKind::Probe);
     (probes.spans > 1 && is_boot(t)).then(|| {
@@ -211,7 +211,8 @@ pub(crate) fn probes_alone(t: &Timeline) -> Option<String> {
     })
 }
 
-/// What no schedule is shorter than. A bound that was worked out of upper bounds is none.
+/// Returns the lower bound of every schedule, in words. A bound that was computed from upper bounds
+/// is none.
 pub(crate) fn at_least(bound: Length) -> String {
     match bound.known() {
         Some(bound) => duration(bound),
@@ -220,8 +221,8 @@ pub(crate) fn at_least(bound: Length) -> String {
     }
 }
 
-/// A prediction beside the run that it is made of, in a line or two: `asked` says what was to be
-/// different.
+/// Returns a prediction beside the run that it is based on, in a line or two. `asked` says what was
+/// to be different.
 pub fn prediction(t: &Timeline, what_if: &WhatIf, asked: &str, width: usize) -> String {
     let mut out = Lines::new(width);
     let p = what_if.predict(t);
@@ -239,8 +240,8 @@ pub fn prediction(t: &Timeline, what_if: &WhatIf, asked: &str, width: usize) -> 
     out.text
 }
 
-/// Two timelines side by side, called `names`: the `top` devices that differ most, and all
-/// together. For a terminal of `width` columns.
+/// Returns two timelines side by side, called `names`: the `top` devices that differ most, and all
+/// together. The text fits a terminal of `width` columns.
 pub fn comparison(
     timelines: [&Timeline; 2],
     names: [&str; 2],
@@ -308,7 +309,7 @@ pub fn comparison(
     table(&mut out, &columns, &rows);
     let both = c.pairs.len() - c.only_a - c.only_b;
     let counted = if noun.one == "span" { Noun { one: "name", many: "names" } } else { noun };
-    // A try of a probe may be in one of them only, though its device is in both.
+    // A retry of a probe may be in one of them only, though its device is in both.
     let more = |in_a: fn(&Side, &Side) -> bool| {
         c.pairs.iter().filter(|p| p.a.zip(p.b).is_some_and(|(a, b)| in_a(&a, &b))).count()
     };
@@ -336,7 +337,7 @@ fn ratio(a: Length, b: Length) -> String {
     times.strip_suffix('x').unwrap_or(&times).to_owned()
 }
 
-/// A change; about, where one of the two isn't exact.
+/// Writes a change, with a sign unless both lengths are exact.
 fn signed(ns: Option<i128>, exact: bool) -> String {
     let Some(ns) = ns else { return "?".into() };
     let length = Duration::from_nanos(u64::try_from(ns.unsigned_abs()).unwrap_or(u64::MAX));

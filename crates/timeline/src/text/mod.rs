@@ -1,8 +1,8 @@
 //! A timeline as text for a terminal: a row per device with its bar, and the numbers below.
 //!
-//! A `*` marks the critical path. A sign before a time says how sure it is, as in a
-//! [`Length`]'s text. In a bar, `·` waits for a dependency, `░` waits for a worker,
-//! `█` runs, `▒` may have run, and `▏` runs for less than half a column.
+//! A `*` marks the critical path. A sign before a time says how exact it is, as in a [`Length`]'s
+//! text. In a bar, `·` waits for a dependency, `░` waits for a worker, `█` runs, `▒` may have run,
+//! and `▏` runs for less than half a column.
 
 pub(crate) mod analysis;
 
@@ -18,38 +18,38 @@ use std::time::Duration;
 
 pub use analysis::{analysis, comparison, prediction};
 
-/// More spans than that are cut down to those that matter most.
+/// Number of spans above which only those that matter most are shown.
 const MAX_ROWS: usize = 40;
-/// A longer critical path is named by its ends.
+/// Number of names above which a critical path shows only its ends.
 const MAX_PATH_NAMES: usize = 12;
-/// So many messages of spans that did not end well are printed.
+/// Number of printed messages of spans that did not end well.
 const MAX_MESSAGES: usize = 20;
 
-/// The fewest and the most columns that text is made for.
+/// The fewest and the most columns of a text.
 const WIDTHS: std::ops::RangeInclusive<usize> = 60..=500;
 
 /// Renders `t` for a terminal of `width` columns (less than 60 counts as 60, more than 500 as 500),
-/// with a newline at the end of each line. No line is wider; each character is taken to be one
-/// column wide. It holds no colours and no control characters, whatever the names hold. Words that
-/// are written from right to left are [isolated](crate::markup::isolate).
+/// with a newline at the end of each line. No line is wider; each character counts as one column.
+/// The text has no colours and no control characters, whatever the names hold. Words that are
+/// written from right to left are [isolated](crate::markup::isolate).
 ///
-/// At most 40 spans get a row: those that did not end well, those on the critical path, then the
-/// longest; it is said how many were left out. More than four spans without a callback become one
-/// line. Runs without a place in time have rows of their own, without bars. The timeline's notes
-/// stand below the heading.
+/// At most 40 spans get a row: first those that did not end well, then those on the critical path,
+/// then the longest. The text says how many were left out. More than four spans without a callback
+/// become one line. Runs without a place in time have rows of their own, without bars. The
+/// timeline's notes stand below the heading.
 pub fn render(t: &Timeline, width: usize) -> String {
     render_rows(t, width, MAX_ROWS)
 }
 
-/// As [`render`] for a terminal of 80 columns, or of the width that is asked for (`{:120}`), and
-/// without the newline at the very end.
+/// A timeline is displayed as [`render`] writes it for 80 columns, or for the requested width
+/// (`{:120}`), without the last newline.
 impl fmt::Display for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(render(self, f.width().unwrap_or(80)).trim_end_matches('\n'))
     }
 }
 
-/// Like [`render`], with at most `rows` rows instead of 40.
+/// Renders like [`render`], with at most `rows` rows instead of 40.
 pub fn render_rows(t: &Timeline, width: usize, rows: usize) -> String {
     let noun = Noun::of(t);
     let mut out = Lines::new(width);
@@ -110,7 +110,7 @@ impl Lines {
     }
 }
 
-/// What the spans are called.
+/// Singular and plural of what the spans are called.
 struct Noun {
     one: &'static str,
     many: &'static str,
@@ -153,8 +153,7 @@ fn heading(t: &Timeline, s: &Summary, noun: &Noun) -> String {
     text
 }
 
-/// The numbers that a heading has, a sentence each. None of them is told of what has no place in
-/// time: they need one.
+/// Returns the numbers of a heading, a sentence each. Unplaced runs are in none of them.
 pub(crate) fn numbers(s: &Summary) -> Vec<String> {
     let placed = s.spans - s.unplaced;
     let mut lines = Vec::new();
@@ -162,7 +161,7 @@ pub(crate) fn numbers(s: &Summary) -> Vec<String> {
         let mut serial = format!("serial sum {}", s.serial_sum);
         if let (Some(sum), Some(makespan)) = (s.serial_sum.known(), s.makespan.known()) {
             let times = sum.as_secs_f64() / makespan.as_secs_f64().max(1e-12);
-            // Less than one isn't a loss: there were times in which nothing ran that was recorded.
+            // A ratio below 1 isn't a loss: at times, only unrecorded work ran.
             if !makespan.is_zero() && times >= 0.995 {
                 serial += &format!(" ({times:.2}x)");
             }
@@ -195,7 +194,7 @@ pub(crate) fn numbers(s: &Summary) -> Vec<String> {
     lines
 }
 
-/// The names of a critical path; empty where there is none.
+/// Returns the names of a critical path; empty if there is none.
 pub(crate) fn path_names(t: &Timeline, path: &CriticalPath) -> String {
     let name = |&id: &SpanId| {
         let span = t.span(id);
@@ -216,8 +215,8 @@ pub(crate) fn path_names(t: &Timeline, path: &CriticalPath) -> String {
     format!("critical path: {late}{}", names.join(" > "))
 }
 
-/// When the first span of the path was ready, from the timeline's origin: who started it isn't
-/// known.
+/// Returns the moment at which the first span of the path was ready, from the timeline's origin.
+/// What started it isn't known.
 pub(crate) fn began_late(t: &Timeline, path: &CriticalPath) -> Duration {
     let first = path.spans.first().map(|&id| t.span(id));
     match first.filter(|span| span.kind != SpanKind::Shutdown) {
@@ -263,11 +262,10 @@ fn messages<'a>(out: &mut Lines, shown: impl Iterator<Item = (&'a str, &'a Outco
     }
 }
 
-/// The width of how long a span took, with its sign.
+/// Width of a span's time, with its sign.
 const TOOK: usize = 8;
 
-/// The widths of the other columns. 0: nobody has anything to say there, so there is no such
-/// column.
+/// Widths of the other columns. 0: no row has anything there, so there is no such column.
 #[derive(Debug, PartialEq, Eq)]
 struct Columns {
     name: usize,
@@ -279,8 +277,8 @@ struct Columns {
 }
 
 impl Columns {
-    /// Gives each text column what it needs if the bar keeps a quarter of the width; else takes
-    /// from the widest until it fits. `need` is name, place, state, released.
+    /// Gives each text column what it needs if the bar keeps a quarter of the width. Otherwise it
+    /// takes from the widest until all fit. `need` is name, place, state, released.
     fn plan(width: usize, need: [usize; 4], waited: bool) -> Columns {
         let [name, place, state, released] = need;
         let mut text = [name.min(width.max(100) * 32 / 100), place.min(24), released.min(24)];
@@ -294,7 +292,7 @@ impl Columns {
             while total(&text) + bar_wanted > width {
                 let shrinkable = (0..3).filter(|&i| text[i] > least[i]);
                 let Some(widest) = shrinkable.max_by_key(|&i| text[i]) else { break };
-                // A quarter of the width for the bar is a wish; text that one can read comes first.
+                // The bar's quarter is only preferred: legible text comes first.
                 if bar_wanted == width / 4 && text[widest] <= 16 {
                     break;
                 }
@@ -310,18 +308,18 @@ impl Columns {
 /// The cells of one row, but for the bar.
 struct Row {
     critical: bool,
-    /// The device with its driver, and without.
+    /// The device with its driver, and without it.
     name: Vec<String>,
-    /// Where it ran: all that is known, then shorter ways to say it.
+    /// Place where it ran: all that is known, then shorter forms.
     place: Vec<String>,
     waited: String,
     took: String,
     state: &'static str,
-    /// Likewise.
+    /// Name that released it, then shorter forms.
     released: Vec<String>,
 }
 
-/// The first of `ways` that fits; where none does, as much of the first one as fits.
+/// Returns the first of `ways` that fits. If none does, the first one is cut.
 fn first_fit(ways: &[String], width: usize) -> String {
     let way = ways.iter().find(|way| way.chars().count() <= width);
     fit(way.map_or(in_full(ways), String::as_str), width)
@@ -392,7 +390,7 @@ fn table(out: &mut Lines, t: &Timeline, path: &CriticalPath, selection: &Selecti
             *need = (*need).max(cell.chars().count());
         }
     }
-    // A column of which no row has anything to say is left out.
+    // A column that is empty in every row is left out.
     let said = |f: fn(&Row) -> bool| rows.iter().any(|(row, _)| f(row));
     if !said(|row| !row.place.is_empty()) {
         need[1] = 0;
@@ -438,7 +436,7 @@ impl BarScale {
         format!("0{end:>room$}")
     }
 
-    /// The column, with fraction, at which a moment lies.
+    /// Returns the column, with fraction, at which a moment lies.
     fn at(&self, moment: Duration) -> f64 {
         let length = self.length.as_secs_f64();
         if length == 0.0 {
@@ -455,7 +453,7 @@ impl BarScale {
         let blocked = if span.released_by.is_some() { '·' } else { ' ' };
         let short = self.at(span.end) - self.at(span.start) < 0.5;
         let end = if short { start + 1 } else { end };
-        // From there on it may have been over.
+        // From there on the span may have been over.
         let sure = (self.at(span.start + span.took().least()).ceil() as usize).max(start);
         (0..end)
             .map(|i| match i {
@@ -469,8 +467,8 @@ impl BarScale {
     }
 }
 
-/// Writes at most `rows` of the unplaced, what failed first (up to half the room), then the
-/// longest. Gives those that it wrote.
+/// Writes at most `rows` of the unplaced runs: first those that failed (up to half the room), then
+/// the longest. Returns those that were written.
 fn unplaced_table<'t>(
     out: &mut Lines,
     t: &'t Timeline,

@@ -1,5 +1,4 @@
-//! What a reader sees first: notes before bars, times beside names, order in a picture, names from
-//! right to left.
+//! Notes before bars, times beside names, order in a picture, names from right to left.
 
 use corewise_timeline::analysis::WhatIf;
 use corewise_timeline::{Outcome, Span, SpanKind, Timeline, html, json, svg, text};
@@ -13,7 +12,7 @@ fn page(t: &Timeline) -> String {
     html::render(&html::Page { title: "t", facts: &[], timelines: &[t] })
 }
 
-/// One worker that shuts down `n` devices one after another, most of them in no time.
+/// Creates a shutdown of `n` devices one after another on one worker, most of them in no time.
 fn serial(n: u64) -> Timeline {
     let mut t = Timeline::new("shutdown");
     for i in 0..n {
@@ -26,7 +25,7 @@ fn serial(n: u64) -> Timeline {
     t
 }
 
-/// Left, top and right of each bar, in the order of their spans' names.
+/// Returns left, top and right of each bar, in the order of their spans' names.
 fn bars(picture: &str) -> Vec<(f64, f64, f64)> {
     let number = |tag: &str, name: &str| -> f64 {
         let value = tag.split(&format!(" {name}=\"")).nth(1).expect("the attribute");
@@ -55,7 +54,7 @@ fn in_an_svg_what_ran_later_on_one_worker_never_stands_above_what_ran_before() {
         }
         assert!(picture.contains("one after another on one worker"), "{n}");
     }
-    // With more, labels that don't fit are left out: one row.
+    // With more spans, labels that don't fit are left out: one row.
     let bars = bars(&svg::render(&serial(200)));
     assert!(bars.iter().all(|bar| bar.1 == bars[0].1), "{bars:?}");
 }
@@ -112,7 +111,7 @@ fn a_what_if_says_what_it_leaves_out_in_every_form() {
     let page = page(t);
     let table = page.split(">What if<").nth(1).expect("the predictions");
     assert!(table.split("</div>\n</div>").next().expect("its end").contains(wanted));
-    // And the run that was predicted, in whatever form it is shown.
+    // The predicted run shows the note too, in each form.
     let predicted = WhatIf::new().workers(2).predict(t).timeline;
     assert!(predicted.notes().iter().any(|note| note.contains(wanted)));
     let repeated = WhatIf::new().predict(t).timeline;

@@ -1,4 +1,5 @@
-//! What-ifs of random timelines keep to their bounds, with nests, init functions and dependencies.
+//! Predictions of random timelines keep to their bounds, with nested spans, init functions and
+//! dependencies.
 
 use corewise_timeline::analysis::WhatIf;
 use corewise_timeline::{EdgeKind, Length, Span, SpanId, SpanKind, Timeline};
@@ -9,7 +10,7 @@ fn known(length: Length) -> Duration {
     length.known().expect("all that was recorded is exact")
 }
 
-/// Spans of some workers, some of them inside others, and edges between those that follow.
+/// Creates spans of some workers, some of them nested, and edges between those that follow.
 fn timeline(random: &mut Rng, boot: bool) -> Timeline {
     let mut t = Timeline::new("t");
     let ns = Duration::from_nanos;
@@ -19,7 +20,7 @@ fn timeline(random: &mut Rng, boot: bool) -> Timeline {
         let start = 5 + random.u64(..200);
         let kind = match boot && random.u64(..3) == 0 {
             true => SpanKind::Initcall,
-            // A loop calls what is shut down: nothing but the graph says when it can start.
+            // A loop calls what is shut down: only the graph says when it can start.
             false if boot => SpanKind::Probe,
             false => SpanKind::Shutdown,
         };

@@ -1,5 +1,4 @@
-//! Made-up timelines of any size, always the same for the same number: tests and the gallery
-//! example render them.
+//! Made-up timelines of any size, equal for equal arguments, for tests and the gallery example.
 
 use corewise_timeline::{EdgeKind, Outcome, Span, SpanId, SpanKind, Timeline};
 use std::time::Duration;
@@ -7,7 +6,7 @@ use std::time::Duration;
 const US: fn(u64) -> Duration = Duration::from_micros;
 
 /// Lays out `devices` devices as a scheduler with `workers` workers would: disks first, then
-/// volumes over two disks each, then one export for each volume; some fail, some have no callback.
+/// volumes over two disks each, then one export for each volume. Some fail, some have no callback.
 pub(crate) fn bring_up(devices: usize, workers: usize) -> Timeline {
     let mut t = Timeline::new("bring-up");
     let mut free_at = vec![0u64; workers];
