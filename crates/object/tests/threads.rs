@@ -1,5 +1,5 @@
-//! Out of threads: in a process of its own, since the limit is the process's, and no process of
-//! root has one.
+//! Shortage of threads. The test has a process of its own, since the limit is the process's, and no
+//! process of root has one.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use corewise_topology::Machine;
 use corewise_workqueue::{WorkerPools, Workqueue};
 use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
 
-/// A user that has no threads on a usual system.
+/// A user without threads on a usual system.
 const NOBODY: u32 = 64_996;
 
 #[test]

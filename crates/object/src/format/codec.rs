@@ -19,7 +19,7 @@ use crate::error::{OpenError, OpenErrorKind};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Compression {
-    /// No compression.
+    /// Data is stored uncompressed.
     #[default]
     None,
     /// LZ4: hundreds of megabytes a second and core; text shrinks to half.

@@ -1,4 +1,4 @@
-//! The file: read when a volume is opened, and written when it is flushed.
+//! The flush file: read when a volume is opened, and written on flushes.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -18,23 +18,23 @@ use super::{
 use super::{FileContent, LocalChange, StoredChange};
 use crate::format::{BLOCK, Chunk, Codec};
 
-/// What the file is kept in.
+/// Storage of a flush file.
 pub(crate) trait Medium: fmt::Debug + Send + Sync + 'static {
-    /// Fills the buffer; zeroes stand for what is behind the end.
+    /// Fills the buffer. Bytes behind the end read as zero.
     fn read(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
     fn write(&self, at: u64, data: &[u8]) -> io::Result<()>;
-    /// What was written before is there for good.
+    /// Makes earlier writes durable.
     fn sync(&self) -> io::Result<()>;
-    /// Bytes that there are.
+    /// Returns the size in bytes.
     fn size(&self) -> io::Result<u64>;
-    /// Allocates so many bytes, so that no later write lacks room, and makes the file's name
+    /// Allocates `size` bytes, so that no later write lacks room, and makes the file's name
     /// durable.
     fn reserve(&self, size: u64) -> io::Result<()>;
-    /// What people call it.
+    /// Returns the name for people.
     fn name(&self) -> String;
-    /// Whether it is as long as it was, and has a name.
+    /// Checks that the file has its size, and a name.
     fn verify_descriptor(&self) -> Result<(), FileFault>;
-    /// The same, and whether its path leads to it.
+    /// Checks that, and that the file's path leads to it.
     fn verify(&self) -> Result<(), FileFault>;
 }
 
@@ -49,8 +49,8 @@ pub(crate) struct FlushFile {
 }
 
 impl FlushFile {
-    /// Opens the file, or makes it, and locks it as long as it lives. A file that was made is
-    /// removed again unless room is reserved in it.
+    /// Opens or creates the file, and locks it for as long as this lives. A new file is removed
+    /// again unless room is reserved in it.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let mut how = File::options();
         how.read(true).write(true);
@@ -71,7 +71,7 @@ impl FlushFile {
                 error => error.into(),
             });
         }
-        // One that was replaced before it was locked is no longer the one at its path.
+        // A file that was replaced before it was locked is no longer the one at its path.
         let guard = FileGuard::new(file, path)?;
         Ok(Self { guard, path: path.to_owned(), is_new: AtomicBool::new(is_new) })
     }
@@ -118,7 +118,7 @@ impl Medium for FlushFile {
 
     fn reserve(&self, size: u64) -> io::Result<()> {
         self.is_new.store(false, Ordering::Relaxed);
-        // Where a file system can't allocate, a later write may lack room.
+        // If a file system can't allocate, a later write may lack room.
         match rustix::fs::fallocate(self.guard.file(), FallocateFlags::empty(), 0, size) {
             Err(rustix::io::Errno::OPNOTSUPP) if self.size()? < size => {
                 self.guard.file().set_len(size)?
@@ -131,7 +131,7 @@ impl Medium for FlushFile {
         }
         self.guard.grew(size);
         self.guard.file().sync_all()?;
-        // Its name, too.
+        // The name is made durable, too.
         match self.path.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?.sync_all(),
             _ => File::open(".")?.sync_all(),
@@ -151,21 +151,21 @@ impl Medium for FlushFile {
     }
 }
 
-/// Bytes of a file with a ring of so many.
+/// Returns the bytes of a file with a ring of `ring` bytes.
 pub(crate) fn size_with(ring: u64) -> u64 {
     RING + ring
 }
 
-/// What a file begins with.
+/// The heads of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct Heads {
-    /// `None`: no head is whole.
+    /// The newest head. `None`: no head is intact.
     pub(crate) newest: Option<FileHead>,
-    /// What the file has, in words.
+    /// Content of the file, in words.
     pub(crate) found: String,
 }
 
-/// Reads both heads. An error: it is another file.
+/// Reads both heads. An error: it is another kind of file.
 pub(crate) fn heads(medium: &dyn Medium) -> io::Result<Heads> {
     let mut blocks = [(); 2].map(|()| vec![0; HEAD as usize]);
     for (slot, block) in (0..).zip(&mut blocks) {
@@ -187,8 +187,8 @@ pub(crate) fn heads(medium: &dyn Medium) -> io::Result<Heads> {
     Ok(Heads { newest, found })
 }
 
-/// The entries behind a head, up to the first one that is torn, or somebody else's; and those
-/// behind it, where that one isn't the end, but was damaged when it had been there for good.
+/// Reads the entries behind a head, up to the first one that is torn or another writer's. If that
+/// one isn't the end, but was damaged after it was durable, reads those behind it, too.
 pub(crate) fn entries(medium: &dyn Medium, head: FileHead) -> io::Result<FileContent> {
     let mut entries = Vec::new();
     let mut at = head.start;
@@ -209,17 +209,17 @@ pub(crate) fn entries(medium: &dyn Medium, head: FileHead) -> io::Result<FileCon
     Ok(FileContent { head, entries, cut })
 }
 
-/// An entry that is whole.
+/// An intact entry.
 struct WholeEntry {
     entry: StoredChange,
     place: u64,
     synced: u64,
-    /// With its head.
+    /// Bytes of the entry, with its head.
     bytes: u64,
 }
 
-/// The entry at a place, or at the same one of a later round. `None`: it is torn, or of an older
-/// round, or somebody else's.
+/// Reads the entry at a place, or at the same one of a later round. `None`: it is torn, of an older
+/// round, or another writer's.
 fn entry_at(medium: &dyn Medium, head: &FileHead, at: u64) -> io::Result<Option<WholeEntry>> {
     let mut all = vec![0; ENTRY];
     read(medium, head, at, &mut all)?;
@@ -236,7 +236,7 @@ fn entry_at(medium: &dyn Medium, head: &FileHead, at: u64) -> io::Result<Option<
     Ok(stored_entry(all).map(|entry| WholeEntry { entry, place, synced, bytes }))
 }
 
-/// All entries at that place of the ring and behind it, also of later rounds, in order.
+/// Reads all entries at that place of the ring and behind it, also of later rounds, in order.
 fn entries_behind(medium: &dyn Medium, head: &FileHead, from: u64) -> io::Result<Vec<WholeEntry>> {
     const PIECE: usize = 64 << 10;
     static ZEROES: [u8; PIECE] = [0; PIECE];
@@ -246,7 +246,7 @@ fn entries_behind(medium: &dyn Medium, head: &FileHead, from: u64) -> io::Result
     for at in (from..end).step_by(PIECE) {
         let bytes = &mut bytes[..PIECE.min((end - at) as usize)];
         read(medium, head, at, bytes)?;
-        // As most of a file that was used little.
+        // Most of a file that was used little is zero.
         if *bytes == ZEROES[..bytes.len()] {
             continue;
         }
@@ -264,7 +264,8 @@ fn entries_behind(medium: &dyn Medium, head: &FileHead, from: u64) -> io::Result
     Ok(found)
 }
 
-/// The pieces of the ring that so many bytes from a place on are: offset in the file, and length.
+/// Returns the pieces of the ring that `len` bytes from a place on occupy: offset in the file, and
+/// length.
 fn pieces(head: &FileHead, place: u64, len: usize) -> [(u64, usize); 2] {
     let from = place % head.ring;
     let first = len.min((head.ring - from) as usize);
@@ -281,13 +282,13 @@ fn read(medium: &dyn Medium, head: &FileHead, place: u64, into: &mut [u8]) -> io
     Ok(())
 }
 
-/// Writes a head in the place of the older one, and syncs. Its generation must be the next one.
+/// Writes a head in place of the older one, and syncs. Its generation must be the next one.
 fn write_head(medium: &dyn Medium, head: &FileHead) -> io::Result<()> {
     medium.write(head.place(), &head.encode())?;
     medium.sync()
 }
 
-/// The heads that a file has.
+/// The two heads of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HeadPair {
     older: FileHead,
@@ -295,7 +296,7 @@ pub(crate) struct HeadPair {
 }
 
 impl HeadPair {
-    /// Writes another head in the place of the older one, and syncs.
+    /// Writes another head in place of the older one, and syncs.
     fn replace(self, medium: &dyn Medium, head: FileHead) -> io::Result<Self> {
         let older = self.newest;
         let newest = FileHead { generation: older.generation + 1, ..head };
@@ -304,21 +305,21 @@ impl HeadPair {
     }
 }
 
-/// Writes a head into both places, one after the other, behind those of its generation. So damage
-/// of one of them loses nothing.
+/// Writes a head into both places, one after the other, with generations behind its own. So damage
+/// to one of them loses nothing.
 pub(crate) fn write_heads(medium: &dyn Medium, head: FileHead) -> io::Result<HeadPair> {
     let before = HeadPair { older: head, newest: head };
     before.replace(medium, head)?.replace(medium, head)
 }
 
-/// Why a flush file isn't used, and what brings it back.
+/// The reason why a flush file isn't used, and what brings it back.
 #[derive(Clone, Debug)]
 pub(crate) struct FileOut {
-    /// In words.
+    /// The reason, in words.
     pub(crate) why: String,
-    /// What to do, as a sentence without its full stop.
+    /// The remedy, as a sentence without its full stop.
     pub(crate) todo: &'static str,
-    /// The file isn't used again before the volume is opened anew.
+    /// True if the file isn't used again before the volume is reopened.
     pub(crate) for_good: bool,
 }
 
@@ -343,8 +344,8 @@ impl FileOut {
         Self::new(why, BY_ITSELF)
     }
 
-    /// The system reports a failed sync once. So no later one proves that what was written before
-    /// it is there.
+    /// Creates the reason for a failed sync. The system reports a failure once, so no later sync
+    /// proves that earlier writes are durable.
     pub(super) fn failed(why: impl fmt::Display) -> Self {
         let todo = "Restart the server to use it again, or with another flush_file";
         Self { for_good: true, ..Self::new(why, todo) }
@@ -363,14 +364,14 @@ impl From<FileFault> for FileOut {
     }
 }
 
-/// Whether the file is in its place, as long as it was, and has these heads.
+/// Checks that the file is in its place, has its size, and has these heads.
 pub(super) fn verify(medium: &dyn Medium, heads: &HeadPair) -> Result<(), FileOut> {
     medium.verify()?;
     for head in [&heads.older, &heads.newest] {
         let (mut found, written) = (vec![0; SAYS], head.encode());
         medium.read(head.place(), &mut found).map_err(FileOut::failed)?;
         if found != written[..SAYS] {
-            // Where the file was truncated between the two, that is the cause.
+            // If the file was truncated between the two, that is the cause.
             medium.verify()?;
             let is_others = self::heads(medium).is_err();
             return Err(if is_others { FileOut::of_others() } else { FileOut::overwritten() });
@@ -379,19 +380,18 @@ pub(super) fn verify(medium: &dyn Medium, heads: &HeadPair) -> Result<(), FileOu
     Ok(())
 }
 
-/// Entries that are to be appended.
+/// Entries to be appended.
 #[derive(Debug)]
 pub(super) struct Encoded {
     data: Vec<u8>,
-    /// The number and the place of each.
+    /// Number and place of each entry.
     pub(super) places: Vec<(u64, u64)>,
-    /// An entry without blocks, to be written behind these once they are there for good, and its
-    /// place.
+    /// An entry without blocks, and its place. It is written behind these once they are durable.
     mark: (u64, Vec<u8>),
 }
 
 impl Encoded {
-    /// Entries that begin at a place, up to which all is there for good.
+    /// Encodes entries that begin at a place, up to which everything is durable.
     pub(super) fn new(
         entries: &VecDeque<LocalChange>,
         nonce: u128,
@@ -407,8 +407,8 @@ impl Encoded {
         let behind = entries.back().map_or(0, |last| last.index + 1);
         let mark = LocalChange { index: behind, start: 0, len: 0, chunk: Chunk::Zero };
         let end = at + data.len() as u64;
-        // In the next block, so that no damaged block takes the last entry and its mark. The next
-        // entry is written there anyway.
+        // The mark is in the next block, so that no damaged block takes the last entry and its
+        // mark. The next entry is written there anyway.
         let place = end.next_multiple_of(BLOCK);
         let mark = (place, encode_entry(&mark, nonce, (place, end), codec));
         Self { data, places, mark }
@@ -419,18 +419,18 @@ impl Encoded {
     }
 }
 
-/// What became of entries.
+/// Result of writing entries.
 #[derive(Clone, Debug)]
 pub(super) enum WriteOutcome {
-    /// They are there for good, in a file with these heads.
+    /// The entries are durable, in a file with these heads.
     There(HeadPair),
-    /// There is no room among those that aren't in the store yet.
+    /// The ring is full of entries that aren't in the store yet.
     Full,
     /// The file isn't what it was: nothing in it is relied on.
     Unfit(FileOut),
 }
 
-/// Writes entries, and syncs. `first` is the place of the first one that isn't in the store.
+/// Writes entries, and syncs. `first` is the place of the first entry that isn't in the store.
 pub(super) fn append(
     medium: &dyn Medium,
     mut heads: HeadPair,
@@ -438,7 +438,7 @@ pub(super) fn append(
     at: u64,
     entries: &Encoded,
 ) -> io::Result<WriteOutcome> {
-    // Behind a write a file that was cut off is as long as it was.
+    // After a write, a truncated file would have its size again.
     if let Err(fault) = medium.verify_descriptor() {
         return Ok(WriteOutcome::Unfit(fault.into()));
     }
@@ -447,16 +447,16 @@ pub(super) fn append(
         return Ok(WriteOutcome::Full);
     }
     if end - head.start > head.ring {
-        // They go over entries that a reader would begin with: it begins behind them from now on.
+        // They overwrite entries that a reader would begin with: from now on it begins behind them.
         heads = heads.replace(medium, FileHead { start: first, ..head })?;
     }
     write(medium, &head, at, &entries.data)?;
     medium.sync()?;
-    // Behind the sync: a flush is answered only if the next server finds what was written.
+    // After the sync: a flush is answered only if the next server finds what was written.
     if let Err(out) = verify(medium, &heads) {
         return Ok(WriteOutcome::Unfit(out));
     }
-    // Mark: it is durable with the next sync, or when the system writes it.
+    // Mark: it becomes durable with the next sync, or when the system writes it.
     let (place, mark) = &entries.mark;
     if place + mark.len() as u64 - heads.newest.start <= head.ring {
         write(medium, &head, *place, mark)?;
@@ -464,14 +464,14 @@ pub(super) fn append(
     Ok(WriteOutcome::There(heads))
 }
 
-/// Says in a head that the file has all changes up to that one for good, but for those that the
+/// Records in a head that the file durably has all changes up to `synced`, except those that the
 /// store has.
 pub(super) fn renew(medium: &dyn Medium, heads: HeadPair, synced: u64) -> io::Result<HeadPair> {
     heads.replace(medium, FileHead { synced, ..heads.newest })
 }
 
-/// Begins a file anew that wasn't what it was: all that lay in it is in the store. Its entries go
-/// on at `at`. `None`: it isn't in its place, or somebody else's data is in it.
+/// Begins a file anew that wasn't what it was: all of its changes are in the store. Its entries
+/// continue at `at`. `None`: it isn't in its place, or has foreign data in it.
 pub(super) fn begin_again(
     medium: &dyn Medium,
     heads: &HeadPair,

@@ -1,10 +1,10 @@
-//! Flushes in a file of this machine: what was written is in the file when a flush is answered, and
-//! in the store a while later.
+//! Flushes in a file of this machine: changes are in the file when a flush is answered, and in the
+//! store a while later.
 //!
 //! README.md in this folder has the protocol: what the file promises, when it is put into the store
 //! after a crash, and when it is refused.
 //!
-//! The file is two heads, of which the newer one counts, and a ring of entries.
+//! The file consists of two heads, of which the newer one counts, and a ring of entries.
 
 pub(crate) mod file;
 
@@ -25,13 +25,13 @@ pub(crate) use file::{FileOut, FlushFile, Medium};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LocalChange {
     pub(crate) index: u64,
-    /// In blocks.
+    /// First block.
     pub(crate) start: u64,
     pub(crate) len: u64,
     pub(crate) chunk: Chunk,
 }
 
-/// An entry as it lies in the file: whole, and perhaps encrypted.
+/// An entry as it is in the file: intact, and possibly encrypted.
 #[derive(Clone, Debug)]
 pub(crate) struct StoredChange {
     pub(crate) index: u64,
@@ -40,30 +40,30 @@ pub(crate) struct StoredChange {
 }
 
 impl StoredChange {
-    /// Whether it only says that all entries in front of it are there for good.
+    /// Returns true if it is a mark, which only says that all entries in front of it are durable.
     fn is_mark(&self) -> bool {
         self.len == 0
     }
 
-    /// What it says.
+    /// Decodes the change.
     pub(crate) fn entry(&self, codec: &Codec) -> Result<LocalChange, String> {
         decode_entry(self, codec)
             .ok_or_else(|| format!("its change {} can't be read: it is damaged", self.index))
     }
 }
 
-/// What a file has.
+/// Content of a file.
 #[derive(Clone, Debug)]
 pub(crate) struct FileContent {
     pub(crate) head: FileHead,
-    /// In order, without a gap but for changes that the store has, unless the file is damaged.
+    /// Entries in order. Unless the file is damaged, the only gaps are changes that the store has.
     pub(crate) entries: Vec<StoredChange>,
-    /// Bytes that the file had, and has, where it is shorter than it was.
+    /// Former and present size in bytes, if the file was cut off.
     pub(crate) cut: Option<(u64, u64)>,
 }
 
 impl FileContent {
-    /// How many changes it has, in words.
+    /// Returns the number of changes, in words.
     pub(crate) fn changes(&self) -> String {
         match self.entries.iter().filter(|entry| !entry.is_mark()).count() {
             1 => "1 change".to_owned(),
@@ -72,40 +72,40 @@ impl FileContent {
     }
 }
 
-/// What the store says of the writer whose changes a file has.
+/// What the store has of the writer whose changes a file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WriterHistory {
-    /// The volume has a writer of the head's epoch and nonce.
+    /// True if the volume has a writer of the head's epoch and nonce.
     pub(crate) known: bool,
-    /// The server that opened the volume after it and those that put its file into the store: its
-    /// host, and how many changes it found in the store.
+    /// The next server that opened the volume, apart from those that replayed its file: its host,
+    /// and the number of changes that it found in the store.
     pub(crate) followed: Option<(String, u64)>,
-    /// Changes that are in the store now.
+    /// Number of changes that are in the store now.
     pub(crate) through: u64,
 }
 
-/// What becomes of a leg whose flushes are given up, for messages.
+/// Message about a leg whose flushes are given up.
 pub(crate) const A_LEG: &str =
     "if it is a leg, the mirror copies everything to it from a complete leg";
 
-/// How an operator opens a volume without the flushes of this opening, for messages.
+/// Returns the message that says how to open a volume without the flushes of this opening.
 pub(crate) fn accept_lost(of: OpeningId) -> String {
     format!(
         "Put back what the file was; to open the volume without what is lost, set accept_lost_flushes = \"{of}\" ({A_LEG})"
     )
 }
 
-/// What of a file has to be put into the store.
+/// Changes of a file that have to be put into the store.
 #[derive(Debug)]
 pub(crate) struct ReplayPlan {
-    /// In order, without a gap.
+    /// Changes in order, without a gap.
     pub(crate) lacking: Vec<StoredChange>,
-    /// The first change that is lost, where the operator gave up what is lost.
+    /// The first lost change, if the operator gave up what is lost.
     pub(crate) given_up_from: Option<u64>,
 }
 
-/// The changes that have to be put into the store, or why they can't be. `gives_up`: the operator
-/// accepts that some are lost.
+/// Returns the changes that have to be put into the store, or why they can't be. `gives_up`: the
+/// operator accepts that some are lost.
 pub(crate) fn plan_replay(
     found: FileContent,
     says: &WriterHistory,
@@ -125,7 +125,7 @@ pub(crate) fn plan_replay(
         found.entries.into_iter().filter(|entry| entry.index > through).collect();
     let (mut next, mut gap) = (through + 1, None);
     let goes_on = |entry: &&StoredChange| {
-        // A mark says that all in front of its number had been there.
+        // A mark proves that all changes before its number had been there.
         let follows = if entry.is_mark() { entry.index <= next } else { entry.index == next };
         match follows {
             true => next += u64::from(!entry.is_mark()),
@@ -134,7 +134,7 @@ pub(crate) fn plan_replay(
         follows
     };
     let whole = lacking.iter().take_while(goes_on).count();
-    // Of those that no entry is there to tell of, the head may.
+    // The head may tell of changes that no entry tells of.
     let is_last = says.known && says.followed.is_none();
     if gap.is_none() && is_last && next <= head.synced {
         gap = Some((next, head.synced));
@@ -151,7 +151,7 @@ pub(crate) fn plan_replay(
             accept_lost(head.id())
         )),
         _ => {
-            // Up to what is lost.
+            // Changes up to the lost one remain.
             lacking.truncate(whole);
             lacking.retain(|entry| !entry.is_mark());
             Ok(ReplayPlan { lacking, given_up_from: gap.map(|(from, _)| from) })
@@ -159,7 +159,8 @@ pub(crate) fn plan_replay(
     }
 }
 
-/// Pause between two looks at a file: while it has what the store lacks or isn't in use, and else.
+/// Pause between two checks of a file: while it has changes that the store lacks or isn't in use,
+/// and otherwise.
 const BUSY: Duration = Duration::from_secs(1);
 const IDLE: Duration = Duration::from_secs(10);
 
@@ -168,7 +169,8 @@ const IDLE: Duration = Duration::from_secs(10);
 pub(crate) struct Local {
     medium: Arc<dyn Medium>,
     codec: Codec,
-    /// L: is the lock; guards what isn't in the file yet. Taken under the volume's.
+    /// L: is the lock; guards the changes that aren't in the file yet. Taken under the volume's
+    /// lock.
     state: Mutex<LocalState>,
     /// Held while the file is written.
     writing: tokio::sync::Mutex<WriteState>,
@@ -176,13 +178,14 @@ pub(crate) struct Local {
     watch: Notify,
 }
 
-/// Whether flushes go to the file. README.md has who may change it.
+/// The use of the file for flushes. README.md says who may change it.
 #[derive(Debug)]
 enum FileUse {
     InUse,
-    /// They wait for the store.
+    /// The file is out: flushes wait for the store.
     Out(FileOut),
-    /// They wait for the store. The file was begun anew, and gets all changes behind some one.
+    /// The file was begun anew, and gets all changes after some one. Flushes still wait for the
+    /// store.
     Returning,
 }
 
@@ -190,7 +193,7 @@ enum FileUse {
 struct LocalState {
     /// Changes that are neither in the file nor in the store, in order.
     waiting: VecDeque<LocalChange>,
-    /// The last change that is in the file for good, and the last one in the store.
+    /// The last change that is durable in the file, and the last one in the store.
     synced: u64,
     stored: u64,
     file: FileUse,
@@ -201,12 +204,12 @@ struct WriteState {
     heads: HeadPair,
     /// The place of the next entry.
     at: u64,
-    /// Each entry that is there: its number and place.
+    /// Number and place of each entry in the file.
     there: VecDeque<(u64, u64)>,
 }
 
 impl Local {
-    /// Begins a file anew with this head, behind those of its generation. Its changes must be in
+    /// Begins a file anew with this head, with generations behind its own. Its changes must be in
     /// the store. Blocks.
     pub(crate) fn begin(
         medium: Arc<dyn Medium>,
@@ -227,7 +230,7 @@ impl Local {
         })
     }
 
-    /// A change was made. In their order: called under the volume's lock.
+    /// Adds a change. Called in the order of changes, under the volume's lock.
     pub(crate) fn note(&self, entry: LocalChange) {
         let mut state = self.state.lock();
         if !matches!(state.file, FileUse::Out(_)) {
@@ -235,7 +238,7 @@ impl Local {
         }
     }
 
-    /// The store has all changes up to that one.
+    /// Records that the store has all changes up to `through`.
     pub(crate) fn stored(&self, through: u64) {
         let mut state = self.state.lock();
         state.stored = through.max(state.stored);
@@ -245,10 +248,10 @@ impl Local {
     }
 
     /// Waits until the file or the store has all changes up to that one. False: the file can't have
-    /// them, and the store has to.
+    /// them, so the store has to.
     pub(crate) async fn sync(self: &Arc<Self>, index: u64) -> bool {
         let itself = Arc::clone(self);
-        // It goes on if nobody waits any more: an entry is in the file, or still waits.
+        // It completes even if the caller has given up: an entry is in the file, or still waits.
         tokio::spawn(async move { itself.write_until(index).await }).await.unwrap_or(false)
     }
 
@@ -262,7 +265,7 @@ impl Local {
             if state.stored.max(state.synced) >= index {
                 return true;
             }
-            // Those that came meanwhile go with them.
+            // Changes that came meanwhile go with them.
             (std::mem::take(&mut state.waiting), state.stored)
         };
         let (medium, codec, heads, at) =
@@ -283,7 +286,7 @@ impl Local {
         };
         match written {
             Ok(file::WriteOutcome::Full) => {
-                // In front of those that came since.
+                // They precede those that came since.
                 let mut state = self.state.lock();
                 let stored = state.stored;
                 for entry in entries.into_iter().rev().filter(|entry| entry.index > stored) {
@@ -312,10 +315,10 @@ impl Local {
         }
     }
 
-    /// The file is left as it is, and later flushes wait for the store.
+    /// Takes the file out of use, as it is. Later flushes wait for the store.
     fn go_out(&self, out: FileOut) {
         let mut state = self.state.lock();
-        // An entry that is in a file out of its place isn't durable.
+        // An entry in a displaced file isn't durable.
         state.synced = 0;
         state.waiting.clear();
         state.file = FileUse::Out(out);
@@ -323,7 +326,7 @@ impl Local {
         self.watch.notify_one();
     }
 
-    /// Why flushes wait for the store.
+    /// Returns why flushes wait for the store.
     pub(crate) fn fault(&self) -> Option<FileOut> {
         match &self.state.lock().file {
             FileUse::Out(out) => Some(out.clone()),
@@ -331,12 +334,12 @@ impl Local {
         }
     }
 
-    /// What people call the file.
+    /// Returns the file's name for people.
     pub(crate) fn name(&self) -> String {
         self.medium.name()
     }
 
-    /// Waits until the file is to be looked at. True: the pause has passed, and nothing else has
+    /// Waits until a check of the file is due. True: the pause has passed, and nothing else has
     /// happened.
     pub(crate) async fn is_due(&self) -> bool {
         let pause = {
@@ -347,9 +350,9 @@ impl Local {
         timeout(pause, self.watch.notified()).await.is_err()
     }
 
-    /// Looks whether the file is what it was, while it is in use. No flush goes to one that isn't.
-    /// `renews`: a file that has what the store lacks says in its head up to which change it has
-    /// all.
+    /// Checks that the file is what it was, while it is in use. Flushes don't go to a changed file.
+    /// `renews`: if the file has changes that the store lacks, its head gets the number up to which
+    /// it has all.
     pub(crate) async fn look(&self, renews: bool) {
         let mut writing = self.writing.lock().await;
         let (synced, stored) = {
@@ -371,13 +374,13 @@ impl Local {
         match tokio::task::spawn_blocking(look).await {
             Ok(Ok(heads)) => writing.heads = heads,
             Ok(Err(out)) => self.go_out(out),
-            // The look panicked, and says nothing.
+            // The check panicked, and proves nothing.
             Err(_) => {}
         }
     }
 
-    /// Begins a file anew that is out, where it is in its place and nobody else writes to it. The
-    /// store must have all that was flushed. False: it isn't, or not yet.
+    /// Begins a file anew that is out, if it is in its place and no other program writes to it. The
+    /// store must have all flushed changes. False: it isn't, or not yet.
     pub(crate) async fn begin_again(&self) -> bool {
         let mut writing = self.writing.lock().await;
         let (medium, heads, at) = (Arc::clone(&self.medium), writing.heads, writing.at);
@@ -397,13 +400,14 @@ impl Local {
         }
     }
 
-    /// A file that was begun anew has all later changes. Called under the volume's lock.
+    /// Returns a file that was begun anew to a state in which it gets all later changes. Called
+    /// under the volume's lock.
     pub(crate) fn resume(&self) {
         self.state.lock().file = FileUse::Returning;
     }
 
-    /// Flushes go to the file again: the store has all changes that it lacks, and says that it may
-    /// have others.
+    /// Puts the file back into use: the store has all changes that it lacks, and a record that it
+    /// may have others.
     pub(crate) fn returned(&self) {
         let mut state = self.state.lock();
         if matches!(state.file, FileUse::Returning) {
@@ -411,15 +415,15 @@ impl Local {
         }
     }
 
-    /// The file that was begun anew stays out, as the store doesn't take the record that says so.
+    /// Keeps the file that was begun anew out, as the store doesn't take the record about it.
     pub(crate) fn stays_out(&self) {
         self.go_out(FileOut::unrecorded());
     }
 }
 
-/// Bytes of the file that a head has for itself; a write of them may be torn, so there are two.
+/// Bytes of the file for each head. A write of a head may be torn, so there are two.
 const HEAD: u64 = 4096;
-/// Where the ring begins.
+/// Offset of the ring.
 const RING: u64 = 2 * HEAD;
 /// Bytes of an entry in front of its data.
 const ENTRY: usize = 80;
@@ -429,35 +433,36 @@ const ALIGN: usize = 8;
 const MAGIC: &[u8; 8] = b"CWlocal2";
 /// The first bytes of an entry.
 const MAGIC_ENTRY: [u8; 4] = *b"2lWC";
-/// Bytes of a head that say something.
+/// Used bytes of a head.
 const SAYS: usize = 88;
 
-/// Whose changes the file has, and where they begin.
+/// The head of a file: the writer of its changes, and their beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileHead {
-    /// The greater one counts.
+    /// Generation of the head. The greater one counts.
     pub(crate) generation: u64,
     /// Bytes of the ring.
     pub(crate) ring: u64,
-    /// The place of the first entry. Places count on and on; the ring has them modulo its size.
+    /// Place of the first entry. Places only grow; the ring has them modulo its size.
     pub(crate) start: u64,
-    /// The writer whose changes these are; epoch 0: nobody's.
+    /// The writer of these changes. Epoch 0: no writer.
     pub(crate) epoch: u64,
     pub(crate) nonce: u128,
-    /// The nonce by which a server opens the volume that puts these changes into the store. So the
-    /// file knows its record until it has the heads of that server itself. 0: no server has tried.
+    /// Nonce by which a server opens the volume to put these changes into the store. By this, the
+    /// file recognizes the server's record until it has heads of that server. 0: no server has
+    /// tried.
     pub(crate) next: u128,
-    /// The last change that was in the file for good when the head was written. 0: none was.
+    /// The last durable change in the file when the head was written. 0: none.
     pub(crate) synced: u64,
 }
 
 impl FileHead {
-    /// The opening of the writer whose changes these are.
+    /// Returns the opening of the writer of these changes.
     pub(crate) fn id(&self) -> OpeningId {
         OpeningId::new(self.epoch, self.nonce)
     }
 
-    /// Where it lies in the file.
+    /// Returns its offset in the file.
     fn place(&self) -> u64 {
         self.generation % 2 * HEAD
     }
@@ -498,13 +503,13 @@ impl FileHead {
     }
 }
 
-/// What stands in front of an entry's data.
+/// The head of an entry.
 #[derive(Clone, Copy, Debug)]
 struct EntryHead {
     sum: u32,
     nonce: u128,
     place: u64,
-    /// Up to this place all was there for good before this one was written.
+    /// Place up to which all was durable before this one was written.
     synced: u64,
     index: u64,
     start: u64,
@@ -514,7 +519,7 @@ struct EntryHead {
     stored: u32,
 }
 
-/// The entry as it goes to that place.
+/// Encodes the entry for that place.
 fn encode_entry(
     entry: &LocalChange,
     nonce: u128,
@@ -541,7 +546,7 @@ fn encode_entry(
     out
 }
 
-/// The head of an entry; `None`: it is none.
+/// Decodes the head of an entry. `None`: it is none.
 fn entry_head(bytes: &[u8]) -> Option<EntryHead> {
     let bytes: &[u8; ENTRY] = bytes.try_into().ok()?;
     let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
@@ -561,14 +566,14 @@ fn entry_head(bytes: &[u8]) -> Option<EntryHead> {
     })
 }
 
-/// The entry whose head and data are these; `None`: it is torn.
+/// Decodes the entry of this head and data. `None`: it is torn.
 fn stored_entry(bytes: Vec<u8>) -> Option<StoredChange> {
     let head = entry_head(bytes.get(..ENTRY)?)?;
     let is_whole = crc32fast::hash(&bytes[8..]) == head.sum;
     is_whole.then(|| StoredChange { index: head.index, len: head.len, bytes: bytes.into() })
 }
 
-/// What an entry says; `None`: it can't be read.
+/// Decodes the change of an entry. `None`: it can't be read.
 fn decode_entry(stored: &StoredChange, codec: &Codec) -> Option<LocalChange> {
     let bytes = &stored.bytes;
     let head = entry_head(bytes.get(..ENTRY)?)?;

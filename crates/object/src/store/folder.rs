@@ -1,5 +1,5 @@
-//! The folder of a volume, held open: what is written reaches that folder, and no other that its
-//! name leads to later.
+//! The folder of a volume, held open: writes reach that folder, and no other that its name leads to
+//! later.
 
 use std::fs;
 use std::io;
@@ -17,8 +17,8 @@ const FOLDERS: [&str; 7] = ["log", "seg", "map", "snap", "clones", "gone", "try"
 /// A folder that is held open.
 ///
 /// Files in it are reached by [`at`](Self::at), a path through the descriptor. The kernel resolves
-/// that to the folder that was opened, also if its file system was unmounted since (a plain
-/// `umount` finds it busy), or if it was renamed. If it was deleted nothing can be made in it any
+/// that to the folder that was opened, even if its file system was unmounted since (a plain
+/// `umount` finds it busy), or if it was renamed. If it was deleted, nothing can be made in it any
 /// more, and no parent can be made for it: it has none.
 #[derive(Debug)]
 struct HeldFolder {
@@ -32,7 +32,7 @@ impl HeldFolder {
         let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = open(name, how, Mode::empty())?;
         let held = Self { folder, name: name.to_owned() };
-        // Where nothing is mounted at /proc, nothing can be reached by the descriptor.
+        // If nothing is mounted at /proc, nothing can be reached by the descriptor.
         let there = stat(format!("/{}", held.at()));
         if !there.is_ok_and(|there| fstat(&held.folder).is_ok_and(|here| is_same(&here, &there))) {
             let why = "it can't be reached by /proc/self/fd; mount /proc";
@@ -41,7 +41,7 @@ impl HeldFolder {
         Ok(held)
     }
 
-    /// The path by which it is reached, from the root on, without a slash in front.
+    /// Returns the path by which it is reached, from the root on, without a leading slash.
     fn at(&self) -> String {
         format!("proc/self/fd/{}", self.folder.as_raw_fd())
     }
@@ -51,22 +51,22 @@ fn is_same(one: &Stat, other: &Stat) -> bool {
     (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 }
 
-/// The folder around this one, which needn't be there, that has a volume: a file of this name, its
-/// first record. Blocks.
+/// Returns the nearest folder around this one that has a volume: a file of this name, its first
+/// record. `folder` itself need not exist. Blocks.
 pub(crate) fn volume_around(folder: &FilePath, first: &str) -> Option<PathBuf> {
     let has_volume = |around: &&FilePath| around.join(first).exists();
     let around = folder.ancestors().skip(1).find(|around| around.exists())?.canonicalize().ok()?;
     around.ancestors().find(has_volume).map(FilePath::to_owned)
 }
 
-/// Where a folder that is held open is by now.
+/// Present location of a folder that is held open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
     /// Its name leads to it.
     Here,
-    /// It is there, and its name leads to another folder, or nowhere.
+    /// The folder exists, and its name leads to another folder, or nowhere.
     Moved(String),
-    /// It is there no more.
+    /// The folder was deleted.
     Deleted(String),
 }
 
@@ -74,12 +74,13 @@ pub(crate) enum Presence {
 #[derive(Debug)]
 pub(crate) struct Folder {
     own: HeldFolder,
-    /// The volume's prefix in the folder above. `None`: there is none, so the prefix is empty.
+    /// The parent folder, and the volume's prefix in it. `None`: there is no parent, so the prefix
+    /// is empty.
     above: Option<(HeldFolder, Path)>,
 }
 
 impl Folder {
-    /// Holds the folder `name` of a volume, which is there; the same folder is `prefix` in `above`.
+    /// Holds the existing folder `name` of a volume open; the same folder is `prefix` in `above`.
     /// Blocks.
     pub(crate) fn open(name: &FilePath, above: &FilePath, prefix: &Path) -> io::Result<Self> {
         let own = HeldFolder::open(name)?;
@@ -90,7 +91,7 @@ impl Folder {
         Ok(Self { own, above })
     }
 
-    /// The path, from the root on, of what lies below a prefix of the store.
+    /// Returns the path, from the root on, of what lies below a prefix of the store.
     pub(crate) fn at(&self, prefix: &Path) -> Path {
         let at = match &self.above {
             None if prefix.as_ref().is_empty() => self.own.at(),
@@ -101,15 +102,15 @@ impl Folder {
         Path::parse(&at).unwrap_or_else(|_| Path::from(at))
     }
 
-    /// The name of the volume's folder.
+    /// Returns the name of the volume's folder.
     pub(crate) fn name(&self) -> &FilePath {
         &self.own.name
     }
 
-    /// Deletes the halves of objects that servers left behind which were killed: files that end in
-    /// `#` and a number, which no list has. Blocks.
+    /// Deletes half-written objects of servers that were killed: files that end in `#` and a
+    /// number, which appear in no list. Blocks.
     ///
-    /// A server that writes one just now fails, and tries again.
+    /// A server that is writing one just now fails, and retries.
     pub(crate) fn sweep(&self) {
         let is_half = |name: &str| {
             name.rsplit_once('#').is_some_and(|(object, n)| {
@@ -120,7 +121,7 @@ impl Folder {
             let Ok(files) = fs::read_dir(format!("/{}/{folder}", self.own.at())) else { continue };
             for file in files.flatten() {
                 if file.file_name().to_str().is_some_and(is_half) {
-                    // One that stays takes room, and nothing else.
+                    // A file that stays only takes room.
                     let _ = fs::remove_file(file.path());
                 }
             }
@@ -128,7 +129,7 @@ impl Folder {
         let _ = fs::remove_file(format!("/{}/reserve#1", self.own.at()));
     }
 
-    /// Says the folders' names in a message in which the paths stand by which they are reached.
+    /// Replaces paths through descriptors by the folders' names in a message.
     pub(crate) fn named(&self, message: &str) -> String {
         let mut message = message.to_owned();
         for held in std::iter::once(&self.own).chain(self.above.as_ref().map(|(held, _)| held)) {
@@ -138,12 +139,12 @@ impl Folder {
         message
     }
 
-    /// Where the volume's folder is. Blocks.
+    /// Returns the present location of the volume's folder. Blocks.
     pub(crate) fn presence(&self) -> Presence {
         let name = self.own.name.display();
         let held = match fstat(&self.own.folder) {
             Ok(held) => held,
-            // A share may be away for a while: requests to it say so.
+            // A network share may be away for a while: requests to it report that.
             Err(_) => return Presence::Here,
         };
         if held.st_nlink == 0 {

@@ -1,5 +1,5 @@
-//! The object store: few operations, each counted, each with a time limit, and whether a failure is
-//! worth another try.
+//! The object store: few operations, each counted, with a time limit, and with errors that say
+//! whether a retry makes sense.
 
 mod folder;
 
@@ -29,51 +29,50 @@ use tokio::time::{Instant, sleep, timeout};
 use crate::format::names;
 use crate::format::seal::random;
 
-/// How long one try may take, and how long nothing may come from the store meanwhile.
+/// Time limit of one try, and of a silence of the store during it.
 pub(crate) const TRY: Duration = Duration::from_secs(60);
 const SILENCE: Duration = Duration::from_secs(15);
-/// Microseconds in which a byte of a record may go: a segment has about as long.
+/// Microseconds that a byte of a record may take: a segment gets about as long.
 const SLOW: u64 = 8;
 /// The first and the longest pause between two tries.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(3));
 
-/// Why the store didn't do as it was asked.
+/// The reason why a request to the store failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// There is no such object.
+    /// The object doesn't exist.
     Missing,
-    /// There is one already.
+    /// The object exists already.
     Exists,
-    /// Anything else, which may pass.
+    /// Any other failure, which may pass.
     Other(String),
 }
 
 /// A volume that has some of its objects among those of a new one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Overlap {
-    /// The place of the volume in which the other one lies.
+    /// The location of the volume in which the other one lies.
     Around(String),
-    /// The place, from the other one's on, of the volume that lies in it.
+    /// The location, relative to the other one's, of the volume that lies in it.
     Inside(String),
-    /// An object of a volume that was at the very place, and has lost its records.
+    /// An object of a volume at the same location that has lost its records.
     Remains(String),
 }
 
-/// Bytes of the object that is given up where there is no room for a small one: some hundred
-/// records.
+/// Bytes of the object that is deleted to make room for a small one: some hundred records.
 const RESERVE: u64 = 1 << 20;
 
-/// Names that are looked at for a volume inside a new one: where a volume is made there are few, as
-/// a rule none.
+/// Number of names that are searched for a volume inside a new one. At a new location there are
+/// few, usually none.
 const INSIDE: usize = 10_000;
 
-/// What was asked of the store so far.
+/// Counts of requests to the store so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct StoreUse {
     /// Requests that write an object.
     pub puts: u64,
-    /// Requests that read an object, a part of one, or whether it is there.
+    /// Requests that read an object, a part of one, or check that it exists.
     pub gets: u64,
     /// Requests that list objects.
     pub lists: u64,
@@ -83,12 +82,12 @@ pub struct StoreUse {
     pub sent: u64,
     /// Bytes that came from it.
     pub received: u64,
-    /// Requests that failed, but for the answer that there is no such object, or one already.
+    /// Requests that failed, except those whose object doesn't exist, or exists already.
     pub failures: u64,
 }
 
 impl StoreUse {
-    /// Both together.
+    /// Returns the sum of both.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             puts: self.puts + other.puts,
@@ -105,7 +104,7 @@ impl StoreUse {
 /// The counts of [`StoreUse`].
 #[derive(Debug, Default)]
 struct Counts {
-    /// A: Relaxed, all of them: nothing follows from them.
+    /// A: Relaxed, all of them: nothing depends on them.
     puts: AtomicU64,
     /// A: as `puts`.
     gets: AtomicU64,
@@ -129,35 +128,35 @@ fn count(of: &AtomicU64, n: u64) {
 #[derive(Debug)]
 pub(crate) struct Store {
     inner: Arc<dyn ObjectStore>,
-    /// How the volume is called among those of the store.
+    /// Name of the volume among those of the store.
     prefix: Path,
-    /// Where its objects lie in `inner`.
+    /// Prefix of its objects in `inner`.
     at: Path,
-    /// Held open, where the store is a folder.
+    /// The folder, held open, if the store is one.
     folder: Option<Arc<Folder>>,
     /// Notified by each request.
     asked: Arc<Notify>,
-    /// How long nothing may come from it.
+    /// Time limit of a silence.
     silence: Duration,
     counts: Arc<Counts>,
-    /// Says how much room there is, where that can be told. Blocks.
+    /// Measures the store's room, if that is possible. Blocks.
     measure: Option<Arc<dyn Measure>>,
-    /// A: whether the reserve is known to be there. Relaxed: it orders nothing.
+    /// A: whether the reserve is known to exist. Relaxed: it orders nothing.
     has_reserve: Arc<AtomicBool>,
-    /// Why the last request that failed did, unless an object was written since.
+    /// The reason of the last failed request, unless an object was written since.
     trouble: Mutex<Option<StoreFailure>>,
 }
 
-/// How much room a store has.
+/// Room of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoreRoom {
-    /// In bytes, with what is taken.
+    /// Total bytes, including those in use.
     pub(crate) total: u64,
     /// Bytes that may still be taken.
     pub(crate) free: u64,
 }
 
-/// Says how much room there is. `None`: it isn't known. Blocks.
+/// Measures the store's room. `None`: it isn't known. Blocks.
 pub(crate) trait Measure: fmt::Debug + Send + Sync + 'static {
     fn room(&self) -> Option<StoreRoom>;
 }
@@ -165,7 +164,7 @@ pub(crate) trait Measure: fmt::Debug + Send + Sync + 'static {
 #[derive(Debug)]
 struct StoreFailure {
     why: String,
-    /// There is no room for what was to be written.
+    /// True if there was no room for the object.
     is_full: bool,
 }
 
@@ -185,33 +184,34 @@ impl Store {
         }
     }
 
-    /// The objects in a folder that is held open, of the volume of this prefix.
+    /// Opens the objects of the volume of this prefix, in a folder that is held open.
     pub(crate) fn in_folder(folder: Folder, prefix: Path) -> Self {
-        // Each object is there for good when it was answered that it is.
+        // An answered write is durable.
         let files = LocalFileSystem::new().with_fsync(true);
         let (at, folder) = (folder.at(&prefix), Arc::new(folder));
         let store = Self::new(Arc::new(files), prefix).measured(Arc::clone(&folder) as _);
         Self { at, folder: Some(folder), ..store }
     }
 
-    /// The same, which knows how much room it has.
+    /// Adds a measure of the store's room.
     pub(crate) fn measured(mut self, by: Arc<dyn Measure>) -> Self {
         self.measure = Some(by);
         self
     }
 
-    /// A request whose connection hangs is tried again while the volume's clients wait.
+    /// Sets the time limit so that a request whose connection hangs is retried while the volume's
+    /// clients wait.
     pub(crate) fn patience(mut self, patience: Duration) -> Self {
         self.silence = (patience / 3).min(SILENCE);
         self
     }
 
-    /// The same objects, with counts of their own.
+    /// Returns the same objects, with separate counts.
     pub(crate) fn apart(&self) -> Self {
         self.elsewhere(self.prefix.clone())
     }
 
-    /// The objects of another volume, with counts of their own.
+    /// Returns the objects of another volume, with separate counts.
     fn elsewhere(&self, prefix: Path) -> Self {
         let (folder, asked) = (self.folder.clone(), Arc::clone(&self.asked));
         let at = folder.as_ref().map_or_else(|| prefix.clone(), |folder| folder.at(&prefix));
@@ -221,14 +221,14 @@ impl Store {
         Self { at, folder, asked, measure, has_reserve, silence, ..Self::new(inner, prefix) }
     }
 
-    /// The objects below another prefix, with the same counts.
+    /// Returns the objects below another prefix, with the same counts.
     pub(crate) fn beside(&self, prefix: &str) -> Self {
-        // It is as a store has it already.
+        // The prefix is as a store has it already.
         let prefix = Path::parse(prefix).unwrap_or_else(|_| Path::from(prefix));
         Self { counts: Arc::clone(&self.counts), ..self.elsewhere(prefix) }
     }
 
-    /// The prefix, as `beside` takes it.
+    /// Returns the prefix, as `beside` takes it.
     pub(crate) fn place(&self) -> &str {
         self.prefix.as_ref()
     }
@@ -251,23 +251,23 @@ impl Store {
         Path::from(format!("{}/{name}", self.at))
     }
 
-    /// The folder that the volume lies in, where the store is one.
+    /// Returns the folder of the volume, if the store is one.
     pub(crate) fn folder(&self) -> Option<&Arc<Folder>> {
         self.folder.as_ref()
     }
 
-    /// Waits until the store is asked for something, by this volume.
+    /// Waits until this volume sends a request to the store.
     pub(crate) async fn is_asked(&self) {
         self.asked.notified().await;
     }
 
-    /// Counts a failure, and says which one it is.
+    /// Counts a failure, and classifies it.
     fn failed(&self, error: &object_store::Error) -> Failure {
         use object_store::Error;
         match error {
             Error::NotFound { .. } => Failure::Missing,
             Error::AlreadyExists { .. } | Error::Precondition { .. } => Failure::Exists,
-            // Its name of the store is of no use to a person.
+            // The library's name of the store is useless to people.
             Error::Generic { source, .. } => {
                 self.trouble_by(self.named(&source.to_string()), lacks_room(&**source))
             }
@@ -298,8 +298,8 @@ impl Store {
         }
     }
 
-    /// Writes an object; where `create`, only if there is none. A small one has the room of the
-    /// reserve where there is no other.
+    /// Writes an object; with `create`, only if it doesn't exist. If there is no other room, a
+    /// small object gets the room of the reserve.
     pub(crate) async fn put(
         &self,
         name: &str,
@@ -315,7 +315,7 @@ impl Store {
                 return put;
             }
         } else if let Some(room) = self.room().await.filter(|room| room.free < bytes) {
-            // To try would take the room from small ones for a while.
+            // A try would take the room from small ones for a while.
             return Err(self.trouble_by(
                 format!("{} bytes are free, for an object of {bytes}", room.free),
                 true,
@@ -329,7 +329,7 @@ impl Store {
         count(&self.counts.sent, payload.content_length() as u64);
         let mode = if create { PutMode::Create } else { PutMode::Overwrite };
         let path = self.path(name);
-        // A segment, or a map, takes its time, and the data of a record does.
+        // A segment or a map takes its time, and so does the data of a record.
         let data = Duration::from_micros(SLOW * payload.content_length() as u64);
         let limit = if create { (self.silence + data).min(TRY) } else { TRY };
         let put = self.within(limit, self.inner.put_opts(&path, payload, mode.into())).await;
@@ -339,30 +339,31 @@ impl Store {
         put.map(drop)
     }
 
-    /// Why the last request that failed did, in words that go on with a sentence.
+    /// Returns the reason of the last failed request, as the end of a sentence.
     pub(crate) fn trouble(&self) -> String {
         let trouble = self.trouble.lock();
         trouble.as_ref().map_or_else(String::new, |trouble| format!(": {}", trouble.why))
     }
 
-    /// Whether that was for lack of room.
+    /// Returns true if the last request failed for lack of room.
     pub(crate) fn is_full(&self) -> bool {
         self.trouble.lock().as_ref().is_some_and(|trouble| trouble.is_full)
     }
 
-    /// How much room there is. `None`: it isn't known.
+    /// Returns the room. `None`: it isn't known.
     pub(crate) async fn room(&self) -> Option<StoreRoom> {
         let measure = self.measure.clone()?;
         let measured = spawn_blocking(move || measure.room());
         timeout(self.silence, measured).await.ok()?.ok()?
     }
 
-    /// Whether it knows its room.
+    /// Returns true if the room can be measured.
     pub(crate) fn is_measured(&self) -> bool {
         self.measure.is_some()
     }
 
-    /// Puts the reserve there, unless it is. It isn't counted: nobody has asked for it.
+    /// Creates the reserve, unless it exists. The requests aren't counted, as no client caused
+    /// them.
     pub(crate) async fn keep_reserve(&self) {
         if !self.is_measured() || self.has_reserve.load(Ordering::Relaxed) {
             return;
@@ -370,7 +371,7 @@ impl Store {
         let path = self.path(names::RESERVED);
         let there = timeout(self.silence, self.inner.head(&path)).await;
         let is_there = there.is_ok_and(|found| found.is_ok_and(|found| found.size == RESERVE));
-        // A file system may keep other bytes in less room.
+        // A file system may compress other bytes.
         let bytes: Vec<u8> = (0..RESERVE / 64).flat_map(|_| random::<64>()).collect();
         let is_put = || timeout(TRY, self.inner.put(&path, bytes.into()));
         if is_there || is_put().await.is_ok_and(|put| put.is_ok()) {
@@ -378,7 +379,7 @@ impl Store {
         }
     }
 
-    /// Gives the reserve's room to others. False: it wasn't there.
+    /// Deletes the reserve to free its room. False: it didn't exist.
     async fn release_reserve(&self) -> bool {
         if !self.is_measured() {
             return false;
@@ -388,7 +389,7 @@ impl Store {
         timeout(self.silence, self.inner.delete(&path)).await.is_ok_and(|deleted| deleted.is_ok())
     }
 
-    /// An object, or a range of its bytes.
+    /// Reads an object, or a range of its bytes.
     pub(crate) async fn get(
         &self,
         name: &str,
@@ -397,7 +398,7 @@ impl Store {
         self.look(name, range).await.map(|(_, bytes)| bytes)
     }
 
-    /// The same, and how many bytes the whole object has.
+    /// Reads an object or a range, and returns the size of the whole object, too.
     pub(crate) async fn look(
         &self,
         name: &str,
@@ -410,7 +411,7 @@ impl Store {
         let asked = async {
             let mut found = speaks(silence, self.inner.get_opts(&path, options)).await?;
             found.payload = match found.payload {
-                // Many that share a slow line all take long, and none hangs.
+                // Many requests that share a slow line all take long, and none hangs.
                 GetResultPayload::Stream(parts) => {
                     let next = move |mut parts: BoxStream<'static, _>| async move {
                         let part = speaks(silence, parts.try_next()).await?;
@@ -428,21 +429,21 @@ impl Store {
         Ok((size, bytes))
     }
 
-    /// How many bytes an object has.
+    /// Returns the bytes of an object.
     pub(crate) async fn size(&self, name: &str) -> Result<u64, Failure> {
         count(&self.counts.gets, 1);
         let path = self.path(name);
         self.within(self.silence, self.inner.head(&path)).await.map(|meta| meta.size)
     }
 
-    /// The names in a folder, without it, in order; none of what lies deeper, which isn't this
-    /// volume's.
+    /// Returns the names in a folder, without the folder, in order. Deeper names aren't this
+    /// volume's, and are left out.
     pub(crate) async fn list(&self, folder: &str) -> Result<Vec<String>, Failure> {
         count(&self.counts.lists, 1);
         let path = self.path(folder);
         let mut all = self.inner.list(Some(&path));
         let mut names = Vec::new();
-        // A million names take as long as they take, and none hangs.
+        // A million names take long, and none hangs.
         while let Some(meta) = self.within(self.silence, all.try_next()).await? {
             let mut below = meta.location.prefix_match(&path).into_iter().flatten();
             if let (Some(name), None) = (below.next(), below.next()) {
@@ -453,8 +454,8 @@ impl Store {
         Ok(names)
     }
 
-    /// A volume around this one's place, in it, or what remains of one there. Around a folder is
-    /// for the folder to know; inside, the first names are looked at.
+    /// Finds a volume around this one's location, in it, or the remains of one there. For a folder,
+    /// the folder above is checked; inside, the first names are.
     pub(crate) async fn overlap(&self) -> Result<Option<Overlap>, Failure> {
         let parts: Vec<_> = match self.folder {
             Some(_) => Vec::new(),
@@ -494,7 +495,7 @@ impl Store {
         }
     }
 
-    /// Deletes an object; one that isn't there counts as deleted.
+    /// Deletes an object. A missing one counts as deleted.
     pub(crate) async fn delete(&self, name: &str) -> Result<(), Failure> {
         count(&self.counts.deletes, 1);
         let path = self.path(name);
@@ -505,7 +506,7 @@ impl Store {
     }
 }
 
-/// Whether it failed for lack of room, or beyond a quota.
+/// Returns true if a request failed for lack of room, or beyond a quota.
 fn lacks_room(error: &(dyn std::error::Error + 'static)) -> bool {
     let lacks = |error: &io::Error| {
         matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
@@ -514,7 +515,7 @@ fn lacks_room(error: &(dyn std::error::Error + 'static)) -> bool {
     causes.any(|error| error.downcast_ref().is_some_and(lacks))
 }
 
-/// What comes within a time; else an error.
+/// Waits for a reply within a time limit.
 async fn speaks<T>(
     limit: Duration,
     asked: impl Future<Output = object_store::Result<T>>,
@@ -535,7 +536,7 @@ impl fmt::Display for Store {
     }
 }
 
-/// Tries of the same thing, with pauses that grow.
+/// Retries of an operation, with growing pauses.
 #[derive(Debug)]
 pub(crate) struct Retries {
     time: Option<RetryBudget>,
@@ -543,7 +544,7 @@ pub(crate) struct Retries {
 }
 
 impl Retries {
-    /// Another try is worth it for so long; `None`: always.
+    /// Creates the retries of an operation; `None`: without a limit.
     pub(crate) fn new(patience: Option<Duration>) -> Self {
         Self { time: patience.map(RetryBudget::new), pause: PAUSES.0 }
     }
@@ -563,8 +564,8 @@ impl Retries {
 /// Slices of a timeout: a pause of any length counts as one of them.
 const SLICES: u32 = 8;
 
-/// How long something is retried. A pause of any length counts as half of that at most, so at least
-/// one more try follows.
+/// Time for the retries of an operation. A pause of any length counts as at most half of it, so at
+/// least one more try follows.
 #[derive(Debug)]
 pub(crate) struct RetryBudget {
     left: Duration,
@@ -572,11 +573,11 @@ pub(crate) struct RetryBudget {
     last: Instant,
 }
 
-/// The error of a time that is over.
+/// The error of a timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Elapsed;
 
-/// Waits for a future for `time` at most. A future that was ready during a pause is in time.
+/// Waits for a future for at most `time`. A future that was ready during a pause is in time.
 pub(crate) async fn within<T>(
     time: Duration,
     future: impl Future<Output = T>,
@@ -585,7 +586,7 @@ pub(crate) async fn within<T>(
     let (mut left, mut future) = (time, pin!(future));
     loop {
         let wait = left.min(slice);
-        // The future is asked after each wait, however long that was.
+        // The future is polled after each wait, however long that was.
         match timeout(wait, future.as_mut()).await {
             Ok(done) => return Ok(done),
             Err(_) if wait == left => return Err(Elapsed),
@@ -599,7 +600,7 @@ impl RetryBudget {
         RetryBudget { left: time, most: time / 2, last: Instant::now() }
     }
 
-    /// Returns how much time is left.
+    /// Returns the time that is left.
     pub(crate) fn left(&mut self) -> Duration {
         let now = Instant::now();
         let lap = now.saturating_duration_since(self.last).min(self.most);
@@ -635,7 +636,7 @@ mod tests {
         let (answer, comes) = oneshot::channel();
         let asked = tokio::spawn(within(MINUTE, comes));
         tokio::task::yield_now().await;
-        // Nobody runs meanwhile.
+        // The process is paused meanwhile.
         advance(60 * MINUTE).await;
         for _ in 0..4 {
             advance(MINUTE / 8).await;

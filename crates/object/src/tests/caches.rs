@@ -1,4 +1,4 @@
-//! Which reads ask the store, and how often.
+//! Reads that ask the store, and their number of requests.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,8 +15,8 @@ use crate::log::OpenRequest;
 use crate::store::Store;
 use crate::volume::{Tuning, Volume};
 
-/// A volume of so many blocks, each of which says its number, over a store that takes so long for
-/// each request.
+/// Creates a volume of `blocks` blocks, each of which holds its number, over a store with a
+/// latency.
 async fn written(
     blocks: u64,
     takes: Duration,
@@ -39,7 +39,8 @@ async fn written(
     open(Arc::new(Faulty::new(&inner, judge)), 5, cache).await
 }
 
-/// Requests by which segments were read: looks for another writer aside, which go by time.
+/// Returns the number of requests that read segments. Checks for another writer aren't counted, as
+/// they go by time.
 fn fetches(volume: &Volume) -> u64 {
     volume.store.usage().received / 1000
 }
@@ -71,7 +72,7 @@ async fn a_block_that_is_written_again_is_not_read_from_the_cache() {
         assert_eq!(read(&volume, 3, 2).await.unwrap(), [what; 2]);
         passes(Duration::from_secs(1)).await;
     }
-    // A cached block is believed no longer than one that is fetched.
+    // A cached block is trusted no longer than one that is fetched.
     let second = open_as(&inner, 2, tuning()).await.unwrap();
     write(&second, 3, 1, 99).await.unwrap();
     assert!(read(&volume, 3, 2).await.is_err());

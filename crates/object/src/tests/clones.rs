@@ -1,4 +1,4 @@
-//! A clone begins with what its snapshot has, and keeps it, whatever becomes of its parent: a
+//! A clone begins with the content of its snapshot, and keeps it, whatever happens to its parent: a
 //! snapshot under a clone is never deleted.
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::log::{CloneSource, NotOpen, OpenRequest};
 use crate::store::Store;
 use crate::volume::{Fault, Tuning, Volume};
 
-/// Where `open` has its volume.
+/// Location of the volume that `open` opens.
 const PARENT: &str = "a/volume";
 
 fn from(parent: &str, snapshot: &str) -> Option<CloneSource> {
@@ -51,7 +51,7 @@ async fn begins_with(parent: &Arc<Volume>) {
     assert_eq!(in_record, 1);
 }
 
-/// Overwrites everything, so that nothing is needed of what was there.
+/// Overwrites everything, so that no earlier data is needed.
 async fn overwrite(volume: &Arc<Volume>, what: u32) {
     super::write_all(volume, 0, BLOCKS, what).await;
     volume.flush().await.unwrap();
@@ -82,7 +82,7 @@ async fn clone_and_parent_go_their_ways(sealed: u128) {
     );
     assert_eq!(parent.store.list("gone").await.unwrap(), [""; 0]);
 
-    // Without a map of its own, and then with one.
+    // It has no map of its own first, and one later.
     clone.flush().await.unwrap();
     let clone = open_at(&inner, "b#", 4 | sealed, from(PARENT, "s")).await.unwrap();
     assert_eq!(all(&clone).await, model);
@@ -105,7 +105,7 @@ async fn clone_and_parent_go_their_ways(sealed: u128) {
     assert!(matches!(refused, Err(Fault::Refused(_))), "the clone's own snapshot needs it");
     assert_eq!(all(&second).await, model);
     overwrite(&second, 12).await;
-    // It needs nothing of its parent any more, which needs nothing of its own then.
+    // It needs nothing of its parent any more, which then needs nothing of its own.
     clone.delete_snapshot("t".into()).await.unwrap();
     overwrite(&clone, 13).await;
     parent.delete_snapshot("s".into()).await.unwrap();
@@ -132,7 +132,7 @@ async fn a_clone_is_listed_once_and_one_that_is_not_there_is_not() {
     let parent = open(&inner, 1).await.unwrap();
     begins_with(&parent).await;
     let clones = async || parent.snapshots().await.unwrap().remove(0).clones;
-    // Its maker is lost behind Mark, twice; then one is faster.
+    // Its maker is lost behind Mark, twice; then another is faster.
     for nonce in [2, 4] {
         let store = Store::new(Arc::clone(&inner), Path::from("b"));
         let request = OpenRequest { size: None, ..request(nonce) };
@@ -175,7 +175,7 @@ async fn what_can_not_be_a_clone_is_refused_and_nothing_is_written() {
         assert_eq!(store.list(folder).await.unwrap(), [""; 0]);
     }
     assert_eq!(parent.store.list("clones").await.unwrap(), [""; 0]);
-    // A volume that is there.
+    // The volume exists.
     let why = origin(PARENT, 2 | SEALED, from("b", "s")).await;
     assert!(why.contains("is no clone"), "{why}");
     drop(open_at(&inner, "b", 2 | SEALED, from(PARENT, "s")).await.unwrap());
@@ -222,9 +222,8 @@ async fn a_clones_mark_that_is_damaged_keeps_its_snapshot_and_no_other_from_bein
     parent.delete_snapshot("t".into()).await.unwrap();
 }
 
-/// Makes a clone, deletes its snapshot, or both at once: `maker` and `deleter` are the stores that
-/// the two have. Then without faults: either the clone is there, and the snapshot too, or no clone
-/// is.
+/// Makes a clone, deletes its snapshot, or both at once: `maker` and `deleter` are their stores.
+/// Afterwards, without faults, either the clone and the snapshot exist, or no clone does.
 async fn clone_and_delete(
     inner: &Arc<dyn ObjectStore>,
     sealed: u128,
@@ -248,7 +247,7 @@ async fn clone_and_delete(
         }
         (Err(why), _) => panic!("{when}: {why:?}"),
     }
-    // The snapshot can be deleted now, unless the clone is there, however far that had come.
+    // The snapshot can be deleted now, unless the clone exists, however far the deletion had come.
     let deleted = match there {
         true => parent.delete_snapshot("s".into()).await.map(drop),
         false => Ok(()),
@@ -256,8 +255,8 @@ async fn clone_and_delete(
     assert_eq!(deleted.is_ok(), clone.is_err(), "{when}: {deleted:?}");
     if clone.is_err() {
         passes(Duration::from_secs(60)).await;
-        // An announcement of a writer before goes at the opening after the one that has deleted the
-        // map.
+        // The announcement of an earlier writer is deleted at the opening after the one that
+        // deleted the map.
         parent = open(inner, 54 | sealed).await.unwrap();
         passes(Duration::from_secs(60)).await;
         for folder in ["clones", "gone", "snap"] {
@@ -269,7 +268,7 @@ async fn clone_and_delete(
     assert_eq!(all(&parent).await, [8; BLOCKS as usize], "{when}");
 }
 
-/// A volume with a snapshot `s`, closed.
+/// Creates a volume with a snapshot `s`, closed.
 async fn parent(inner: &Arc<dyn ObjectStore>, sealed: u128) {
     let parent = super::open_as(inner, 1 | sealed, tuning()).await.unwrap();
     begins_with(&parent).await;
@@ -334,8 +333,8 @@ fn wherever_the_machine_is_lost_while_a_snapshot_is_deleted_a_clone_of_it_is_who
     }
 }
 
-/// A server that makes a clone, another one that makes the same, one that deletes its snapshot, and
-/// one that fences that one and deletes it too.
+/// Races a server that makes a clone, another one that makes the same, one that deletes its
+/// snapshot, and one that fences that one and deletes it, too.
 fn race(seed: u64) -> (bool, bool) {
     run(async {
         let sealed = sealed_by(seed);
@@ -403,7 +402,7 @@ async fn a_late_request_that_withdraws_an_announcement_does_nothing_to_the_next_
         _ if request.starts_with("delete a/volume/gone/") && std::mem::take(&mut first) => {
             (FaultOutcome::Late, 5 * second)
         }
-        // So that there is time before the snapshot is dropped.
+        // This leaves time before the snapshot is dropped.
         _ if request.starts_with("put a/volume/log/") => (FaultOutcome::Done, 10 * second),
         _ => (FaultOutcome::Done, Duration::ZERO),
     };
@@ -412,7 +411,7 @@ async fn a_late_request_that_withdraws_an_announcement_does_nothing_to_the_next_
     drop(open_at(&inner, "b", 4, from(PARENT, "s")).await.unwrap());
     let refused = deleter.delete_snapshot("s".into()).await;
     assert!(matches!(refused, Err(Fault::Refused(_))), "{refused:?}");
-    // The clone is given up, and the next attempt goes on until its record.
+    // The clone is given up, and the next attempt continues until its record.
     inner.delete(&Path::from(format!("b/{}", names::record(1)))).await.unwrap();
     let deleting = tokio::spawn(async move { deleter.delete_snapshot("s".into()).await });
     passes(6 * second).await;
@@ -440,7 +439,7 @@ async fn a_server_that_was_fenced_takes_back_no_announcement_of_the_next_one() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     parent(&inner, 0).await;
     let second = Duration::from_secs(1);
-    // It gives up after 15 seconds, and takes back what it has announced.
+    // It gives up after 15 seconds, and withdraws its announcement.
     let fails = but_for(&inner, "list a/volume/clones", || (FaultOutcome::Refused, Duration::ZERO));
     let first = Tuning { patience: 15 * second, ..tuning() };
     let first = open_as(&fails, 2, first).await.unwrap();
@@ -476,14 +475,14 @@ async fn a_clone_that_needs_no_data_of_its_parent_and_has_no_map_yet_does_not_le
 async fn an_announcement_stays_as_long_as_the_map_of_a_snapshot_that_was_dropped() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     parent(&inner, 0).await;
-    // One that has seen the snapshot, and leaves its mark when all is over.
+    // A server that has read the snapshot, and leaves its mark when all is over.
     let fate = Arc::new(Mutex::new(FaultOutcome::Refused));
     let theirs = Arc::clone(&fate);
     let store = but_for(&inner, "put a/volume/clones/", move || (*theirs.lock(), Duration::ZERO));
     let making = async move { open_at(&store, "b", 2, from(PARENT, "s")).await.map(drop) };
     let making = tokio::spawn(making);
     passes(Duration::from_secs(1)).await;
-    // Neither who drops the snapshot nor the next server can delete its map.
+    // Neither the server that drops the snapshot nor the next one can delete its map.
     let patience = Duration::from_secs(20);
     let store =
         but_for(&inner, "delete a/volume/snap/", || (FaultOutcome::Refused, Duration::ZERO));
@@ -501,7 +500,7 @@ async fn an_announcement_stays_as_long_as_the_map_of_a_snapshot_that_was_dropped
     );
 }
 
-/// A volume of a family: where it is, what it holds, and what each of its snapshots does.
+/// A volume of a family: its location, its content, and the content of each of its snapshots.
 struct FamilyMember {
     place: String,
     volume: Arc<Volume>,
@@ -509,7 +508,7 @@ struct FamilyMember {
     snapshots: Vec<(String, Vec<u32>)>,
 }
 
-/// Volumes, their snapshots, clones of these, and so on, in random order.
+/// Runs random operations on volumes, their snapshots, clones of these, and so on.
 async fn family(seed: u64, store: &Arc<dyn ObjectStore>) {
     let sealed = sealed_by(seed);
     let mut random = fastrand::Rng::with_seed(seed);

@@ -1,4 +1,4 @@
-//! Segments of which little is in use are gathered, and nothing is lost or undone by it.
+//! Segments of which little is in use are compacted, and nothing is lost or undone by that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{BLOCKS, open, passes, read, write, write_all};
 use crate::format::{BLOCK, Chunk};
 use crate::volume::{Fault, Tuning, Volume, policy};
 
-/// Bytes of all objects that the store has for their data.
+/// Returns the bytes of all objects that exist in the store for their data.
 async fn stored(volume: &Volume) -> u64 {
     super::stored(volume).await.0
 }
@@ -91,7 +91,7 @@ async fn a_trim_gives_space_back_also_of_segments_that_are_in_use() {
     assert_eq!(stored(&volume).await, 0);
 }
 
-/// A store whose requests for segments take as long as is said.
+/// Returns a store whose requests for segments take an adjustable time.
 fn slow(inner: &Arc<dyn ObjectStore>) -> (Arc<dyn ObjectStore>, Arc<Mutex<Duration>>) {
     let takes = Arc::new(Mutex::new(Duration::ZERO));
     let theirs = Arc::clone(&takes);
@@ -99,8 +99,7 @@ fn slow(inner: &Arc<dyn ObjectStore>) -> (Arc<dyn ObjectStore>, Arc<Mutex<Durati
     (Arc::new(Faulty::new(inner, Box::new(judge))), takes)
 }
 
-/// A store, how long it takes for a request of the volume that is returned, and that volume, with
-/// 36 blocks that are in the store.
+/// Returns a store, the latency of its requests, and a volume with 36 blocks that are in the store.
 async fn full() -> (Arc<dyn ObjectStore>, Arc<Mutex<Duration>>, Arc<Volume>) {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let (store, takes) = slow(&inner);
@@ -128,7 +127,7 @@ async fn a_write_that_comes_while_its_block_is_moved_stays() {
     }
 }
 
-/// Of six segments that are full.
+/// Keeps a third of six full segments.
 async fn leave_a_third(volume: &Arc<Volume>) {
     for start in (0..36).step_by(6) {
         volume.change(start, 4, Chunk::Zero).await.unwrap();
@@ -190,7 +189,7 @@ async fn a_store_that_failed_for_long_delays_compaction_and_does_not_end_it() {
     volume.flush().await.unwrap();
     leave_a_third(&volume).await;
     *fate.lock() = FaultOutcome::Refused;
-    // Longer than the patience of a read.
+    // It is longer than the patience of a read.
     passes(3 * volume.tuning.patience).await;
     assert!(volume.moves.usage().failures > 10);
     *fate.lock() = FaultOutcome::Done;
@@ -204,13 +203,13 @@ async fn a_volume_is_closed_in_order_also_amid_a_move() {
     for wait in (0..60).step_by(3) {
         let (inner, takes, volume) = full().await;
         *takes.lock() = Duration::from_millis(10);
-        // Not so much garbage that a write would wait.
+        // There isn't enough garbage to make a write wait.
         for start in (0..36).step_by(6) {
             volume.change(start, 3, Chunk::Zero).await.unwrap();
         }
         volume.flush().await.unwrap();
         passes(Duration::from_millis(wait)).await;
-        // So that the flush takes its time.
+        // This makes the flush take its time.
         write(&volume, 40, 1, 8).await.unwrap();
         assert_eq!(volume.close().await, Ok(()), "after {wait} ms");
         let next = open(&inner, 2).await.unwrap();
@@ -218,7 +217,8 @@ async fn a_volume_is_closed_in_order_also_amid_a_move() {
     }
 }
 
-/// A volume with half of 36 blocks, in six segments: as much garbage as is moved at a pace.
+/// Creates a volume with half of 36 blocks, in six segments: an amount of garbage that is moved at
+/// a pace.
 async fn half(store: &Arc<dyn ObjectStore>) -> Arc<Volume> {
     let volume = open(store, 1).await.unwrap();
     write_all(&volume, 0, 36, 7).await;
@@ -263,7 +263,7 @@ async fn a_move_changes_neither_the_size_nor_how_many_changes_there_were() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let volume = half(&inner).await;
     volume.grow(2 * BLOCKS * BLOCK).await.unwrap();
-    // One that isn't in the store when something is moved.
+    // One write isn't in the store when something is moved.
     write(&volume, 40, 1, 8).await.unwrap();
     passes(volume.tuning.age / 2).await;
     assert!(volume.moves.usage().puts > 0);

@@ -11,8 +11,8 @@ use super::{BLOCKS, open, passes, read, sealed_by, stored, tuning, write};
 use crate::format::Chunk;
 use crate::volume::{Fault, Tuning, Volume};
 
-/// Lets `left` requests through; the next one is done or not, and it and all later ones are never
-/// answered.
+/// Lets `left` requests through. The next one is performed or not, and neither it nor a later one
+/// is ever answered.
 pub(super) fn until(
     inner: &Arc<dyn ObjectStore>,
     mut left: u64,
@@ -30,7 +30,7 @@ pub(super) fn until(
     Arc::new(Faulty::new(inner, Box::new(judge)))
 }
 
-/// What the volume held after each change, and after how many of them it was flushed last.
+/// Content of the volume after each change, and the number of changes before the last flush.
 struct History {
     states: Vec<Vec<u32>>,
     flushed: usize,
@@ -75,7 +75,7 @@ async fn work_on(volume: &Arc<Volume>, history: &mut History, random: &mut fastr
                 history.flushed = history.states.len() - 1;
                 continue;
             }
-            // So that what is compacted gets on.
+            // Compaction progresses meanwhile.
             2 if n % 2 == 0 => {
                 passes(Duration::from_millis(random.u64(0..200))).await;
                 continue;
@@ -93,7 +93,7 @@ async fn work_on(volume: &Arc<Volume>, history: &mut History, random: &mut fastr
                 write(volume, start, len, what).await
             }
         };
-        // It may be there also where nobody was told.
+        // It may exist although no answer came.
         history.states.push(state);
         if done.is_err() {
             return false;
@@ -107,7 +107,8 @@ async fn work_on(volume: &Arc<Volume>, history: &mut History, random: &mut fastr
     true
 }
 
-/// One run: the machine is lost at request `at` of each of its lives. Whether that came at all.
+/// Runs once: the machine is lost at request `at` of each of its lives. Returns whether that
+/// request came.
 fn lose_it_at(at: u64, last: FaultOutcome, seed: u64, history: &mut History) -> bool {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let mut random = fastrand::Rng::with_seed(seed);

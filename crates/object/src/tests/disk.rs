@@ -1,5 +1,4 @@
-//! A disk with a flush file, which loses what wasn't synced, in whole sectors, when its machine is
-//! lost.
+//! A disk with a flush file. When its machine is lost, it loses whole sectors that weren't synced.
 
 use std::io;
 use std::sync::Arc;
@@ -12,22 +11,22 @@ use object_store::ObjectStore;
 use super::faulty::{FaultOutcome, Faulty};
 use crate::local::Medium;
 
-/// Bytes of which a disk writes all or none.
+/// Sector size: a disk writes all bytes of a sector or none.
 const SECTOR: usize = 512;
 
-/// What becomes of writes that were not synced, and when the machine is lost.
+/// Content of the disk, the unsynced writes, and the moment at which the machine is lost.
 #[derive(Debug, Default)]
 pub(super) struct State {
-    /// As a reader sees it, and as it is for good.
+    /// Content as a reader sees it. `durable` has the durable content.
     pub(super) now: Vec<u8>,
     durable: Vec<u8>,
-    /// Not synced: each with its place.
+    /// Unsynced writes, each with its offset.
     loose: Vec<(usize, Vec<u8>)>,
     operations: u64,
     /// The operation at which the machine is lost.
     lost_at: Option<u64>,
     is_lost: bool,
-    /// What somebody did to the file while it is in use.
+    /// Fault of the file that happened while it is in use.
     pub(super) fault: Option<FileFault>,
     pub(super) fails: bool,
 }
@@ -40,7 +39,7 @@ pub(super) struct Disk {
 }
 
 impl State {
-    /// Whether the machine is lost now.
+    /// Returns true if the machine is lost now.
     fn step(&mut self) -> bool {
         self.operations += 1;
         self.is_lost |= self.lost_at.is_some_and(|at| self.operations >= at);
@@ -73,7 +72,7 @@ impl Medium for Disk {
         let before = state.is_lost;
         let lost = state.step();
         if !before {
-            // The last write may be there in part.
+            // The last write may be durable in part.
             state.loose.push((at as usize, data.to_vec()));
         }
         if lost {
@@ -128,7 +127,7 @@ impl Medium for Disk {
 }
 
 impl Disk {
-    /// What the next machine finds: of what wasn't synced, each sector or not.
+    /// Returns the disk that the next machine finds: each unsynced sector is written or not.
     pub(super) fn after(&self, random: &mut fastrand::Rng) -> Arc<Self> {
         let state = self.state.lock();
         let mut now = state.durable.clone();
@@ -141,15 +140,14 @@ impl Disk {
         Arc::new(Self { state: Mutex::new(found) })
     }
 
-    /// What the next server finds where only this one was killed: all that was written.
+    /// Returns the disk that the next server finds if only this one was killed: all writes.
     pub(super) fn killed(&self) -> Arc<Self> {
         let now = self.state.lock().now.clone();
         let found = State { durable: now.clone(), now, ..State::default() };
         Arc::new(Self { state: Mutex::new(found) })
     }
 
-    /// The whole machine is lost with one of the next operations, or the store's request after so
-    /// many.
+    /// Loses the whole machine at one of the next operations, or at a later request to the store.
     pub(super) fn lose(
         self: &Arc<Self>,
         inner: &Arc<dyn ObjectStore>,
@@ -174,7 +172,7 @@ impl Disk {
     }
 }
 
-/// When the machine is lost: at which operation of the file, or request to the store.
+/// Moment at which the machine is lost: an operation of the file, or a request to the store.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Loss {
     File(u64),

@@ -1,4 +1,4 @@
-//! A volume whose store fails by chance, lies, and is slow; and stores that won't do.
+//! A volume whose store fails by chance, lies, and is slow; and stores that are unfit.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;
@@ -21,7 +21,7 @@ use crate::store::Store;
 use crate::volume::{Fault, Tuning};
 use crate::volume::{ObjectEvent, Observer};
 
-/// Random work on a volume over `store`, against a model; then what is there without the faults.
+/// Works at random on a volume over `store`, and compares it with a model; then without the faults.
 async fn agrees(store: &Arc<dyn ObjectStore>, inner: &Arc<dyn ObjectStore>, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut model = vec![0; BLOCKS as usize];
@@ -171,14 +171,14 @@ async fn no_flush_waits_for_the_whole_map_and_no_record_is_deleted_before_it_is_
     let count = async |folder| volume.store.list(folder).await.unwrap().len();
     assert_eq!((count("map").await, count("log").await), (0, 20));
     passes(takes * 2).await;
-    // The map is of some record among these: it, all behind it, and the first one stay.
+    // The map is of one of these records. That record, all behind it, and the first one stay.
     assert_eq!(count("map").await, 1);
     assert!((2..20).contains(&count("log").await));
     let volume = open(&inner, 2).await.unwrap();
     assert_eq!(read(&volume, 0, 4).await.unwrap(), [16, 17, 18, 19]);
 }
 
-/// The store's fate from some moment on, and how many requests it has had.
+/// Returns a judge that applies `fate` from some moment on, and counts requests.
 fn later(fate: FaultOutcome, takes: Duration) -> (Judge, Arc<AtomicU32>, Arc<AtomicU32>) {
     let (away, asked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let (theirs, all) = (Arc::clone(&away), Arc::clone(&asked));
@@ -205,7 +205,7 @@ async fn a_request_fails_within_the_patience_whatever_the_store_does() {
         let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let (judge, away, asked) = later(fate, takes);
         let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, judge));
-        // Without a cache.
+        // This one has no cache.
         let volume = open(&store, 3).await.unwrap();
         write(&volume, 0, 4, 7).await.unwrap();
         volume.flush().await.unwrap();
@@ -216,7 +216,7 @@ async fn a_request_fails_within_the_patience_whatever_the_store_does() {
         let tries = asked.load(Ordering::Relaxed) - before;
         assert!((6..=100).contains(&tries), "{fate:?}: {tries} tries");
         assert!(began.elapsed() <= patience, "a read: {fate:?}: {:?}", began.elapsed());
-        // The same if it has the blocks, and has to look who has the volume.
+        // The same holds if it has the blocks, and has to check who has the volume.
         write(&volume, 0, 4, 8).await.unwrap();
         let began = Instant::now();
         assert!(matches!(read(&volume, 0, 4).await, Err(Fault::Store(_))));
@@ -240,7 +240,7 @@ async fn bytes_that_come_slowly_are_waited_for_and_a_silence_among_them_is_not()
         faulty.drip = Duration::from_secs(drip);
         let store = Store::new(Arc::new(faulty), Path::from("a/volume"));
         let got = store.get(&data, None).await;
-        // Four parts take 40 seconds, and 15 without one are too long.
+        // Four parts take 40 seconds, and 15 seconds without one are too long.
         assert_eq!(got.is_ok(), drip < 15, "{name}: {got:?}");
     }
 }
@@ -355,8 +355,8 @@ async fn a_record_that_is_missing_is_found_when_the_volume_is_opened() {
     assert!(why.contains("record 2"), "{why}");
 }
 
-/// Two volumes whose records have the same numbers, and what the first becomes when it has some of
-/// the second one's objects.
+/// Mixes two volumes whose records have the same numbers: returns what the first becomes with some
+/// of the second one's objects.
 async fn mixed(foreign: impl Fn(&str) -> bool) -> Result<Vec<u32>, NotOpen> {
     let mine: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let other: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
@@ -436,7 +436,7 @@ async fn a_store_that_lost_what_was_written_answers_no_flush_once_a_lease_is_ove
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_lost_what_was_written_is_found_out_within_a_lease_however_often_is_flushed() {
-    // With many maps, and with none.
+    // Once with many maps, and once with none.
     for few in [4, 1000] {
         let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let volume = open_as(&inner, 3, Tuning { few, ..tuning() }).await.unwrap();

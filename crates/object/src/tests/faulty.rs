@@ -1,5 +1,4 @@
-//! A store that crashes after so many requests, and one that fails by chance, that lies, and that
-//! is slow.
+//! Stores that crash after some requests, fail by chance, lie, and are slow.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,38 +19,39 @@ use object_store::{
 
 use super::passes;
 
-/// What becomes of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FaultOutcome {
     Done,
-    /// It fails, and nothing is done.
+    /// Failure: nothing is done.
     Refused,
-    /// It is done, and the answer is that it failed.
+    /// The request is performed, and reported as failed.
     Unsaid,
-    /// Nothing is done, and the answer is that it was: only of puts.
+    /// Success is reported, and nothing is done. Only for puts.
     Forgotten,
-    /// A part of it is done, and the answer is that all was: only of puts.
+    /// Success is reported, and a part of it is done. Only for puts.
     Cut,
-    /// It fails at once, and is done that much later.
+    /// The request fails at once, and is performed later.
     Late,
-    /// It never ends.
+    /// The request never ends.
     Hangs,
 }
 
-/// What decides the fate of the next request, as `put a/volume/map/1-1`, and how long it takes.
+/// The function that decides the outcome of a request, such as `put a/volume/map/1-1`, and its
+/// duration.
 pub(super) type Judge = Box<dyn FnMut(&str) -> (FaultOutcome, Duration) + Send>;
 
-/// All that was to be put, with its name.
+/// Names and content of all puts.
 pub(super) type Puts = Arc<Mutex<Vec<(String, Bytes)>>>;
 
-/// How a store creates an object that may be there.
+/// The way in which a store creates an object that may exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Creation {
-    /// One of many does.
+    /// One of many attempts succeeds.
     Once,
-    /// It looks, and writes later.
+    /// The store checks first, and writes later.
     Racing,
-    /// Each does.
+    /// Each attempt succeeds.
     Always,
 }
 
@@ -59,11 +59,11 @@ pub(super) struct Faulty {
     inner: Arc<dyn ObjectStore>,
     /// L: is the lock, and guards the judge.
     judge: Arc<Mutex<Judge>>,
-    /// I: how it creates what may be there.
+    /// I: how the store creates an object that may exist.
     pub(super) creation: Creation,
-    /// I: remembers what is put.
+    /// I: records the puts.
     pub(super) puts: Option<Puts>,
-    /// I: what is read comes in four parts, and before each so much time passes.
+    /// I: pause before each of the four parts in which a read is answered.
     pub(super) drip: Duration,
 }
 
@@ -80,7 +80,7 @@ impl Faulty {
     }
 }
 
-/// A store that does what it is asked, but for requests that begin so.
+/// Returns a store without faults, except for requests that begin with this text.
 pub(super) fn but_for(
     inner: &Arc<dyn ObjectStore>,
     request: &'static str,
@@ -93,8 +93,7 @@ pub(super) fn but_for(
     Arc::new(Faulty::new(inner, Box::new(judge)))
 }
 
-/// What is answered to a request; of a put, also where it is forgotten, and where a part of it is
-/// done.
+/// Decides and answers a request. A put may be forgotten, or done in part.
 async fn ask<T>(
     judge: &Mutex<Judge>,
     request: (&str, Option<&Path>),

@@ -93,7 +93,7 @@ async fn a_server_that_only_gathers_does_not_shorten_the_wait_of_the_next_one() 
         write(&first, block, 1, 7).await.unwrap();
         first.flush().await.unwrap();
     }
-    // These believe for a shorter time than the first one does.
+    // These have a shorter lease than the first one.
     let next = async |nonce| {
         let inner = Arc::clone(&inner);
         let store = crate::store::Store::new(inner, object_store::path::Path::from("a/volume"));
@@ -110,21 +110,21 @@ async fn a_server_that_only_gathers_does_not_shorten_the_wait_of_the_next_one() 
     assert!(fenced(read(&first, 0, 1).await));
 }
 
-/// Blocks that are fought for.
+/// Number of blocks that are fought for.
 const FOUGHT: usize = 12;
 
-/// The number that was given last, and of each block the highest one that was flushed.
+/// The last number that was given out, and the highest flushed number of each block.
 #[derive(Default)]
 struct FlushHistory {
     last: u32,
     flushed: [u32; FOUGHT],
-    /// Of each snapshot that was taken, what was flushed before; those that were to be deleted.
+    /// Flushed content before each snapshot that was taken; those that were to be deleted.
     snapshots: BTreeMap<u64, [u32; FOUGHT]>,
     deleted: BTreeSet<u64>,
 }
 
-/// One thing that a server does. Each write says a number that no other has; a read that began
-/// after a flush was answered must not say less.
+/// Performs one action of a server. Each write has a unique number. A read that began after a flush
+/// was answered must not return a lower one.
 async fn act(
     volume: &Arc<Volume>,
     told: &Mutex<FlushHistory>,
@@ -163,8 +163,8 @@ async fn act(
     Ok(())
 }
 
-/// Servers that open, work and are fenced, over a store that is slow and fails. How many segments
-/// they moved.
+/// Runs servers that open, work and are fenced, over a store that is slow and fails. Returns the
+/// number of segments that they moved.
 fn fight(seed: u64) -> u64 {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -222,7 +222,7 @@ fn fight(seed: u64) -> u64 {
         assert!(lost.is_none(), "seed {seed}: snapshot {lost:?}");
         for number in there {
             let found = super::snapshots::held(&volume, &inner, number).await;
-            // Of one whose taker heard nothing, it has to be whole.
+            // A snapshot whose taker got no answer has to be whole.
             let before = told.snapshots.get(&number).copied().unwrap_or_default();
             let kept = found.iter().zip(before).all(|(found, before)| *found >= before);
             assert!(kept, "seed {seed}: snapshot {number} lacks what was flushed before");

@@ -1,5 +1,5 @@
-//! A flush file that is damaged, cut off, emptied or missing when its volume is opened: all that
-//! was flushed is there, or the opening is refused.
+//! A flush file that is damaged, cut off, emptied or missing when its volume is opened: all flushed
+//! changes are there, or the opening is refused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,17 +19,17 @@ use crate::store::Store;
 use crate::volume::opening;
 use crate::volume::{Tuning, Volume};
 
-/// Bytes of a head, of which there are two at the beginning of the file.
+/// Bytes of a head. Two of them are at the beginning of the file.
 const HEAD: usize = 4096;
-/// Changes that are flushed, each by itself, and that only the file has.
+/// Number of changes that are flushed, each by itself, and that only the file has.
 const FLUSHED: u64 = 5;
 
 fn with(store: &InMemory) -> Arc<dyn ObjectStore> {
     Arc::new(store.fork())
 }
 
-/// A server that was killed after so many sessions that ended in order, and then one with changes
-/// that only the file has. Its store, and its disk.
+/// Returns store and disk of a server that was killed after `sessions` orderly sessions and one
+/// with changes that only the file has.
 fn killed_after(sessions: u128) -> (InMemory, Arc<Disk>) {
     let store = Arc::new(InMemory::new());
     let inner: Arc<dyn ObjectStore> = store.clone();
@@ -43,7 +43,7 @@ fn killed_after(sessions: u128) -> (InMemory, Arc<Disk>) {
         }
         let volume = open_with(&inner, &disk, 4 * sessions + 4, tuning()).await.unwrap();
         for n in 0..FLUSHED {
-            // By even numbers it isn't left to chance which thread does it.
+            // Even numbers make it deterministic which thread does it.
             write(&volume, n, 1, 2 * n as u32 + 2).await.unwrap();
             volume.flush().await.unwrap();
         }
@@ -51,14 +51,14 @@ fn killed_after(sessions: u128) -> (InMemory, Arc<Disk>) {
     (store.fork(), disk.killed())
 }
 
-/// The opening of the server that has flushes in a file and didn't close the volume.
+/// Returns the opening of the server that has flushes in a file and didn't close the volume.
 fn unfinished(store: &InMemory) -> OpeningId {
     let store = Store::new(with(store), Path::from("a/volume"));
     let seen = run(log::see(&store, &request(0))).unwrap().unwrap();
     seen.unfinished.unwrap().id()
 }
 
-/// How many of the flushed changes a volume has, from the first one on.
+/// Returns the number of flushed changes that a volume has, from the first one on.
 async fn kept(volume: &Arc<Volume>) -> u64 {
     let found = read(volume, 0, FLUSHED).await.unwrap();
     let is_there = |(n, what): &(u32, u32)| *what == 2 * n + 2;
@@ -67,14 +67,14 @@ async fn kept(volume: &Arc<Volume>) -> u64 {
     kept as u64
 }
 
-/// A copy of a disk, with something done to it.
+/// Copies a disk and damages the copy.
 fn damaged(disk: &Disk, damage: impl FnOnce(&mut Vec<u8>)) -> Arc<Disk> {
     let copy = disk.killed();
     damage(&mut copy.state.lock().now);
     copy
 }
 
-/// How a volume opens with a disk, and how many flushed changes it has then.
+/// Opens a volume with a disk, and returns how many flushed changes it has then.
 fn opened(
     store: &InMemory,
     disk: &Arc<Disk>,
@@ -95,7 +95,7 @@ fn either_head_may_be_damaged_at_any_time_and_nothing_is_lost() {
     for sessions in 0..4 {
         let (store, disk) = killed_after(sessions);
         for head in 0..2 {
-            // In its magic, its words, its checksum, and all of it.
+            // Damage to its magic, its words, its checksum, and all of it.
             for at in [0, 20, 45, 73, 81] {
                 let disk = damaged(&disk, |bytes| bytes[head * HEAD + at] ^= 1);
                 assert_eq!(opened(&store, &disk, None), Ok(FLUSHED), "{sessions} {head} {at}");
@@ -126,7 +126,7 @@ fn a_volume_whose_flushes_were_given_up_is_outdated_until_it_is_changed() {
             assert!(is_outdated(&volume));
             assert_eq!(kept(&volume).await, kept_ones);
             volume.close().await.unwrap();
-            // The opening before changed nothing.
+            // The previous opening changed nothing.
             let volume = open(&file, 404, None).await.unwrap();
             assert!(is_outdated(&volume));
             write(&volume, 50, 1, 50).await.unwrap();
@@ -149,7 +149,7 @@ fn a_file_without_the_heads_of_the_last_server_is_refused_until_its_flushes_are_
         let (zeroed, cut) = (
             damaged(&disk, |bytes| bytes.fill(0)),
             damaged(&disk, |bytes| {
-                // As a tool that truncates a file and makes it as long as it was.
+                // A tool may truncate a file and restore its length.
                 bytes[20] ^= 1;
                 bytes[HEAD..].fill(0);
             }),
@@ -172,8 +172,8 @@ fn a_file_without_the_heads_of_the_last_server_is_refused_until_its_flushes_are_
             let found = missing.found.as_deref();
             assert_eq!((missing.id(), found), (server, Some(words)), "{sessions}");
             assert!(disk.state.lock().now == before, "a file that is refused is left alone");
-            // An acceptance of the loss of another server's flushes is none, nor is one of a
-            // server of the same epoch of a volume that was here before.
+            // The acceptance for another server doesn't count, nor one for a server of the same
+            // epoch of a volume that was here before.
             let FlushesMissing { epoch, nonce, .. } = missing;
             for other in [OpeningId::new(epoch + 1, nonce), OpeningId::new(epoch, !nonce)] {
                 let other = opened(&store, &disk, Some(other));
@@ -204,7 +204,7 @@ fn a_volume_with_flushes_in_a_file_is_not_opened_without_that_file_and_nobody_is
         let volume = super::open(&inner, 8).await.unwrap();
         assert_eq!(kept(&volume).await, 1);
         volume.close().await.unwrap();
-        // And the number of a server stands for that one alone.
+        // The number of a server stands for that one alone.
         let _volume = open_with(&inner, &Arc::default(), 10, tuning()).await.unwrap();
         let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
         let request = OpenRequest {
@@ -222,7 +222,7 @@ fn damage_of_what_was_flushed_is_refused_and_the_changes_in_front_of_it_are_kept
  {
     let (store, disk) = killed_after(1);
     let server = unfinished(&store);
-    // Each entry has a head and a block; the last one, too.
+    // Each entry has a head and a block, the last one, too.
     let entry = 4096 + 80;
     for n in 0..FLUSHED as usize {
         for at in [3, 9, 60, 999] {
@@ -235,7 +235,7 @@ fn damage_of_what_was_flushed_is_refused_and_the_changes_in_front_of_it_are_kept
             assert_eq!(opened(&store, &disk, Some(server)), Ok(n as u64), "{n} {at}");
         }
     }
-    // No block of the disk takes an entry and all that tells of it.
+    // No block of the disk takes an entry together with all that proves it.
     for block in 2..2 + FLUSHED as usize {
         let disk = damaged(&disk, |bytes| bytes[block * 4096..][..4096].fill(0));
         let refused = opened(&store, &disk, None);
@@ -253,7 +253,7 @@ fn damage_of_what_was_flushed_is_refused_and_the_changes_in_front_of_it_are_kept
     assert_eq!(opened(&store, &disk, Some(server)), Ok(4));
 }
 
-/// The newest head of a disk's flush file.
+/// Returns the newest head of a disk's flush file.
 fn newest_head(disk: &Disk) -> FileHead {
     let bytes = disk.state.lock().now.clone();
     let heads = bytes.chunks(HEAD).take(2).filter_map(FileHead::decode);
@@ -276,7 +276,7 @@ fn a_file_in_which_all_behind_its_heads_is_zeroed_is_refused() {
         while newest_head(&disk).synced < FLUSHED {
             passes(Duration::from_secs(1)).await;
         }
-        // Behind what the head tells of.
+        // The change lies behind those that the head tells of.
         write(&volume, FLUSHED, 1, 2).await.unwrap();
         volume.flush().await.unwrap();
         let killed = (whole.fork(), disk.killed());
@@ -298,7 +298,7 @@ fn a_file_in_which_all_behind_its_heads_is_zeroed_is_refused() {
     }
     let last = damaged(&disk, |bytes| bytes[2 * HEAD + FLUSHED as usize * entry..].fill(0));
     assert_eq!(opened(&store, &last, None), Ok(FLUSHED), "of the last one nothing tells");
-    // Nothing is missing where the store has it all.
+    // Nothing is missing if the store has it all.
     let zeroed = damaged(&disk, |bytes| bytes[2 * HEAD..].fill(0));
     assert_eq!(opened(&whole, &zeroed, None), Ok(FLUSHED));
 }
@@ -315,7 +315,7 @@ fn a_machine_that_is_lost_while_a_head_is_renewed_loses_nothing() {
         let is_done = run(async {
             let Ok(volume) = open_with(&lossy, &disk, 4, tuning).await else { return false };
             for n in 0..FLUSHED {
-                // Where the machine is lost, the store is silent too.
+                // If the machine is lost, the store is silent, too.
                 if write(&volume, n, 1, 2 * n as u32 + 2).await.is_err()
                     || volume.flush().await.is_err()
                 {
@@ -338,13 +338,13 @@ fn a_machine_that_is_lost_while_a_head_is_renewed_loses_nothing() {
     }
 }
 
-/// What an opening that is interrupted begins with.
+/// The state that an interrupted opening begins with.
 #[derive(Clone, Copy, Debug)]
 enum Before {
-    /// There is neither a volume nor a file.
+    /// Neither a volume nor a file exists.
     Nothing,
     Closed,
-    /// The file has what the store lacks.
+    /// The file has changes that the store lacks.
     Lost,
     /// Another server had the volume since, and closed it.
     Other,
@@ -403,11 +403,11 @@ fn an_opening_that_is_interrupted_anywhere_is_never_refused_later() {
                     let copy = disk.killed();
                     let (mut left, was_lost) = interrupted(&store, &copy, loss, seed);
                     lost |= was_lost;
-                    // And again while it is opened the next time.
+                    // The machine is lost again during the next opening.
                     for again in [Loss::File(1 + seed), Loss::Store(at.min(12) + 9 * seed)] {
                         left = interrupted(&store, &left, again, seed + at).0;
                     }
-                    // With a damaged head, too, it is right or refused.
+                    // With a damaged head, too, the content is right or refused.
                     for head in (0..2).filter(|_| long || at % 4 == 0) {
                         let fork = with(&start);
                         let (other, _) = interrupted(&fork, &disk.killed(), loss, seed);

@@ -1,6 +1,6 @@
-//! A flush file that somebody unlinks, renames, truncates or overwrites while its volume is served:
-//! flushes wait for the store, nothing that was answered is lost, and the file is used again once
-//! it is what it was.
+//! A flush file that is unlinked, renamed, truncated or overwritten while its volume is served.
+//! Flushes wait for the store, nothing that was answered is lost, and the file is used again once
+//! it is restored.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
@@ -18,7 +18,7 @@ use crate::log::NotOpen;
 use crate::volume::Volume;
 use crate::volume::{ObjectEvent, Observer};
 
-/// Bytes of a head, of which there are two at the beginning of the file.
+/// Bytes of a head. Two of them are at the beginning of the file.
 const HEAD: usize = 4096;
 
 fn moved() -> FileFault {
@@ -29,8 +29,8 @@ fn new_store() -> Arc<dyn ObjectStore> {
     Arc::new(InMemory::new())
 }
 
-/// A volume with a flush file, and what is told of it: why the file is out, and an empty text where
-/// it is back.
+/// Creates a volume with a flush file, and a channel that gets why the file is out, and an empty
+/// text when it is back.
 async fn served(inner: &Arc<dyn ObjectStore>, disk: &Arc<Disk>) -> (Arc<Volume>, Receiver<String>) {
     let volume = open_with(inner, disk, 4, tuning()).await.unwrap();
     let (tell, told) = channel();
@@ -47,14 +47,13 @@ async fn served(inner: &Arc<dyn ObjectStore>, disk: &Arc<Disk>) -> (Arc<Volume>,
     (volume, told)
 }
 
-/// What a server finds after a kill, with this disk.
+/// Returns the content that a server finds after a kill, with this disk.
 async fn killed(inner: &Arc<dyn ObjectStore>, disk: &Arc<Disk>) -> Result<Vec<u32>, NotOpen> {
     let volume = open_with(inner, disk, 8, tuning()).await?;
     read(&volume, 0, 6).await.map_err(|why| panic!("{why:?}"))
 }
 
-/// What somebody does to a file while it is in use, what is said of it, and whether it is in order
-/// by itself later.
+/// A fault of a file in use, the text that is reported, and whether it passes by itself.
 type Case = (fn(&Disk), &'static str, bool);
 
 const CASES: [Case; 6] = [
@@ -111,7 +110,7 @@ fn the_store_gets_what_only_the_file_had_though_nobody_flushes() {
         });
         run(async {
             let found = killed(&inner, &Arc::default()).await;
-            // Where it is used again, it is needed again.
+            // If the file is used again, it is needed again.
             match &found {
                 Ok(found) => assert_eq!(found[0], 2),
                 Err(why) => {
@@ -203,7 +202,7 @@ fn while_the_store_is_silent_too_no_flush_is_answered_and_a_later_one_is() {
     });
 }
 
-/// Works on a volume while its file goes and comes, and is killed at any time.
+/// Works on a volume while its file disappears and returns, and is killed at any time.
 async fn work(
     volume: &Arc<Volume>,
     disk: &Disk,

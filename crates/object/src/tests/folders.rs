@@ -16,13 +16,13 @@ use crate::options::ObjectOptions;
 use crate::volume::ObjectEvent;
 use crate::volume::{Fault, Volume};
 
-/// What happened to a volume, in order.
+/// Events of a volume, in order.
 type Events = Arc<Mutex<Vec<ObjectEvent>>>;
 
 fn observe(volume: &Volume) -> Events {
     let events = Events::default();
     let theirs = Arc::clone(&events);
-    // The options have it.
+    // The options have the limit.
     let options = ObjectOptions::new("memory:");
     volume.observe(options.observer(move |event| theirs.lock().push(event.clone())).observer);
     events
@@ -66,7 +66,7 @@ async fn a_folder_that_is_deleted_is_lost_and_not_made_again() {
     let events = observe(&volume);
     write(&volume, 0, 4, 7).await.unwrap();
     volume.flush().await.unwrap();
-    // Its own objects come meanwhile.
+    // Its own objects appear meanwhile.
     while fs::remove_dir_all(&own).is_err() {
         tokio::task::yield_now().await;
     }

@@ -1,4 +1,4 @@
-//! A store without room: writes are refused before it is full, and trims and deletions go on.
+//! A store without room: writes are refused before it is full, and trims and deletions continue.
 
 use std::fmt;
 use std::io;
@@ -25,11 +25,11 @@ const MIB: u64 = 1 << 20;
 /// Bytes of a store that has a reserve.
 const TOTAL: u64 = 64 * MIB;
 
-/// A store with so much room, of which others may take some.
+/// A store with limited room, of which others may take some.
 #[derive(Debug)]
 struct Disk {
     inner: Arc<dyn ObjectStore>,
-    /// L: is the lock; guards the bytes that others have.
+    /// L: is the lock; guards the bytes that others have taken.
     others: Mutex<u64>,
 }
 
@@ -38,7 +38,7 @@ impl Disk {
         Arc::new(Self { inner: Arc::new(InMemory::new()), others: Mutex::default() })
     }
 
-    /// Others have all of it but so many bytes.
+    /// Gives others all of it but `bytes`.
     fn leave(&self, bytes: u64) {
         let mut others = self.others.lock();
         *others = 0;
@@ -49,7 +49,7 @@ impl Disk {
         *self.others.lock() = 0;
     }
 
-    /// Bytes of objects. A store in memory never waits.
+    /// Returns the bytes of objects. A store in memory never waits.
     fn used(&self) -> u64 {
         let all = self.inner.list(None).try_collect::<Vec<ObjectMeta>>();
         let all = futures_util::FutureExt::now_or_never(all).unwrap().unwrap();
@@ -99,7 +99,7 @@ impl ObjectStore for Disk {
         &self,
         all: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
-        // As a folder does; in memory, a missing one counts as deleted.
+        // A missing file fails, as in a folder; in memory, it counts as deleted.
         let inner = Arc::clone(&self.inner);
         let delete = move |path: Path| {
             let inner = Arc::clone(&inner);
@@ -132,15 +132,15 @@ const WRITE: u64 = MIB / BLOCK;
 async fn open(disk: &Arc<Disk>, nonce: u128, inline: u64) -> Arc<Volume> {
     let store = Store::new(Arc::clone(disk) as _, Path::from("a")).measured(Arc::clone(disk) as _);
     let patience = Duration::from_secs(10);
-    // No map is due but for lack of room.
+    // Only lack of room makes a map due.
     let tuning = Tuning { batch: 256, inline, dirty: 4096, few: 10_000, patience, ..tuning() };
-    // Blocks that say one thing shrink.
+    // Blocks with one repeated word would be compressed.
     let compression = crate::Compression::None;
     let request = OpenRequest { size: Some(BLOCKS * BLOCK), compression, ..request(nonce) };
     Volume::open(Arc::new(store), request, tuning).await.unwrap()
 }
 
-/// Writes until there is no room. How many megabytes it took.
+/// Writes until there is no room. Returns the megabytes that it took.
 async fn fill(volume: &Arc<Volume>) -> u64 {
     for n in 0.. {
         match write(volume, n * WRITE, WRITE, n as u32 + 1).await {
@@ -158,11 +158,11 @@ async fn fill(volume: &Arc<Volume>) -> u64 {
 async fn trim(volume: &Arc<Volume>, from: u64, to: u64) {
     volume.change(from * WRITE, (to - from) * WRITE, Chunk::Zero).await.unwrap();
     volume.flush().await.unwrap();
-    // So that what is deleted is gone.
+    // The deletions complete meanwhile.
     passes(Duration::from_secs(30)).await;
 }
 
-/// In segments, and in records.
+/// Limits that put data into segments, and into records.
 const INLINE: [u64; 2] = [0, 256];
 
 #[tokio::test(start_paused = true)]
@@ -201,7 +201,7 @@ async fn trims_and_deletions_go_on_where_others_have_taken_all_of_the_room() {
         volume.snapshot(Some("s".into())).await.unwrap();
         passes(Duration::from_secs(10)).await;
         disk.leave(0);
-        // Also for the next server.
+        // The next server finds it, too.
         volume.close().await.unwrap();
         let volume = open(&disk, 3, inline).await;
         assert!(matches!(write(&volume, 0, 1, 8).await, Err(Fault::Full(_))));
@@ -209,7 +209,7 @@ async fn trims_and_deletions_go_on_where_others_have_taken_all_of_the_room() {
         trim(&volume, 0, 8).await;
         volume.delete_snapshot("s".into()).await.unwrap();
         passes(Duration::from_secs(60)).await;
-        // The reserve is there again.
+        // The reserve exists again.
         assert!((MIB..MIB + MIB / 8).contains(&disk.used()), "{}", disk.used());
         disk.give_back();
         write(&volume, 0, 1, 9).await.unwrap();
@@ -239,7 +239,7 @@ async fn a_flush_says_that_the_store_is_full_and_loses_nothing() {
     let disk = Disk::new();
     let volume = open(&disk, 1, 0).await;
     write(&volume, 0, WRITE, 7).await.unwrap();
-    // Others are faster, and have the reserve's room too.
+    // Others are faster, and take the reserve's room, too.
     disk.leave(0);
     let failed = volume.flush().await;
     assert!(matches!(&failed, Err(Fault::Full(why)) if why.contains("in time")), "{failed:?}");

@@ -1,5 +1,4 @@
-//! What a volume of very many pieces and segments costs: to open it, to hold it, and to write its
-//! map.
+//! Cost of a volume of very many pieces and segments: to open it, to hold it, and to write its map.
 
 use std::sync::Arc;
 
@@ -15,12 +14,12 @@ use crate::store::Store;
 use crate::volume::policy::{self, Compaction};
 use crate::volume::{Tuning, Volume};
 
-/// As `ObjectOptions` has it.
+/// Compaction with the defaults of `ObjectOptions`.
 const COMPACTION: Compaction =
     Compaction { slack: 8 << 20, few: 64, segment: 2048, rate: 16 << 20 };
 
 async fn open(inner: &Arc<dyn ObjectStore>, nonce: u128, blocks: u64) -> Arc<Volume> {
-    // Nothing is gathered: the segments are empty files.
+    // Nothing is compacted: the segments are empty files.
     let compaction = Compaction { slack: u64::MAX / 2, few: u64::MAX / 2, ..COMPACTION };
     let tuning = Tuning { batch: 2048, dirty: 16384, few: policy::FEW, compaction, ..tuning() };
     let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
@@ -28,7 +27,7 @@ async fn open(inner: &Arc<dyn ObjectStore>, nonce: u128, blocks: u64) -> Arc<Vol
     Volume::open(Arc::new(store), request, tuning).await.unwrap()
 }
 
-/// As if so many single blocks had been written into so many segments.
+/// Makes a volume as if that many single blocks had been written into that many segments.
 async fn make(inner: &Arc<dyn ObjectStore>, folder: &std::path::Path, pieces: u64, segments: u64) {
     let volume = open(inner, 0, 2 * pieces).await;
     let map = {
@@ -57,7 +56,7 @@ async fn make(inner: &Arc<dyn ObjectStore>, folder: &std::path::Path, pieces: u6
     }
 }
 
-/// Bytes of memory that this process has.
+/// Returns the resident memory of this process in bytes.
 fn memory() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
@@ -67,7 +66,7 @@ fn took(what: &str, began: Instant) {
     println!("  {what}: {:.1} ms", began.elapsed().as_secs_f64() * 1e3);
 }
 
-/// One in a process, else memory isn't told apart.
+/// Measures alone in a process, as memory isn't told apart otherwise.
 #[test]
 #[ignore = "a measurement: build it with --release"]
 fn measured_with_100_000_pieces_and_segments() {
@@ -91,7 +90,7 @@ fn measure(pieces: u64, segments: u64) {
     let local = LocalFileSystem::new_with_prefix(folder.path()).unwrap();
     let inner: Arc<dyn ObjectStore> = Arc::new(local);
     let run = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // By another thread, which leaves no memory to be used again.
+    // Another thread does it, which leaves no memory to be reused.
     std::thread::scope(|threads| {
         threads.spawn(|| run().block_on(make(&inner, folder.path(), pieces, segments)));
     });

@@ -1,5 +1,5 @@
 //! Flushes in a file: the machine is lost at each write and sync of it, the file fails, is full,
-//! and comes too late.
+//! and is late.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -49,7 +49,7 @@ pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
     builder.enable_time().start_paused(true).build().unwrap().block_on(future)
 }
 
-/// What the volume held after each change, and after how many of them it was flushed last.
+/// Content of the volume after each change, and the number of changes before the last flush.
 struct History {
     states: Vec<Vec<u32>>,
     flushed: usize,
@@ -76,7 +76,7 @@ async fn work(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand
                 continue;
             }
             3 => {
-                // So that some of it goes to the store.
+                // Some of it goes to the store meanwhile.
                 passes(Duration::from_millis(random.u64(..900))).await;
                 continue;
             }
@@ -92,7 +92,7 @@ async fn work(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand
                 write(volume, start, len, what).await
             }
         };
-        // It may be there also where nobody was told.
+        // It may exist although no answer came.
         history.states.push(state);
         if done.is_err() {
             return false;
@@ -105,8 +105,8 @@ async fn work(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand
     true
 }
 
-/// One run: the machine is lost there in each of its lives, and soon again while what it left is
-/// put into the store. Whether that came at all.
+/// Runs once: the machine is lost at `at` in each of its lives, and soon again while its remains
+/// are put into the store. Returns whether that point came.
 fn lose_it_at(at: Loss, seed: u64) -> bool {
     let inner = store();
     let mut random = fastrand::Rng::with_seed(seed);
@@ -116,7 +116,7 @@ fn lose_it_at(at: Loss, seed: u64) -> bool {
     let mut lost = false;
     for life in 0..3u128 {
         let store = disk.lose(&inner, at);
-        // With the longer one the head is renewed before the store has it all.
+        // With the longer age the head is renewed before the store has it all.
         let age = Duration::from_secs(if life == 1 { 5 } else { 1 });
         let tuning = Tuning { age, ..tuning() };
         // The runtime ends with all of its tasks, as the machine does.
@@ -171,7 +171,8 @@ fn whenever_the_machine_is_lost_what_was_flushed_into_the_file_is_there_and_the_
     }
 }
 
-/// A volume whose machine was lost after one flush into its file, which the store knows nothing of.
+/// Creates a volume whose machine was lost after one flush into its file, of which the store has
+/// nothing.
 fn left(inner: &Arc<dyn ObjectStore>) -> Arc<Disk> {
     let disk = Arc::new(Disk::default());
     run(async {
@@ -180,7 +181,7 @@ fn left(inner: &Arc<dyn ObjectStore>) -> Arc<Disk> {
         volume.flush_to_store().await.unwrap();
         write(&volume, 1, 2, 2).await.unwrap();
         volume.flush().await.unwrap();
-        // No request has gone to the store for it.
+        // The store got no request for it.
         write(&volume, 5, 1, 3).await.unwrap();
     });
     disk.after(&mut fastrand::Rng::with_seed(1))
@@ -209,11 +210,11 @@ fn a_file_is_never_put_over_what_another_server_wrote() {
             panic!("it was opened")
         };
         assert!(why.contains("1 changes (8192 bytes)") && why.contains("delete the file"), "{why}");
-        // And nobody was fenced for it.
+        // No server was fenced for it.
         write(&other, 0, 1, 9).await.unwrap();
         other.flush().await.unwrap();
     });
-    // Nor into another volume.
+    // It isn't put into another volume, either.
     run(async {
         let other = store();
         let refused = open_with(&other, &disk, 3, tuning()).await;
@@ -246,14 +247,14 @@ fn a_file_that_is_something_else_is_left_alone() {
     assert!(!path.exists(), "no volume was opened with it");
 }
 
-/// A byte of the disk is another one.
+/// Changes a byte of the disk.
 fn flip(disk: &Disk, at: usize) {
     disk.state.lock().now[at] ^= 1;
 }
 
 #[test]
 fn a_file_that_is_damaged_in_what_was_flushed_is_refused_unless_the_store_has_it() {
-    // Where the change number 2 lies, of five: its head, and its data.
+    // The place of change number 2 of five: its head, and its data.
     let entry = BLOCK as usize + 80;
     for (at, in_store) in [(8192 + entry + 9, 0), (8192 + entry + 999, 0), (8192 + entry + 9, 3)] {
         let inner = store();
@@ -295,7 +296,7 @@ fn a_file_whose_newest_head_is_damaged_is_not_taken_for_an_older_one() {
         run(async {
             let volume = open_with(&inner, &disk, 1, tuning()).await.unwrap();
             let mut n = 0;
-            // Each time there is a new head, and a little more behind it.
+            // Each round writes a new head, and a little more behind it.
             while head(0).max(head(1)) <= 1 + rounds {
                 n += 1;
                 write(&volume, 0, 6, n).await.unwrap();
@@ -423,7 +424,7 @@ fn a_volume_that_is_not_closed_says_what_became_of_recent_writes() {
         write(&volume, 0, 2, 7).await.unwrap();
         let Err(Fault::Store(why)) = volume.close().await else { panic!("it was closed") };
         assert!(why.ends_with("; recent writes may be lost"), "{why}");
-        // Only the record of the end is lacking.
+        // Only the record of the end is missing.
         *is_refused.lock() = "nothing";
         volume.flush().await.unwrap();
         *is_refused.lock() = "put";
@@ -443,7 +444,7 @@ fn the_file_is_used_round_and_round_and_never_over_what_the_store_lacks() {
             write(&volume, u64::from(n) % 60, 4, n).await.unwrap();
             volume.flush().await.unwrap();
         }
-        // Two each would be needed without the file.
+        // Without the file, two requests each would be needed.
         assert!(volume.store.usage().puts < 3000, "{:?}", volume.store.usage());
     });
     let disk = disk.after(&mut fastrand::Rng::with_seed(1));

@@ -38,8 +38,8 @@ use crate::volume::{Fault, Part, Tuning, Volume};
 /// Blocks of the volumes.
 const BLOCKS: u64 = 64;
 
-/// Small batches, the smallest of which lie in their records, and a whole map each few records, so
-/// that everything happens in a short run.
+/// Returns a tuning with small batches, the smallest of which lie in their records, and a whole map
+/// every few records, so that everything happens in a short run.
 fn tuning() -> Tuning {
     Tuning {
         batch: 6,
@@ -53,10 +53,10 @@ fn tuning() -> Tuning {
     }
 }
 
-/// In the nonces of those that give a key.
+/// Bit in the nonces of openings that have a key.
 const SEALED: u128 = 1 << 120;
 
-/// For nonces: every second volume is encrypted.
+/// Returns the sealing bit of a seed's nonces: every second volume is encrypted.
 fn sealed_by(seed: u64) -> u128 {
     if seed % 2 == 1 { SEALED } else { 0 }
 }
@@ -65,9 +65,9 @@ fn key(digit: &str) -> ObjectKey {
     ObjectKey::from_hex(&digit.repeat(64)).unwrap()
 }
 
-/// Compressed every second time.
+/// Creates a request with this nonce. Every second one compresses.
 fn request(nonce: u128) -> OpenRequest {
-    // A sealed block takes long without optimization, and these shrink to nothing.
+    // Sealing a block takes long without optimization, and these shrink to nothing.
     let compressed = nonce & (SEALED | 2) != 0;
     OpenRequest {
         device: None,
@@ -103,15 +103,16 @@ async fn open_giving_up(inner: &Arc<dyn ObjectStore>, nonce: u128) -> Arc<Volume
     Volume::open(Arc::new(store), request, tuning()).await.unwrap()
 }
 
-/// By the nonce, the smallest batches lie in their records, all of them do, or none.
+/// Opens a volume. By the nonce, the smallest batches lie in their records, all of them do, or
+/// none.
 async fn open(inner: &Arc<dyn ObjectStore>, nonce: u128) -> Result<Arc<Volume>, NotOpen> {
     let cache = [0, 64 << 10, 2 << 20][(nonce % 3) as usize];
     let inline = [3, 64, 0][(nonce / 2 % 3) as usize];
     open_as(inner, nonce, Tuning { cache, inline, ..tuning() }).await
 }
 
-/// Bytes of all objects in the store that are there for their data, and of those that are needed.
-/// Of records, what lies in front of the newest map is there for its data.
+/// Returns the bytes of all objects in the store that exist for their data, and of those that are
+/// needed. A record exists for its data if it lies in front of the newest map.
 async fn stored(volume: &Volume) -> (u64, u64) {
     let segments = volume.store.list("seg").await.unwrap();
     let mut names: Vec<String> = segments.iter().map(|name| format!("seg/{name}")).collect();
@@ -135,12 +136,12 @@ async fn stored(volume: &Volume) -> (u64, u64) {
     (bytes, needed)
 }
 
-/// The objects where data lies that the map points to.
+/// Returns the objects with data that the map points to.
 fn lies_in(volume: &Volume) -> Vec<String> {
     volume.state.read().map.segments.iter().map(|(_, segment)| segment.name()).collect()
 }
 
-/// Puts the objects of one store into another one, too.
+/// Copies the objects of one store into another one.
 async fn copy(from: &Arc<dyn ObjectStore>, to: &Arc<dyn ObjectStore>) {
     for one in from.list(None).try_collect::<Vec<_>>().await.unwrap() {
         let bytes = from.get(&one.location).await.unwrap().bytes().await.unwrap();
@@ -148,17 +149,17 @@ async fn copy(from: &Arc<dyn ObjectStore>, to: &Arc<dyn ObjectStore>) {
     }
 }
 
-/// Until so much virtual time has passed: no real time does.
+/// Waits until `time` of virtual time has passed: no real time does.
 async fn passes(time: Duration) {
     tokio::time::sleep_until(tokio::time::Instant::now() + time).await;
 }
 
-/// Writes blocks that all say `what`.
+/// Writes blocks that all hold `what`.
 async fn write(volume: &Arc<Volume>, start: u64, len: u64, what: u32) -> Result<(), Fault> {
     let mut data = vec![0; (len * BLOCK) as usize];
     data.chunks_exact_mut(4).for_each(|word| word.copy_from_slice(&what.to_le_bytes()));
     let chunk = Chunk::Data(data.into());
-    // As the driver does; what may wait is tried first half of the time.
+    // Like the driver, half of the writes first try without waiting.
     if what % 2 == 1 && volume.change_at_once(start, len, || chunk.clone()) {
         return Ok(());
     }
@@ -172,7 +173,7 @@ async fn write_all(volume: &Arc<Volume>, start: u64, len: u64, what: u32) {
     }
 }
 
-/// What the blocks of a range say: 0 is zero.
+/// Returns the content of the blocks of a range: 0 is zero.
 async fn read(volume: &Arc<Volume>, start: u64, len: u64) -> Result<Vec<u32>, Fault> {
     let mut said = Vec::new();
     let at_once = if start % 2 == 1 { volume.read_at_once(start, len) } else { None };

@@ -1,5 +1,5 @@
-//! A volume in a folder of a small file system, which becomes full, or is unmounted: in a mount
-//! namespace of the test's own, where it may have one.
+//! A volume in a folder of a small file system, which fills up, or is unmounted. The test has a
+//! mount namespace of its own, if it may.
 
 use std::fs;
 use std::io::Write;
@@ -15,11 +15,11 @@ use crate::log::OpenRequest;
 use crate::options::ObjectOptions;
 use crate::volume::{Fault, Tuning, Volume};
 
-/// Says that this process has a mount namespace of its own.
+/// Variable that marks a process with a mount namespace of its own.
 const INSIDE: &str = "COREWISE_OBJECT_MOUNTS";
 
-/// Runs a test in a process with a mount namespace of its own: this is it, with a new file system
-/// of so many megabytes in the folder. `None`: it was done there, or can't be done by this user.
+/// Runs a test in a process with a mount namespace of its own. In that process, it returns a folder
+/// with a new file system of `megabytes`. `None`: it was done there, or this user can't do it.
 fn mounted(test: &str, megabytes: u64) -> Option<(tempfile::TempDir, PathBuf)> {
     if std::env::var_os(INSIDE).is_none() {
         let mut command = Command::new("unshare");
@@ -73,14 +73,14 @@ async fn a_file_system_that_is_full_refuses_writes_and_takes_trims() {
     }
     assert!((40..=56).contains(&took), "{took}");
     volume.flush().await.unwrap();
-    // Somebody else takes the rest, and what is deleted meanwhile.
+    // Another program takes the rest, and the space that is freed meanwhile.
     let mut other = fs::File::create(at.join("other")).unwrap();
     while volume.store.room().await.unwrap().free != 0 {
         let _ = other.write(&[1; 4096]);
     }
     volume.change(0, took / 2 * WRITE, Chunk::Zero).await.unwrap();
     volume.flush().await.unwrap();
-    // Until what was trimmed is deleted.
+    // Trimmed data is deleted meanwhile.
     while let Err(fault) = write(&volume, 0, WRITE, 99).await {
         assert!(matches!(&fault, Fault::Full(why) if why.contains("bytes are free")), "{fault}");
         passes(Duration::from_millis(10)).await;

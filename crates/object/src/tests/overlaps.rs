@@ -1,4 +1,4 @@
-//! A volume in another one's folder: not made, and no harm where it is there.
+//! A volume in another one's folder: it isn't made, and does no harm where it exists.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ async fn a_volume_is_not_made_inside_another_one_nor_around_it() {
         ("a/b", "", Overlap::Inside("a/b".into())),
     ] {
         let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        // It is served, by somebody else.
+        // Another server serves it.
         let there = open_at(&inner, first, 1).await.unwrap();
         let made = open_at(&inner, second, 2).await.map(drop);
         assert_eq!(made, Err(NotOpen::Overlap(overlap)), "{first} and {second}");
@@ -72,7 +72,7 @@ async fn a_volume_that_lost_its_records_is_not_taken_for_none() {
         assert!(!names.is_empty(), "{folder}");
         left.extend(names.iter().map(|name| format!("{folder}/{name}")));
     }
-    // Each of them alone is enough to know it by.
+    // Each of them alone is enough to recognize it.
     while let Some(last) = left.pop() {
         for name in &left {
             at.delete(name).await.unwrap();
@@ -84,7 +84,7 @@ async fn a_volume_that_lost_its_records_is_not_taken_for_none() {
             at.put(name, &[], false).await.unwrap();
         }
     }
-    // Another program's object, and what a start leaves that ended before it made the volume.
+    // Another program's object, and what a start left behind that ended before it made the volume.
     for name in ["seg/notes", "try/1", "x/00000000000000000001"] {
         at.put(name, &[], false).await.unwrap();
     }
@@ -113,7 +113,7 @@ fn a_folder_without_its_log_is_left_as_it_is_and_so_is_the_flush_file() {
 async fn volumes_that_lie_in_one_another_leave_each_other_alone() {
     for folder in ["log", "map", "seg", "snap", "clones", "gone", "try", "x"] {
         let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        // As two servers make them at the same moment: elsewhere, and then moved.
+        // Two servers that make them at the same moment: elsewhere, and then moved.
         let inside: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         let place = format!("a/{folder}");
         for (nonce, what) in [(1, 7), (3, 8), (5, 9)] {

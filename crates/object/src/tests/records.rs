@@ -1,5 +1,5 @@
-//! Data that lies in its record: few requests, and a record that stays as long as its data is
-//! needed, and no longer.
+//! Data that lies in its record: few requests, and a record that stays exactly as long as its data
+//! is needed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use crate::log::OpenRequest;
 use crate::store::Store;
 use crate::volume::{Fault, Tuning, Volume};
 
-/// No map is written, and nothing is gathered.
+/// Returns a tuning in which no map is written and nothing is compacted.
 fn quiet() -> Tuning {
     let mut tuning = Tuning { few: 1000, ..tuning() };
     tuning.compaction.few = 1000;
@@ -27,7 +27,7 @@ async fn put(volume: &Arc<Volume>, start: u64, len: u64, what: u32) {
     volume.flush().await.unwrap();
 }
 
-/// The record of a server that has opened the volume by an old list, and found that it did.
+/// Creates the record of a server that opened the volume by an old list, and found that it did.
 async fn stray(volume: &Volume, seq: u64) {
     let by = Writer { epoch: seq, nonce: 9 };
     let (_, object) = volume.codec().object(Kind::Open, (seq, by), &volume.opening.encode());
@@ -73,7 +73,7 @@ async fn an_opening_fetches_the_body_of_each_record_and_little_of_its_data() {
     for what in 1..=10 {
         put(&volume, u64::from(what) * 64, 64, what).await;
     }
-    // More than is fetched at first.
+    // It is more than the first fetch gets.
     for block in (1000..5000).step_by(2) {
         write(&volume, block, 1, 8).await.unwrap();
     }
@@ -101,7 +101,7 @@ async fn a_record_stays_while_it_has_data_that_is_needed_and_goes_when_that_is_d
     let volume = open_as(&inner, 1, tuning).await.unwrap();
     put(&volume, 0, 2, 7).await;
     let old = lies_in(&volume).remove(0);
-    // Many maps, of each of which its record stays.
+    // Many maps, the record of each of which stays.
     for what in 8..40 {
         put(&volume, 10 + u64::from(what % 2), 1, what).await;
         passes(Duration::from_secs(1)).await;

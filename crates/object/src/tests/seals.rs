@@ -27,7 +27,7 @@ async fn open_with(
     Volume::open(store_of(inner), request, tuning()).await
 }
 
-/// All objects, by name.
+/// Returns all objects by name.
 async fn objects(inner: &Arc<dyn ObjectStore>) -> Vec<(String, Bytes)> {
     let store = store_of(inner);
     let mut all = Vec::new();
@@ -41,7 +41,8 @@ async fn objects(inner: &Arc<dyn ObjectStore>) -> Vec<(String, Bytes)> {
     all
 }
 
-/// A store with an object of each kind: two openings, data, a map, a record behind it, and a close.
+/// Creates a store with an object of each kind: two openings, data, a map, a record behind it, and
+/// a close.
 async fn of_each_kind(sealed: u128) -> Arc<dyn ObjectStore> {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let compressed = 2 | sealed;
@@ -119,7 +120,8 @@ async fn the_store_of_an_encrypted_volume_has_neither_its_data_nor_its_host() {
     }
 }
 
-/// Reads a volume of which an object was exchanged. Whether it was read: then as it was.
+/// Reads a volume of which an object was exchanged. Returns true if it was read, and asserts that
+/// it was unchanged then.
 async fn reads_right(
     all: &[(String, Bytes)],
     name: &str,
@@ -146,10 +148,10 @@ async fn reads_right(
     true
 }
 
-/// The sums of an object that is read as a whole, made right again.
+/// Corrects the checksums of an object that is read as a whole.
 fn summed(bytes: &[u8]) -> Bytes {
     let mut all = bytes.to_vec();
-    // Behind the body of a record its data lies.
+    // Behind the body of a record lies its data.
     let body = u64::from_le_bytes(all[HEAD - 16..HEAD - 8].try_into().unwrap());
     let end = all.len().min(HEAD.saturating_add(body as usize));
     let sum = crc32fast::hash(&all[HEAD..end]);
@@ -194,7 +196,7 @@ async fn a_changed_byte_of_any_object_is_an_error_and_never_other_data() {
                 at += if long { 1 } else { random.usize(1..12) };
             }
         }
-        // The head of a segment is for people, and some records are behind a map.
+        // The head of a segment is for people, and some records precede the map.
         assert!(errors * 2 > tries, "{errors} of {tries}");
     }
 }
@@ -218,7 +220,7 @@ async fn sealed_objects_do_not_stand_in_for_each_other() {
     }
 }
 
-/// Each nonce that was used for bytes that came to the store, with the bytes.
+/// Returns each nonce of the bytes that came to the store, with the bytes.
 fn nonces(puts: &Puts) -> HashMap<Vec<u8>, Vec<Bytes>> {
     let puts = puts.lock();
     let mut all: HashMap<Vec<u8>, Vec<Bytes>> = HashMap::new();
@@ -296,7 +298,7 @@ async fn no_nonce_comes_twice_in_fights_over_failures_and_in_a_copy_that_goes_on
         };
         let first = (over(&inner, &puts), over(&inner, &puts));
         futures_util::future::join(work(first.0, 1), work(first.1, 2)).await;
-        // A copy of the bucket, with the same key, goes on beside the volume.
+        // A copy of the bucket, with the same key, is used beside the volume.
         let copy: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
         for (name, bytes) in objects(&inner).await {
             copy.put(&Path::from(format!("a/volume/{name}")), bytes.into()).await.unwrap();

@@ -1,5 +1,5 @@
-//! A snapshot has what was written before it, and keeps it until it is deleted: whatever is
-//! written, moved, lost and fought for meanwhile.
+//! A snapshot has what was written before it, and keeps it until it is deleted, despite later
+//! writes, moves, losses and fights.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn name(of: &str) -> Option<String> {
     Some(of.to_owned())
 }
 
-/// What the blocks of a snapshot say.
+/// Returns the content of a snapshot's blocks.
 pub(super) async fn held(volume: &Volume, inner: &Arc<dyn ObjectStore>, number: u64) -> Vec<u32> {
     let taken = volume.state.read().map.snapshots[&number].clone();
     let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
@@ -56,7 +56,7 @@ async fn a_snapshot_has_what_was_written_before_it_and_keeps_it_until_it_is_dele
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let volume = open(&inner, 1).await.unwrap();
     write(&volume, 0, 6, 7).await.unwrap();
-    // Nobody has flushed.
+    // Nothing was flushed.
     let first = volume.snapshot(name("first")).await.unwrap();
     assert_eq!((&*first.name, first.size), ("first", BLOCKS * BLOCK));
     let mut model = vec![0; BLOCKS as usize];
@@ -132,8 +132,8 @@ async fn what_a_snapshot_needs_is_not_moved_and_is_no_garbage_until_it_is_delete
     volume.flush().await.unwrap();
     passes(Duration::from_secs(60)).await;
     assert_eq!(volume.moves.usage().puts, 0);
-    // Garbage of others is gathered, and what the snapshot has stays where it is, though less of it
-    // is in use.
+    // Other garbage is collected. The snapshot's data stays where it is, though less of it is in
+    // use.
     let held = || {
         let state = volume.state.read();
         let all = state.map.segments.iter().map(|(_, segment)| segment.born);
@@ -156,13 +156,12 @@ async fn what_a_snapshot_needs_is_not_moved_and_is_no_garbage_until_it_is_delete
     assert_eq!(read(&volume, 0, 7).await.unwrap(), [7, 0, 0, 0, 0, 8, 7]);
 }
 
-/// What was done to a volume, and which snapshots it must have.
+/// History of a volume, and the snapshots that it must have.
 struct History {
-    /// What it held after each change, and after how many of them it was flushed last.
+    /// Content after each change, and the number of changes before the last flush.
     states: Vec<Vec<u32>>,
     flushed: usize,
-    /// What each snapshot holds that was asked for, and whether it has to be there (`None`: nobody
-    /// knows).
+    /// Content of each requested snapshot, and whether it has to exist (`None`: unknown).
     snapshots: BTreeMap<String, (Vec<u32>, Option<bool>)>,
 }
 
@@ -172,7 +171,7 @@ impl History {
     }
 }
 
-/// Random work, until the machine is lost or so much is done. True: all was.
+/// Works at random, until the machine is lost or the work is done. Returns true if it is done.
 async fn work(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand::Rng) -> bool {
     for _ in 0..50 {
         let start = random.u64(0..BLOCKS);
@@ -229,7 +228,7 @@ async fn work(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand
     true
 }
 
-/// Opens the volume on a store without faults, and looks.
+/// Opens the volume on a store without faults, and compares it.
 async fn agrees(inner: &Arc<dyn ObjectStore>, nonce: u128, history: &mut History, when: &str) {
     let volume = open(inner, nonce).await.unwrap();
     let found = read(&volume, 0, BLOCKS).await.unwrap();
@@ -256,7 +255,7 @@ async fn agrees(inner: &Arc<dyn ObjectStore>, nonce: u128, history: &mut History
     (history.states, history.flushed) = (vec![found], 0);
 }
 
-/// The machine is lost at request `at` of each of three lives. Whether that came at all.
+/// Loses the machine at request `at` of each of three lives. Returns whether that request came.
 fn lose_it_at(at: u64, last: FaultOutcome, seed: u64) -> bool {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
     let mut random = fastrand::Rng::with_seed(seed);

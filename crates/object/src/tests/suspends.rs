@@ -1,5 +1,5 @@
 //! A machine that is suspended while another one opens its volume. Timers stand still meanwhile,
-//! and the clock of leases goes on.
+//! and the clock of leases continues.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::store::Store;
 use crate::volume::opening;
 use crate::volume::{Fault, Volume};
 
-// Of each test, which is a thread.
+// Each test is a thread, and has its own.
 std::thread_local! {
     static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
     static ASLEEP: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
-/// The clock of leases: that of the timers, and what the machine has slept.
+/// Returns the clock of leases: that of the timers, plus the time that the machine has slept.
 pub(super) fn clock() -> BootStamp {
     let now = Instant::now();
     let began = BEGAN.get().unwrap_or(now);
@@ -31,7 +31,7 @@ pub(super) fn clock() -> BootStamp {
     BootStamp::from_nanos(1).plus(now - began + ASLEEP.get())
 }
 
-/// The machine sleeps for so long: for all volumes of the test, of which one has nothing to do
+/// Suspends the machine for `time`, for all volumes of the test, of which one has nothing to do
 /// meanwhile.
 fn suspend(time: Duration) {
     ASLEEP.set(ASLEEP.get() + time);
@@ -39,8 +39,8 @@ fn suspend(time: Duration) {
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A volume whose lease has just begun and that has what it reads in memory, and what another one
-/// has written while it slept, by whose timers no time has passed.
+/// Suspends a volume whose lease has just begun and whose reads come from memory. Another one
+/// writes meanwhile; by its own timers no time passes.
 async fn slept(volume: &Arc<Volume>, inner: &Arc<dyn ObjectStore>) {
     write(volume, 0, 8, 7).await.unwrap();
     volume.flush().await.unwrap();
@@ -57,7 +57,7 @@ async fn slept(volume: &Arc<Volume>, inner: &Arc<dyn ObjectStore>) {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_was_suspended_answers_nothing_from_before_though_its_timers_stood_still() {
     let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    // With a cache.
+    // This one has a cache.
     let volume = open(&inner, 2).await.unwrap();
     slept(&volume, &inner).await;
     assert!(volume.read_at_once(0, 8).is_none());
@@ -74,7 +74,7 @@ async fn a_flush_in_a_file_is_not_answered_by_a_server_that_was_suspended() {
     let store = Store::new(Arc::clone(&inner), object_store::path::Path::from("a/volume"));
     let volume = opening::open(file, Arc::new(store), request(2), tuning()).await.unwrap();
     slept(&volume, &inner).await;
-    // A look of the volume's own may find the other server before the write does.
+    // The volume's own check may find the other server before the write does.
     let flushed = match write(&volume, 0, 1, 9).await {
         Ok(()) => volume.flush().await,
         refused => refused,
@@ -90,7 +90,7 @@ async fn what_is_in_flight_at_a_suspend_has_its_time_to_run() {
         (super::faulty::FaultOutcome::Done, takes)
     });
     let volume = open(&slow, 3).await.unwrap();
-    // A look for the next record takes ten seconds, of which the machine sleeps for an hour.
+    // A check for the next record takes ten seconds. During an hour of it, the machine sleeps.
     let looks = tokio::spawn({
         let volume = Arc::clone(&volume);
         async move { read(&volume, 0, 4).await }

@@ -1,11 +1,12 @@
-//! Frames that were read, in memory up to a number of bytes, and those that are being fetched: two
-//! readers of one frame make one request.
+//! Cache of frames that were read, up to a number of bytes, and the frames in flight: two readers
+//! of one frame make one request.
 //!
-//! A frame is found by the random id of its segment, and its place there, and neither is ever used
-//! for another one. So there is no old data here: the map says where a block lies now, and a block
-//! that is written again lies elsewhere.
+//! The key of a frame is the random id of its segment, and its address there. Neither is ever
+//! reused. So no data here is stale: the map has the present address of a block, and a block that
+//! is written again has another one.
 //!
-//! [`Streams`] follow readers in a row, and say how far ahead the next blocks are fetched for them.
+//! [`Streams`] follow sequential readers, and decide how far ahead the next blocks are fetched for
+//! them.
 
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
@@ -16,14 +17,14 @@ use corewise_sync::{Counter, Mutex};
 use quick_cache::{OptionsBuilder, Weighter};
 use tokio::sync::watch;
 
-/// Which frame: its segment's id, and its first byte there.
+/// Key of a frame: its segment's id, and its first byte there.
 pub(crate) type Key = (u128, u32);
 
 /// Bytes that a frame takes beside its blocks.
 const BESIDE: u64 = 128;
-/// Bytes of a frame, for the number of frames to expect.
+/// Bytes of a typical frame, for the expected number of frames.
 const USUAL: u64 = 64 << 10;
-/// Parts with a lock each. Readers share it; each part more makes what is kept more uneven.
+/// Number of parts with a lock each. Readers share it; more parts make the cached set more uneven.
 const SHARDS: usize = 4;
 
 type Frames = quick_cache::sync::Cache<Key, Bytes, Weight>;
@@ -37,13 +38,13 @@ impl Weighter<Key, Bytes> for Weight {
     }
 }
 
-/// What the [read cache](crate::ObjectOptions::read_cache) was worth so far.
+/// Statistics of the [read cache](crate::ObjectOptions::read_cache) so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CacheUse {
-    /// Frames (of up to 128 KiB) that readers asked for, and that were in memory or on their way.
+    /// Frames (of up to 128 KiB) that readers asked for, and that were in memory or in flight.
     pub hits: u64,
-    /// Those that a reader had to fetch.
+    /// Frames that a reader had to fetch.
     pub misses: u64,
     /// Bytes that are kept now.
     pub bytes: u64,
@@ -52,24 +53,25 @@ pub struct CacheUse {
 /// Frames of a volume.
 #[derive(Debug)]
 pub(crate) struct Cache {
-    /// `None`: nothing is kept. It keeps those that are read again rather than those of a scan.
+    /// Cached frames. `None`: nothing is cached. Frames that are read again are preferred to those
+    /// of a scan.
     frames: Option<Frames>,
-    /// L: is the lock. Never held across a wait.
+    /// L: is the lock; guards the frames in flight. Never held across a wait.
     under_way: Mutex<HashMap<Key, watch::Receiver<Option<Bytes>>>>,
     hits: Counter,
     misses: Counter,
 }
 
-/// What is known of a frame.
+/// Result of a lookup.
 pub(crate) enum CacheLookup {
     Hit(Bytes),
-    /// Somebody fetches it. An error: that came to nothing.
+    /// Another reader fetches it. An error: that failed.
     InFlight(watch::Receiver<Option<Bytes>>),
-    /// It is the caller that fetches it.
+    /// The caller fetches it.
     Miss(Fetch),
 }
 
-/// The duty to fetch a frame. Dropped, it passes to somebody else that waits for it.
+/// The duty to fetch a frame. If it is dropped, it passes to another waiter.
 pub(crate) struct Fetch {
     cache: Arc<Cache>,
     key: Key,
@@ -77,7 +79,7 @@ pub(crate) struct Fetch {
 }
 
 impl Cache {
-    /// Keeps so many bytes at most; 0: none.
+    /// Creates a cache of at most `bytes` bytes. 0: no cache.
     pub(crate) fn new(bytes: u64) -> Arc<Self> {
         let frames = (bytes != 0).then(|| {
             let mut options = OptionsBuilder::new();
@@ -90,7 +92,7 @@ impl Cache {
         Arc::new(Self { frames, under_way: Mutex::default(), hits, misses })
     }
 
-    /// Looks for a frame; `ahead` of readers, which doesn't count.
+    /// Looks up a frame. A lookup `ahead` of readers isn't counted.
     pub(crate) fn look(self: &Arc<Self>, key: Key, ahead: bool) -> CacheLookup {
         let found = self.find(key);
         if !ahead {
@@ -106,7 +108,7 @@ impl Cache {
         if let Some(told) = under_way.get(&key) {
             return CacheLookup::InFlight(told.clone());
         }
-        // Under the lock: one that was under way a moment ago was put there before.
+        // Checked under the lock: a frame that was in flight a moment ago was put there before.
         if let Some(here) = self.frames.as_ref().and_then(|frames| frames.get(&key)) {
             return CacheLookup::Hit(here);
         }
@@ -115,13 +117,13 @@ impl Cache {
         CacheLookup::Miss(Fetch { cache: Arc::clone(self), key, told })
     }
 
-    /// A frame that is kept, unless somebody changes what is kept near it: for one that may not
-    /// wait. It doesn't count.
+    /// Returns a cached frame, unless a change near it is in progress, for a caller that may not
+    /// wait. This isn't counted.
     pub(crate) fn kept(&self, key: Key) -> Option<Bytes> {
         self.frames.as_ref()?.try_get(&key).ok()?
     }
 
-    /// So many of [`kept`](Self::kept) were used.
+    /// Counts `hits` frames of [`kept`](Self::kept) that were used.
     pub(crate) fn count(&self, hits: u64) {
         if hits != 0 {
             self.hits.add(hits);
@@ -135,7 +137,7 @@ impl Cache {
 }
 
 impl Fetch {
-    /// It has come.
+    /// Completes the fetch.
     pub(crate) fn done(self, blocks: &Bytes) {
         if let Some(frames) = &self.cache.frames {
             frames.insert(self.key, blocks.clone());
@@ -150,42 +152,42 @@ impl Drop for Fetch {
     }
 }
 
-/// Readers in a row that are known at once.
+/// Number of sequential readers that are tracked at once.
 const STREAMS: usize = 8;
-/// Reads that may be the beginning of one.
+/// Number of reads that are tracked as possible beginnings of a stream.
 const BEGINNINGS: usize = 32;
-/// Reads in a row, the first one counted, that make a stream.
+/// Number of sequential reads, including the first one, that make a stream.
 const ROW: u32 = 3;
-/// Blocks that are fetched ahead at first.
+/// Blocks of the first read-ahead.
 const FIRST: u64 = 64;
-/// Blocks by which requests that are under way at once may come too late.
+/// Blocks by which concurrent requests may come too late.
 const LATE: u64 = 256;
-/// Fewer blocks aren't worth a request.
+/// Minimum blocks of a request.
 const LEAST: u64 = 16;
 
-/// A reader in a row.
+/// A sequential reader.
 #[derive(Clone, Copy, Debug)]
 struct Stream {
-    /// Behind the last block that was read.
+    /// Block behind the last one that was read.
     next: u64,
-    /// Behind the last block that was asked for ahead.
+    /// Block behind the last one that was requested ahead.
     ahead: u64,
     window: u64,
     used: u64,
 }
 
-/// All of them.
+/// All sequential readers.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
-    /// Where reads ended, and how many in a row it were.
+    /// Ends of reads, and the number of sequential reads there.
     beginnings: VecDeque<(u64, u32)>,
     streams: Vec<Stream>,
     reads: u64,
 }
 
 impl Streams {
-    /// Somebody reads. The blocks to fetch ahead now; `most` may be under way or unread for one
-    /// reader.
+    /// Records a read. Returns the blocks to fetch ahead now; at most `most` may be in flight or
+    /// unread for one reader.
     pub(crate) fn read(&mut self, start: u64, len: u64, most: u64) -> Option<Range<u64>> {
         if most < LEAST {
             return None;
@@ -327,7 +329,7 @@ mod tests {
                 let start = (1 << 40) + random.u64(0..1 << 30);
                 assert_eq!(streams.read(start, 1, 512), None);
             }
-            // Its first reads in a row are found while others read.
+            // Its first sequential reads come while others read.
             ahead += streams.read(n * 8, 8, 512).map_or(0, |range| range.end - range.start);
         }
         assert!(ahead > 7000, "{ahead}");

@@ -1,4 +1,4 @@
-//! What a volume writes to the store: segments, the records behind each other, and whole maps.
+//! Writes of a volume to the store: segments, the sequence of records, and whole maps.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use crate::store::{Failure, Retries, Store};
 
 /// Pause between two deletions.
 const DELETE_PAUSE: Duration = Duration::from_millis(10);
-/// Pieces of a map that is made elsewhere: this thread serves everybody.
+/// Pieces above which another thread builds the map: this one serves all clients.
 const LARGE: usize = 4096;
 
 /// The reason with which a volume ends if one of its tasks panics.
 const PANICKED: &str =
     "changes could not be sent to the store, by a bug in corewise (the log has its panic)";
 
-/// Ends the volume if the task that holds this panics. Otherwise nobody would send what is written
-/// from then on, and no flush would ever end.
+/// Ends the volume if the task that holds this panics. Otherwise later writes would never be sent,
+/// and no flush would ever end.
 struct PanicGuard<'a>(&'a Volume);
 
 impl Drop for PanicGuard<'_> {
@@ -37,8 +37,8 @@ impl Drop for PanicGuard<'_> {
 }
 
 impl Volume {
-    /// Puts a batch's segment into the store, and looks whether it is there, unless it goes with
-    /// the record. The changes that are to be recorded, and the data that goes with them.
+    /// Puts a batch's segment into the store, and verifies it, unless it goes with the record.
+    /// Returns the changes to record, and the data that goes with them.
     pub(super) async fn upload(&self, seq: u64, batch: Arc<Batch>) -> Option<BuiltSegment> {
         let _turn = self.uploading.acquire().await;
         let (writer, inline) = (self.writer, self.tuning.inline);
@@ -52,7 +52,8 @@ impl Volume {
         Some((Vec::new(), changes))
     }
 
-    /// Makes a segment: elsewhere if that is work, since this thread serves everybody.
+    /// Builds a segment: on another thread if that is expensive, since this thread serves all
+    /// clients.
     pub(crate) async fn build(
         &self,
         how: impl FnOnce(&Codec) -> BuiltSegment + Send + 'static,
@@ -82,7 +83,7 @@ impl Volume {
         }
     }
 
-    /// Appends the records of all batches, one behind the other.
+    /// Appends the records of all batches, in order.
     pub(super) async fn commit_all(self: Arc<Self>) {
         let _guard = PanicGuard(&self);
         loop {
@@ -143,7 +144,7 @@ impl Volume {
         };
         let (appended, is_there) = join(append, trace).await;
         match appended {
-            // By a server that has opened it the record would be taken.
+            // A server that has opened the volume would have the record.
             Ok(AppendOutcome::Ours) if is_there == Some(false) => {
                 self.lost(earlier, head.seq).await;
                 false
@@ -160,13 +161,13 @@ impl Volume {
                 self.fenced(&found);
                 false
             }
-            // It is tried for ever.
+            // The append is retried for ever.
             Err(_) => false,
         }
     }
 
-    /// Whether a record of this writer is there, and isn't another one's. A store that fails says
-    /// neither.
+    /// Returns true if a record of this writer exists, and isn't another one's. A store that fails
+    /// proves neither.
     pub(super) async fn is_there(&self, seq: u64) -> Option<bool> {
         match self.store.get(&names::record(seq), Some(0..HEAD as u64)).await {
             Ok(found) => Some(Head::decode(&found).ok()?.writer == self.writer.nonce),
@@ -175,7 +176,7 @@ impl Volume {
         }
     }
 
-    /// A record isn't there any more. The last one was there a moment ago.
+    /// Handles a record that is gone, although the last one existed a moment ago.
     pub(super) async fn lost(&self, gone: u64, last: u64) {
         let next = self.store.get(&names::record(last + 1), Some(0..HEAD as u64)).await;
         // Another server has opened it since, and deletes what it has in a map.
@@ -188,12 +189,12 @@ impl Volume {
         self.lost_for_good(why);
     }
 
-    /// The map has what the batch had. The segments that are to be deleted.
+    /// Applies the batch's changes to the map. Returns the segments to delete.
     fn apply(&self, seq: u64, changes: &Changes) -> Vec<Segment> {
         let mut state = self.state.write();
         let mut dead = state.map.apply(seq, self.writer.epoch, changes);
-        // A record behind the newest map, and that of the map itself, stay until the next one is
-        // there.
+        // A record behind the newest map, and that of the map itself, stay until the next one
+        // exists.
         let stays = |state: &State, of: &Segment| of.in_record && !state.spares(of.number);
         let stay: u64 = dead.iter().filter(|of| stays(&state, of)).map(|of| of.bytes).sum();
         dead.retain(|of| !stays(&state, of));
@@ -216,14 +217,14 @@ impl Volume {
         dead
     }
 
-    /// Another writer has begun.
+    /// Ends the volume, as another writer has begun.
     pub(super) fn fenced(&self, by: &Head) {
         let why = format!("another server has opened the volume (record {})", by.seq);
         tracing::error!(device = self.device(), at = %self.store, "{why}; this one serves it no more");
         self.end(Fault::Fenced(why));
     }
 
-    /// Nothing is served any more.
+    /// Ends the volume: nothing is served any more.
     pub(super) fn end(&self, why: Fault) {
         let is_first = {
             let mut state = self.state.write();
@@ -241,14 +242,14 @@ impl Volume {
         self.compacting.notify_one();
     }
 
-    /// The map as it is now.
+    /// Returns the present map.
     pub(super) fn whole(&self, state: &State) -> WholeMap {
         let (size, through, local) = (state.size, state.through, state.recorded_local);
         let opening = Opening { size, through, local, ..self.opening.clone() };
         state.map.whole(opening, state.epochs.clone())
     }
 
-    /// The object of a whole map: a large one is made elsewhere. `None`: the volume ends.
+    /// Builds the object of a whole map, on another thread if it is large. `None`: the volume ends.
     pub(super) async fn whole_object(
         &self,
         kind: Kind,
@@ -268,14 +269,14 @@ impl Volume {
         made.ok()
     }
 
-    /// Writes the whole map where the records since the last one have become many: beside what is
-    /// committed meanwhile.
+    /// Writes the whole map when there are many records since the last one. Commits continue
+    /// meanwhile.
     fn write_map(self: &Arc<Self>, seq: u64) {
         let state = self.state.read();
         let (records, places) = (seq - state.mapped, state.map.places.len() as u64);
-        // A clone that needs its parent no more can say so once it has a map.
+        // A clone that no longer needs its parent can say so once it has a map.
         let leaves = !state.alone && state.mapped == 0 && state.map.segments.is_alone();
-        // Where there is little room.
+        // The map is written early if there is little room.
         let gives = state.budget < (self.tuning.batch as u64) * BLOCK
             && policy::map_gives_room(state.dead_records, places);
         let is_due =
@@ -294,8 +295,8 @@ impl Volume {
         });
     }
 
-    /// Looks for the record that a later look would ask for, which may be deleted once there is a
-    /// map: it is all that tells of a store that has lost what was written.
+    /// Looks for the record that a later check would ask for, which may be deleted once there is a
+    /// map: only it shows that a store has lost writes.
     async fn has_earlier(&self) -> bool {
         // So no record is appended that asks for it later.
         let _alone = self.appending.lock().await;
@@ -312,8 +313,8 @@ impl Volume {
         is_there == Some(true)
     }
 
-    /// A whole map is there that was made after so many entries, and bytes of dead records, or
-    /// isn't. The objects that nobody needs any more then.
+    /// Handles the end of writing a whole map, made after `since` entries and bytes of dead
+    /// records. Returns the objects that are no longer needed if it was `written`.
     fn mapped(self: &Arc<Self>, seq: u64, since: (u64, u64), written: bool) -> Vec<String> {
         let mut state = self.state.write();
         state.mapping = false;
@@ -325,8 +326,8 @@ impl Volume {
         state.since -= since.0;
         state.dead_records -= since.1;
         // The last one stays: by it, a writer that creates a record in a place that was cleared
-        // finds that it did. In front of the map before only those are left that have data: each
-        // goes when that is dead.
+        // finds that out. In front of the previous map only records with data are left: each is
+        // deleted when its data is dead.
         let spared = (before.max(1)..seq).filter(|old| state.spares(*old));
         let mut old: Vec<String> = spared.map(names::record).collect();
         if before > self.writer.epoch {
@@ -336,7 +337,7 @@ impl Volume {
         old
     }
 
-    /// Puts a whole map into the store. False: it may not be there.
+    /// Puts a whole map into the store. False: it may not exist.
     async fn put_map(&self, seq: u64, whole: WholeMap) -> bool {
         let Some(object) = self.whole_object(Kind::Map, seq, whole).await else { return false };
         let name = names::whole_map(seq, self.writer.epoch);

@@ -1,9 +1,8 @@
-//! Compaction: segments of which little is in use are gathered into new ones, so that their space
-//! is given back and the map shrinks.
+//! Compaction: segments of which little is in use are combined into new ones, so that their space
+//! is freed and the map shrinks.
 //!
-//! The new segment is in the store before its record has a number, so nobody who flushes waits for
-//! its upload. README.md argues why a move undoes no write, and why it takes away nothing that
-//! somebody needs.
+//! The new segment is in the store before its record has a number, so no flush waits for its
+//! upload. README.md argues why a move undoes no write, and deletes nothing that is needed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,23 +16,23 @@ use super::{Fault, Volume, policy};
 use crate::format::{BLOCK, Batch, Changes, Codec, FrameAddress, MapEntry, SegmentBuilder, names};
 use crate::log;
 
-/// The bit in the number of a segment that was made by moving. The other ones are those of the
-/// record that came next when it was begun: its own record has that number or a later one, so no
-/// other segment has both.
+/// Bit in the number of a segment that was made by moving. The other bits are the number of the
+/// next record when it was begun: its own record has that number or a later one, so no other
+/// segment has both.
 const MOVED: u64 = 1 << 63;
-/// Pieces of the map that are looked at while nobody else may look.
+/// Pieces of the map that are examined under one lock.
 const PIECES: usize = 1024;
-/// Pause where the store failed.
+/// Pause after a failure of the store.
 const PAUSE: Duration = Duration::from_secs(3);
 
 impl Volume {
-    /// Gathers whenever that is due, until nothing is served any more.
+    /// Compacts whenever that is due, until nothing is served any more.
     pub(crate) async fn compact_all(self: Arc<Self>) {
-        // Else the next server couldn't tell by the log that the one before this one may still be
+        // Otherwise the next server couldn't tell by the log that the previous one may still be
         // believed.
         self.wait_for_others().await;
-        // Segments that can't be read: each request says so to its client, and they stay as they
-        // are.
+        // Segments that can't be read: each request reports that to its client, and they stay as
+        // they are.
         let mut bad = BTreeSet::new();
         let mut suspect = None;
         loop {
@@ -44,12 +43,12 @@ impl Volume {
                 }
                 let victims = self.victims(&bad);
                 if victims.is_empty() {
-                    // Also where all the garbage is in what can't be read: nobody waits for what
-                    // isn't done.
+                    // Also if all the garbage is in unreadable segments: no write waits for work
+                    // that isn't done.
                     self.behind.send_replace(false);
                     break;
                 }
-                // A round that finds nothing to move must not keep others from their turn.
+                // A round that finds nothing to move must not starve other tasks.
                 tokio::task::yield_now().await;
                 match self.gather(&victims).await {
                     Ok(true) => {}
@@ -59,8 +58,8 @@ impl Volume {
                         sleep(PAUSE).await;
                     }
                     Err((segment, why)) => {
-                        // Once more: it may have been damaged on its way, or deleted by a server
-                        // that has opened the volume.
+                        // It is retried once: it may have been damaged in transit, or deleted by a
+                        // server that has opened the volume.
                         if suspect.replace(segment) != Some(segment)
                             || self.look(true).await.is_err()
                         {
@@ -76,7 +75,7 @@ impl Volume {
         }
     }
 
-    /// The segments whose data is moved next. None: it isn't due.
+    /// Returns the segments whose data is moved next. Empty: compaction isn't due.
     fn victims(&self, bad: &BTreeSet<u64>) -> BTreeSet<u64> {
         let state = self.state.read();
         let map = &state.map;
@@ -85,8 +84,8 @@ impl Volume {
         policy::victims(map.segments.sum(), all, self.tuning.compaction, most)
     }
 
-    /// Moves what lies in these segments. False: the volume ends. An error has the number of the
-    /// segment that it is about.
+    /// Moves the data in these segments. False: the volume ends. An error has the number of its
+    /// segment.
     async fn gather(self: &Arc<Self>, victims: &BTreeSet<u64>) -> Result<bool, (u64, Fault)> {
         let mut group = Vec::new();
         let mut blocks = 0;
@@ -109,13 +108,13 @@ impl Volume {
         Ok(true)
     }
 
-    /// Garbage, and how much there may be.
+    /// Returns the garbage, and the allowed amount.
     fn garbage(&self) -> (u64, u64) {
         let sum = self.state.read().map.segments.sum();
         (sum.garbage(), policy::garbage_allowed(sum, self.tuning.compaction))
     }
 
-    /// The pieces of the map that lie in these segments, in order.
+    /// Returns the pieces of the map that lie in these segments, in order.
     async fn entries_of(&self, victims: &BTreeSet<u64>) -> Vec<MapEntry> {
         let mut found = Vec::new();
         let mut from = 0;
@@ -137,7 +136,7 @@ impl Volume {
         }
     }
 
-    /// Moves these pieces to a new segment, and waits until that is so. False: the volume ends.
+    /// Moves these pieces to a new segment, and waits for its record. False: the volume ends.
     async fn move_to_one(self: &Arc<Self>, moved: Vec<MapEntry>) -> Result<bool, (u64, Fault)> {
         // Read
         let Some(data) = self.data_of(&moved).await? else { return Ok(true) };
@@ -155,7 +154,7 @@ impl Volume {
         self.put_segment(&self.moves, &name, &payload).await;
         let (told, done) = oneshot::channel();
         let _ = told.send((Vec::new(), Changes { moved, ..changes }));
-        // TakeNumber: behind a close that fails, as no other segment may get this name.
+        // TakeNumber: even behind a close that fails, as no other segment may get this name.
         let seq = loop {
             {
                 let mut state = self.state.write();
@@ -169,7 +168,7 @@ impl Volume {
             self.compacting.notified().await;
         };
         let Some(seq) = seq else {
-            // A later server deletes it otherwise.
+            // If this fails, a later server deletes it.
             let _ = self.moves.delete(&name).await;
             return Ok(false);
         };
@@ -178,12 +177,12 @@ impl Volume {
         Ok(reached.is_ok_and(|reached| *reached != u64::MAX))
     }
 
-    /// What these pieces hold. `None`: some of it is elsewhere by now.
+    /// Returns the content of these pieces. `None`: some of it has moved by now.
     async fn data_of(&self, moved: &[MapEntry]) -> Result<Option<Vec<Bytes>>, (u64, Fault)> {
         let places = |entry: &MapEntry| entry.place.map(|place| (place.segment, place.at));
         let spans =
             policy::spans(&moved.iter().filter_map(|entry| entry.place).collect::<Vec<_>>());
-        // As the spans are: those of a frame one after another.
+        // The order of the spans: pieces of a frame are adjacent.
         let mut order: Vec<usize> = (0..moved.len()).collect();
         order.sort_by_key(|n| places(&moved[*n]));
         let mut order = order.into_iter().peekable();
@@ -206,7 +205,7 @@ impl Volume {
                 here.push((n, moved[n]));
             }
             let codec = self.codec.clone();
-            // This thread serves everybody.
+            // This thread serves all clients.
             let decode = move || pieces(here, &bytes, span.from, segment.id, &codec);
             let decoded = tokio::task::spawn_blocking(decode).await;
             let failed_to = || failed(Fault::Damaged("it could not be decoded".into()));
@@ -218,9 +217,9 @@ impl Volume {
     }
 }
 
-/// What numbered pieces hold whose frames are in these bytes of a segment, from `from` on; those of
-/// a frame come one after another. Copies, so that of a frame of which little is in use only that
-/// is kept.
+/// Returns the content of numbered pieces whose frames are in these bytes of a segment, from `from`
+/// on. Pieces of a frame are adjacent. The content is copied, so that a frame of which little is in
+/// use isn't kept.
 fn pieces(
     of: Vec<(usize, MapEntry)>,
     bytes: &Bytes,

@@ -1,12 +1,11 @@
-//! The health of a volume that is served, and what its observer is told of it.
+//! Health of a volume that is served, and its reports to the observer.
 //!
-//! * Whether the store takes what is written. One that refuses it, or is silent, is reported. Where
-//!   it is almost full, data is refused while there is still room for all that was taken, and for
-//!   what gives room back.
-//! * Whether the store is still the one that was opened: at each moment where it is a folder, and
-//!   at an orderly end.
-//! * What becomes of flushes while the flush file isn't what it was: `../local/README.md` has the
-//!   protocol.
+//! * The store's writes: a store that refuses them, or is silent, is reported. If it is almost
+//!   full, data is refused while there is still room for all accepted writes, and for operations
+//!   that free room.
+//! * The identity of the store: whether it is still the one that was opened, continuously for a
+//!   folder, and at an orderly end.
+//! * Flushes while the flush file isn't what it was: `../local/README.md` has the protocol.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,32 +20,32 @@ use crate::format::{BLOCK, Changes};
 use crate::local::{FileOut, Local};
 use crate::store::Presence;
 
-/// Something that happened to a volume that is open.
+/// An event of an open volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ObjectEvent {
-    /// Another server has opened it: this one serves it no more.
+    /// Another server has opened the volume: this one no longer serves it.
     Fenced {
-        /// In words.
+        /// The reason, in words.
         why: String,
     },
-    /// What this server wrote isn't in the store any more: somebody has deleted it, or brought back
-    /// an older state. This one serves it no more.
+    /// The writes of this server are gone from the store: they were deleted, or an older state was
+    /// restored. This server no longer serves the volume.
     Lost {
-        /// In words.
+        /// The reason, in words.
         why: String,
     },
-    /// An object that has data of the volume is missing from the store, or damaged: a read of that
-    /// data fails. The first one is told.
+    /// An object with data of the volume is missing from the store, or damaged: reads of that data
+    /// fail. Only the first one is reported.
     Damaged {
-        /// In words.
+        /// The reason, in words.
         why: String,
     },
-    /// The [flush file](crate::ObjectOptions::flush_file) isn't what it was: somebody unlinked,
-    /// renamed, replaced, truncated or overwrote it, or it can't be written. Flushes wait for the
+    /// The [flush file](crate::ObjectOptions::flush_file) isn't what it was: it was unlinked,
+    /// renamed, replaced, truncated or overwritten, or it can't be written. Flushes wait for the
     /// store meanwhile, and lose nothing by that.
     FlushFileOut {
-        /// In words.
+        /// The reason, in words.
         why: String,
     },
     /// Flushes go to the flush file again.
@@ -54,13 +53,13 @@ pub enum ObjectEvent {
     /// The folder of the volume isn't at its location any more: it was renamed, or its file system
     /// unmounted. Writes still reach the folder that was opened.
     Moved {
-        /// In words.
+        /// The reason, in words.
         why: String,
     },
-    /// The store takes no writes: it refuses them, is full, or doesn't answer. Writes that were
-    /// taken from clients wait for it.
+    /// The store takes no writes: it refuses them, is full, or doesn't answer. Accepted writes wait
+    /// for it.
     Unwritable {
-        /// In words.
+        /// The reason, in words.
         why: String,
     },
     /// The store takes writes again.
@@ -69,7 +68,7 @@ pub enum ObjectEvent {
 
 type ObserverFn = dyn Fn(&ObjectEvent) + Send + Sync;
 
-/// The function that is told of events.
+/// The function that gets the events.
 #[derive(Clone, Default)]
 pub(crate) struct Observer(Option<Arc<ObserverFn>>);
 
@@ -91,12 +90,12 @@ impl fmt::Debug for Observer {
     }
 }
 
-/// Pause between two looks: at the store while something waits for it, and at the folder of a
-/// volume that is in use.
+/// Pause between two checks: of the store while something waits for it, and of the folder of a
+/// volume in use.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Looks in a row at which the store has taken nothing before that is reported: after a request
-/// failed, and without an answer. They are counted, so a pause of the server is one look.
+/// Number of successive checks without progress after which the store is reported: after a failed
+/// request, and without an answer. They are counted, so that a pause of the server is one check.
 const FAILED: u32 = 2;
 const SILENT: u32 = 10;
 
@@ -106,18 +105,18 @@ const SILENT: u32 = 10;
 pub struct StoreRefusal {
     /// The reason, in words.
     pub why: String,
-    /// When that began, as time since 1970.
+    /// Time of the beginning, since 1970.
     pub since: Duration,
 }
 
-/// Why the store takes no writes.
+/// The reasons why the store takes no writes.
 #[derive(Debug, Default)]
 pub(super) struct Refusal {
-    /// There is no room for them.
+    /// Message that the store has no room.
     full: Option<String>,
-    /// Those that were taken from clients don't get there.
+    /// Message that accepted writes don't reach the store.
     stuck: Option<String>,
-    /// When the first of both began, since 1970.
+    /// Time at which the first of both began, since 1970.
     since: Duration,
 }
 
@@ -136,7 +135,7 @@ impl Refusal {
 }
 
 impl Volume {
-    /// Why the store takes no writes, and since when.
+    /// Returns why the store takes no writes, and since when.
     pub(crate) fn refusal(&self) -> Option<StoreRefusal> {
         if self.has_ended() {
             return None;
@@ -145,12 +144,12 @@ impl Volume {
         Some(StoreRefusal { why: refusal.why()?.clone(), since: refusal.since })
     }
 
-    /// Bytes of changes that aren't in the store yet.
+    /// Returns the bytes of changes that aren't in the store yet.
     pub(crate) fn not_stored(&self) -> u64 {
         (self.tuning.dirty - self.room.available_permits()) as u64 * BLOCK
     }
 
-    /// Reports a store that takes nothing of what waits for it, and the end of that.
+    /// Reports a store that takes none of the waiting writes, and the end of that.
     pub(super) async fn watch_writes(self: Arc<Self>) {
         loop {
             self.sent.notified().await;
@@ -163,7 +162,7 @@ impl Volume {
                 if ended {
                     return;
                 }
-                // Nobody asks for room where clients write no more.
+                // If clients have stopped writing, nothing else asks for room.
                 if self.refusal.lock().full.is_some() {
                     self.measure().await;
                 }
@@ -199,12 +198,12 @@ impl Volume {
         }
     }
 
-    /// Changes are refused for lack of room, or aren't: the log is told once.
+    /// Records whether changes are refused for lack of room, and logs each change of that once.
     pub(super) fn told_full(&self, why: Option<String>) {
         match (self.note_refusal(|refusal| &mut refusal.full, why.clone()), why) {
             (false, Some(why)) => {
                 tracing::warn!(device = self.device(), at = %self.store, "the object store is full, so writes are refused: {why}");
-                // The watch ends it.
+                // The watch ends the refusal.
                 self.sent.notify_one();
             }
             (true, None) => {
@@ -214,7 +213,7 @@ impl Volume {
         }
     }
 
-    /// Sets one of the reasons, and tells the observer of the first one and of the end of the last.
+    /// Sets one of the reasons, and reports the first one and the end of the last to the observer.
     /// Returns whether there was one before.
     fn note_refusal(
         &self,
@@ -239,26 +238,26 @@ impl Volume {
         was
     }
 
-    /// Measures the store's room anew. Returns how many bytes wait for the store.
+    /// Measures the store's room anew. Returns the bytes that wait for the store.
     pub(super) async fn measure(&self) -> u64 {
         let before = self.not_stored();
         let room = self.store.room().await;
         let (pending, budget) = {
             let mut state = self.state.write();
-            // Of a batch that came into the store meanwhile it isn't known whether the room has it:
-            // it counts twice then, and never in neither.
+            // A batch that reached the store meanwhile may or may not be in the measured room. So
+            // it may count twice, and never not at all.
             let pending = self.not_stored().max(before);
             state.budget = room.map_or(u64::MAX, |room| policy::budget(room, pending));
             (pending, state.budget)
         };
-        // So that a few blocks more or fewer are no news.
+        // The threshold keeps a few blocks from changing the state.
         if budget >= self.tuning.batch as u64 * BLOCK {
             self.told_full(None);
         }
         pending
     }
 
-    /// Waits until there is room for so many bytes of data, which somebody else may take. An error:
+    /// Waits until there is room for `bytes` bytes of data, which another write may take. An error:
     /// the store is full.
     pub(super) async fn find_room(self: &Arc<Self>, bytes: u64) -> Result<(), Fault> {
         if bytes <= self.state.read().budget {
@@ -274,7 +273,7 @@ impl Volume {
             if bytes <= self.state.read().budget {
                 return Ok(());
             }
-            // Where some is on its way, it counts for more room than it takes.
+            // Data in flight counts for more room than it takes.
             let is_over = pending == 0 || self.store.is_full() || Instant::now() >= until;
             if is_over {
                 let why = self.lacking().await;
@@ -282,7 +281,7 @@ impl Volume {
                 return Err(Fault::Full(why));
             }
             self.seal(&mut self.state.write());
-            // An error: looks once more, and gives up.
+            // An error: checks once more, and gives up.
             let _ = timeout_at(until, durable.changed()).await;
         }
     }
@@ -301,8 +300,8 @@ impl Volume {
 }
 
 impl Volume {
-    /// Looks at the volume's folder, and at its room, after each request to the store, and once a
-    /// second at most.
+    /// Checks the volume's folder and its room after each request to the store, at most once a
+    /// second.
     pub(super) async fn watch_store(self: Arc<Self>) {
         if !self.store.is_measured() {
             return;
@@ -318,11 +317,11 @@ impl Volume {
         }
     }
 
-    /// Finds out whether the folder is where it was: one that was deleted is lost, one that was
-    /// moved is told of. Blocks for as long as its file system.
+    /// Checks whether the folder is where it was: a deleted one is lost, a moved one is reported.
+    /// Blocks as long as its file system does.
     async fn look_at_folder(&self) {
         let Some(folder) = self.store.folder().cloned() else { return };
-        // An error: the look panicked.
+        // An error: the check panicked.
         let Ok(presence) = spawn_blocking(move || folder.presence()).await else { return };
         let moved = match presence {
             Presence::Deleted(why) => return self.lost_for_good(why),
@@ -342,8 +341,8 @@ impl Volume {
         }
     }
 
-    /// An object with data is missing or damaged, and stays so: it was asked for again, and there
-    /// is no other writer.
+    /// Records that an object with data is missing or damaged for good: it was requested again, and
+    /// there is no other writer.
     pub(crate) fn lacks_data(&self, why: &str) {
         if self.damage.set(why.to_owned()).is_ok() {
             let device = self.device();
@@ -352,7 +351,7 @@ impl Volume {
         }
     }
 
-    /// What was written isn't there any more.
+    /// Ends the volume, as its writes are gone from the store.
     pub(super) fn lost_for_good(&self, why: String) {
         if self.state.read().dead.is_none() {
             tracing::error!(device = self.device(), at = %self.store, "{why}; this server serves the volume no more");
@@ -360,8 +359,8 @@ impl Volume {
         }
     }
 
-    /// Looks for this writer's last record, and for the one that a later look would ask for: nobody
-    /// asks for them again.
+    /// Looks for this writer's last record, and for the one that a later check would ask for, as
+    /// nothing else asks for them again.
     pub(super) async fn find_trace(&self) -> Result<(), Fault> {
         let _alone = self.appending.lock().await;
         let (earlier, last) = {
@@ -369,7 +368,7 @@ impl Volume {
             (state.traced.1, state.not_there() - 1)
         };
         for seq in [last, earlier] {
-            // A store that fails says neither: the record of the end will.
+            // A store that fails proves neither: the record of the end will.
             if self.is_there(seq).await == Some(false) {
                 self.lost(seq, last).await;
                 return Err(self.why_dead());
@@ -378,7 +377,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Whether the next server finds the volume by its location: a folder may have been moved.
+    /// Checks that the next server finds the volume by its location: a folder may have been moved.
     pub(super) async fn is_where_it_was(&self) -> Result<(), Fault> {
         self.look_at_folder().await;
         match self.moved.lock().clone() {
@@ -395,7 +394,7 @@ impl Volume {
         tokio::spawn(Arc::clone(self).watch_flush_file(local));
     }
 
-    /// Why flushes wait for the store though they are to be kept in a file.
+    /// Returns why flushes wait for the store although they are to be kept in a file.
     pub(crate) fn flush_file_fault(&self) -> Option<String> {
         let state = self.state.read();
         let local = state.local.as_ref()?;
@@ -403,16 +402,16 @@ impl Volume {
         Some(format!("the flush file {}: {why}", local.name()))
     }
 
-    /// What brings the flush file back, where it isn't used.
+    /// Returns what brings the flush file back, if it isn't in use.
     pub(super) fn flush_file_todo(&self) -> Option<&'static str> {
         Some(self.state.read().local.as_ref()?.fault()?.todo)
     }
 
-    /// Looks at the file, and has the store get what is flushed while it isn't used.
+    /// Watches the file, and has the store get the flushes while the file isn't in use.
     async fn watch_flush_file(self: Arc<Self>, local: Arc<Local>) {
         let mut is_out = false;
         while self.state.read().dead.is_none() {
-            // So a head is renewed once a second at most, and never where the store keeps up.
+            // So a head is renewed at most once a second, and never if the store keeps up.
             let renews = local.is_due().await;
             local.look(renews).await;
             let Some(FileOut { why, todo, for_good }) = local.fault() else { continue };
@@ -421,8 +420,8 @@ impl Volume {
                 tracing::error!(device = self.device(), at = %self.store, file, error = why, "the flush file isn't used any more, and flushes wait for the store. {todo}");
                 self.tell(&ObjectEvent::FlushFileOut { why });
             }
-            // Without the file all that was flushed is in the store alone. If that fails, it is
-            // tried again.
+            // Without the file, everything flushed is only in the store. If the flush fails, it is
+            // retried.
             if self.flush_without_file().await.is_err() {
                 continue;
             }
@@ -437,15 +436,15 @@ impl Volume {
         }
     }
 
-    /// Makes durable in the store what was written, and says there that no flush file is needed for
-    /// what was flushed, unless the file is used again by now.
+    /// Makes all writes durable in the store, and records there that no flush file is needed for
+    /// flushed changes, unless the file is in use again by now.
     pub(super) async fn flush_without_file(self: &Arc<Self>) -> Result<(), Fault> {
         {
             let mut state = self.state.write();
             if let Some(dead) = &state.dead {
                 return Err(dead.clone());
             }
-            // Under the volume's lock, as the file is taken up.
+            // Checked under the volume's lock, under which the file is put back into use, too.
             let is_out = state.local.as_ref().is_some_and(|local| local.fault().is_some());
             if is_out && std::mem::replace(&mut state.tells_local, false) {
                 self.seal(&mut state);
@@ -456,15 +455,15 @@ impl Volume {
         self.flush_to_store().await
     }
 
-    /// Has flushes go to a file again that was begun anew. False: the store doesn't take it.
+    /// Puts a file that was begun anew back into use for flushes. False: the store doesn't take it.
     async fn take_up(self: &Arc<Self>, local: &Local) -> bool {
         let seq = {
             let mut state = self.state.write();
             if state.dead.is_some() {
                 return false;
             }
-            // All changes in front of the record are in the store with it, and all behind it are
-            // noted for the file.
+            // All changes before the record are in the store with it, and all later ones are noted
+            // for the file.
             self.seal(&mut state);
             local.resume();
             state.tells_local = true;

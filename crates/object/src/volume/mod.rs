@@ -1,10 +1,10 @@
-//! A volume that is open: writes that aren't in the store yet, the map of those that are, and the
-//! belief that there is no other server.
+//! An open volume: writes that aren't in the store yet, the map of those that are, and the belief
+//! that there is no other server.
 //!
-//! A write is done once it is in the batch that is open. A batch is sealed when it is large, when
-//! somebody flushes, and a while after its first write. Its segment is uploaded, unless it is so
-//! small that it goes with the record; its record is appended behind those of all batches before
-//! it; then the map has it. ../README.md has the protocol.
+//! A write is done once it is in the open batch. A batch is sealed when it is large, on a flush,
+//! and a while after its first write. Its segment is uploaded, unless it is so small that it goes
+//! with the record. Its record is appended behind those of all earlier batches. Then the map has
+//! it. ../README.md has the protocol.
 
 mod cache;
 mod commit;
@@ -42,30 +42,30 @@ use crate::log::{self, AppendOutcome, NotOpen, OpenRequest};
 use crate::store::{Store, within};
 use cache::Streams;
 
-/// How long a write waits at most where compaction is behind.
+/// Maximum wait of a write while compaction is behind.
 const BEHIND: Duration = Duration::from_secs(1);
-/// What a close says of recent writes, where the flush failed.
+/// Message of a close about recent writes, if the flush failed.
 const KEPT_THERE: &str = "the flush file has what was written: start the server again with it";
 const MAY_BE_LOST: &str = "recent writes may be lost";
 /// Segments that are uploaded at the same time.
 const UPLOADS: usize = 4;
 
-/// Why a volume doesn't do what it was asked.
+/// The reason why a volume can't do an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
-    /// Another writer has opened it. For good.
+    /// Another writer has opened the volume. For good.
     Fenced(String),
-    /// It was closed. For good.
+    /// The volume was closed. For good.
     Closed,
     /// The store doesn't answer in time.
     Store(String),
     /// The store has no room.
     Full(String),
-    /// Something in the store isn't as it was written.
+    /// An object in the store isn't as it was written.
     Damaged(String),
-    /// It can't be done as it was asked.
+    /// The request is invalid.
     Refused(String),
-    /// All is in the store, which isn't found by the volume's location any more.
+    /// The store has everything, and isn't found by the volume's location any more.
     Moved(String),
 }
 
@@ -82,7 +82,7 @@ impl fmt::Display for Fault {
     }
 }
 
-/// What a volume takes and waits for.
+/// Limits of a volume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tuning {
     /// Blocks of a batch that is sealed for its size.
@@ -91,26 +91,26 @@ pub(crate) struct Tuning {
     pub(crate) inline: u64,
     /// Blocks that may wait for the store.
     pub(crate) dirty: usize,
-    /// How long a write waits at most before it is sent, if nobody flushes.
+    /// Maximum wait of a write before it is sent, if there is no flush.
     pub(crate) age: Duration,
-    /// How long a request waits for the store.
+    /// Time for which a request waits for the store.
     pub(crate) patience: Duration,
-    /// Bytes of frames that are kept when they were read.
+    /// Bytes of frames in the read cache.
     pub(crate) cache: u64,
-    /// Records behind a whole map that are few: see `policy::map_is_due`.
+    /// Number of records behind a whole map that are few: see `policy::map_is_due`.
     pub(crate) few: u64,
     pub(crate) compaction: Compaction,
 }
 
-/// A part of what was read.
+/// A part of the result of a read.
 #[derive(Clone, Debug)]
 pub(crate) enum Part {
     Data(Bytes),
-    /// So many blocks.
+    /// Number of zero blocks.
     Zero(u64),
 }
 
-/// A batch on its way.
+/// A batch on its way to the store.
 #[derive(Debug)]
 struct SealedBatch {
     seq: u64,
@@ -128,58 +128,58 @@ struct Upload {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// The batch that takes writes, and how many there were before it.
+    /// The batch that takes writes, with the number of changes before it.
     open: Batch,
     batches: u64,
-    /// Those on their way, the oldest first.
+    /// Batches on their way, the oldest first.
     sealed: VecDeque<SealedBatch>,
-    /// For the committer, in the same order.
+    /// Uploads for the committer, in the same order.
     uploads: VecDeque<Upload>,
     pub(crate) map: Map,
-    /// The number that no record has been given yet.
+    /// The next number of a record.
     pub(crate) next: u64,
     pub(crate) epochs: Vec<u64>,
-    /// Changes, of all that there ever were: made, and in the store.
+    /// Changes of the whole history: made, and in the store.
     made: u64,
     through: u64,
-    /// Bytes, as the store has them.
+    /// Size in bytes, as the store has it.
     size: u64,
-    /// Bytes of data that may be taken before the store's room is measured again.
+    /// Bytes of data that may be accepted before the store's room is measured again.
     budget: u64,
     /// Bytes of records that are deleted once there is a newer map.
     dead_records: u64,
-    /// Where flushes are kept, unless in the store alone.
+    /// The flush file. None: flushes go to the store alone.
     pub(crate) local: Option<Arc<Local>>,
-    /// Whether the store says that flushes may be in that file only: in the records that are there,
-    /// and in all that were begun.
+    /// True if the store has a record that flushes may be in that file only: in the records that
+    /// exist, and in all that were begun.
     recorded_local: bool,
     tells_local: bool,
-    /// The record up to which there is a whole map, and entries of records since.
+    /// The record up to which there is a whole map, and the number of entries since.
     pub(crate) mapped: u64,
     since: u64,
-    /// One is being written.
+    /// True while a map is being written.
     mapping: bool,
-    /// When it was last known that there is no other writer. `None`: it isn't known yet.
+    /// Time of the last check that found no other writer. `None`: unknown.
     looked: Option<BootStamp>,
-    /// When it was last looked whether an earlier record was still there, and the newest one then.
+    /// Time of the last check for an earlier record, and the newest record then.
     traced: (BootStamp, u64),
-    /// Somebody looks already.
+    /// True while a check is in progress.
     looking: bool,
-    /// It is being closed: nothing is moved any more.
+    /// True while the volume is being closed: nothing is moved any more.
     pub(crate) closing: bool,
-    /// It is no clone, or has told its parent that it needs nothing of it any more.
+    /// True if it is no clone, or has told its parent that it needs nothing of it any more.
     alone: bool,
-    /// Why nothing is served any more.
+    /// The reason why nothing is served any more.
     pub(crate) dead: Option<Fault>,
 }
 
 impl State {
-    /// The first record that isn't there yet, or that the map doesn't have yet.
+    /// Returns the first record that doesn't exist yet, or that the map doesn't have yet.
     fn not_there(&self) -> u64 {
         self.sealed.front().map_or(self.next, |first| first.seq)
     }
 
-    /// Whether a record may be deleted.
+    /// Returns true if a record may be deleted.
     fn spares(&self, seq: u64) -> bool {
         self.map.spares(seq, self.mapped, &self.epochs)
     }
@@ -188,59 +188,59 @@ impl State {
 /// A volume in a store.
 #[derive(Debug)]
 pub(crate) struct Volume {
-    /// What log lines call the device.
+    /// Name of the device in log lines.
     device: Option<String>,
     pub(crate) store: Arc<Store>,
-    /// The same, for compaction: its requests are counted apart.
+    /// The same store for compaction, whose requests are counted separately.
     pub(crate) moves: Store,
-    /// Where the segments of a clone's ancestors lie, in their order.
+    /// Locations of the segments of a clone's ancestors, in order.
     homes: Vec<Store>,
     pub(crate) writer: Writer,
     pub(crate) opening: Opening,
     pub(crate) codec: Codec,
     pub(crate) tuning: Tuning,
-    /// Of its thread.
+    /// Runtime of the volume's thread.
     runtime: Handle,
     lease: Duration,
     /// The clock of leases.
     clock: fn() -> BootStamp,
-    /// Changes wait until then: the writer before may still be believed.
+    /// Time until which changes wait, as the previous writer may still be believed.
     hold: BootStamp,
-    /// L: is the lock; guards what the volume is at. Never held across a wait.
+    /// L: is the lock; guards the volume's state. Never held across a wait.
     pub(crate) state: RwLock<State>,
     pub(crate) cache: Arc<Cache>,
-    /// L: is the lock; guards who reads in a row.
+    /// L: is the lock; guards the sequential readers.
     streams: Mutex<Streams>,
-    /// There is a batch to commit.
+    /// Notified when there is a batch to commit.
     work: Notify,
-    /// There may be something to gather.
+    /// Notified when there may be something to compact.
     pub(crate) compacting: Notify,
-    /// Compaction doesn't keep up with writes.
+    /// True while compaction doesn't keep up with writes.
     pub(crate) behind: watch::Sender<bool>,
-    /// The last record that is there.
+    /// The last record that exists.
     pub(crate) durable: watch::Sender<u64>,
-    /// Blocks that may still come.
+    /// Permits for blocks that may still be accepted.
     room: Semaphore,
     uploading: Semaphore,
-    /// Held while a record is appended, and while it is looked whether somebody else has appended
-    /// one.
+    /// Held while a record is appended, and during a check whether another writer has appended one.
     appending: tokio::sync::Mutex<()>,
     /// Held while a snapshot is taken or deleted.
     snapshotting: Arc<tokio::sync::Mutex<()>>,
-    /// L: is the lock; guards why the volume's folder isn't found by its location, if it isn't.
+    /// L: is the lock; guards the reason why the volume's folder isn't found by its location, if it
+    /// isn't.
     pub(super) moved: Mutex<Option<String>>,
     /// I: set once; the first object with data that was missing or damaged when it was read.
     damage: OnceLock<String>,
-    /// L: is the lock; guards why the store takes no writes, if it takes none.
+    /// L: is the lock; guards the reason why the store takes no writes, if it takes none.
     refusal: Mutex<Refusal>,
-    /// Something waits for the store.
+    /// Notified when something waits for the store.
     sent: Notify,
-    /// I: set once it is open. Told of what happens, on the volume's thread.
+    /// I: set once the volume is open; gets the events, on the volume's thread.
     observer: OnceLock<Observer>,
 }
 
 impl Volume {
-    /// Opens or makes it, and fences the writer that has it.
+    /// Opens or makes the volume, and fences the writer that has it.
     pub(crate) async fn open(
         store: Arc<Store>,
         request: OpenRequest,
@@ -267,7 +267,7 @@ impl Volume {
             mapped: opened.mapped,
             since: 0,
             mapping: false,
-            // It was there when the list was made, which is a while ago: the first read looks.
+            // The list is a while old: the first read checks again.
             looked: None,
             traced: ((request.clock)(), epoch),
             looking: false,
@@ -322,7 +322,7 @@ impl Volume {
         Ok(volume)
     }
 
-    /// Writes blocks, or zeroes. Done once it is in memory.
+    /// Writes blocks, or zeroes. It is done once they are in memory.
     pub(crate) async fn change(
         self: &Arc<Self>,
         start: u64,
@@ -332,7 +332,8 @@ impl Volume {
         self.wait_for_others().await;
         let (blocks, bytes) = (chunk.blocks(len), chunk.bytes(len));
         if *self.behind.borrow() {
-            // Not for good: a store that can't be read from must not keep anybody from writing.
+            // The wait is bounded: a store that can't be read from must not keep clients from
+            // writing.
             let mut behind = self.behind.subscribe();
             let _ = timeout(BEHIND, behind.wait_for(|behind| !behind)).await;
         }
@@ -347,13 +348,13 @@ impl Volume {
                 self.accept(&mut state, start, len, chunk);
                 return Ok(());
             }
-            // Others were faster.
+            // Another write was faster.
             drop(state);
             self.room.add_permits(blocks);
         }
     }
 
-    /// As [`change`](Self::change), for a caller that may not wait. False: nothing was done.
+    /// Tries [`change`](Self::change) for a caller that may not wait. False: nothing was done.
     pub(crate) fn change_at_once(
         self: &Arc<Self>,
         start: u64,
@@ -375,7 +376,7 @@ impl Volume {
         true
     }
 
-    /// The batch that is open has the change from now on.
+    /// Adds a change to the open batch.
     fn accept(self: &Arc<Self>, state: &mut State, start: u64, len: u64, chunk: Chunk) {
         let first = state.open.blocks == 0;
         state.made += 1;
@@ -400,7 +401,7 @@ impl Volume {
         }
     }
 
-    /// Nothing is changed while a writer before may be believed.
+    /// Waits until no earlier writer may be believed any more.
     pub(crate) async fn wait_for_others(&self) {
         // The sleep is by another clock, so it may be late, and decides nothing.
         while self.holds() {
@@ -408,22 +409,22 @@ impl Volume {
         }
     }
 
-    /// Whether a writer before may still be believed.
+    /// Returns true if an earlier writer may still be believed.
     fn holds(&self) -> bool {
         (self.clock)() < self.hold
     }
 
-    /// Whether a look that began at that moment still shows that there is no other writer, and for
-    /// how long it has.
+    /// Returns the age of a check that began at that moment, if it still proves that there is no
+    /// other writer.
     fn trusts(&self, looked: Option<BootStamp>) -> Option<Duration> {
         let age = (self.clock)().since(looked?);
         (age < self.lease).then_some(age)
     }
 
-    /// Makes it longer.
+    /// Grows the volume.
     pub(crate) async fn grow(self: &Arc<Self>, size: u64) -> Result<(), Fault> {
         self.wait_for_others().await;
-        // It counts as a block, so that its batch isn't empty.
+        // The change counts as a block, so that its batch isn't empty.
         self.wait_for_room(1).await?;
         {
             let mut state = self.state.write();
@@ -437,7 +438,7 @@ impl Volume {
         self.flush_to_store().await
     }
 
-    /// Takes room for blocks, which is given back when their batch is durable.
+    /// Takes permits for blocks, which are returned when their batch is durable.
     async fn wait_for_room(self: &Arc<Self>, blocks: usize) -> Result<(), Fault> {
         let blocks = u32::try_from(blocks).expect("a request is small");
         match self.room.try_acquire_many(blocks) {
@@ -458,8 +459,8 @@ impl Volume {
         }
     }
 
-    /// Why it serves nothing any more, lacks data, isn't found by its location, has a store that
-    /// takes no writes, or doesn't use its flush file, in a few words.
+    /// Returns, in a few words, why the volume serves nothing any more, lacks data, isn't found by
+    /// its location, has a store that takes no writes, or doesn't use its flush file.
     pub(crate) fn condition(&self) -> Option<String> {
         let dead = self.state.read().dead.as_ref().map(|dead| dead.to_string());
         let full = || self.refusal.lock().full().map(|why| Fault::Full(why).to_string());
@@ -470,7 +471,7 @@ impl Volume {
         dead.or_else(damage).or_else(moved).or_else(full).or_else(stuck).or_else(file)
     }
 
-    /// What to do where it isn't found by its location, or doesn't use its flush file.
+    /// Returns what to do if the volume isn't found by its location, or doesn't use its flush file.
     pub(crate) fn displaced(&self) -> Option<&'static str> {
         let folder =
             "Put the folder back in its place, or change the location before the next start";
@@ -478,17 +479,17 @@ impl Volume {
         if is_moved { Some(folder) } else { self.flush_file_todo() }
     }
 
-    /// What log lines call the device.
+    /// Returns the name of the device in log lines.
     pub(crate) fn device(&self) -> Option<&str> {
         self.device.as_deref()
     }
 
-    /// Whether another writer has opened it.
+    /// Returns true if another writer has opened the volume.
     pub(crate) fn is_fenced(&self) -> bool {
         matches!(self.state.read().dead, Some(Fault::Fenced(_)))
     }
 
-    /// What of it isn't in the store any more, or is damaged there.
+    /// Returns what of the volume is missing from the store, or damaged there.
     pub(crate) fn damage(&self) -> Option<String> {
         match &self.state.read().dead {
             Some(Fault::Damaged(why)) => Some(why.clone()),
@@ -496,18 +497,18 @@ impl Volume {
         }
     }
 
-    /// Whether it serves nothing any more.
+    /// Returns true if nothing is served any more.
     pub(crate) fn has_ended(&self) -> bool {
         self.state.read().dead.is_some()
     }
 
-    /// Whether it was made by this writer.
+    /// Returns true if this writer made the volume.
     pub(crate) fn is_new(&self) -> bool {
         self.writer.epoch == 1
     }
 
-    /// The writers before this one, and how many changes they have left in the store, of all that
-    /// there ever were.
+    /// Returns the earlier writers, and the number of changes that they left in the store, of the
+    /// whole history.
     pub(crate) fn found(&self) -> (Vec<u64>, u64) {
         let state = self.state.read();
         let before = state.epochs.iter().filter(|epoch| **epoch != self.writer.epoch);
@@ -522,9 +523,9 @@ impl Volume {
         &self.codec
     }
 
-    /// Tells of what happens from now on.
+    /// Reports events to `observer` from now on.
     pub(crate) fn observe(&self, observer: Observer) {
-        // It is set once.
+        // The observer is set once.
         let _ = self.observer.set(observer);
         let dead = self.state.read().dead.clone();
         dead.iter().for_each(|dead| self.tell_end(dead));
@@ -546,7 +547,7 @@ impl Volume {
         self.state.read().dead.clone().unwrap_or(Fault::Closed)
     }
 
-    /// Makes durable what was written: here, where flushes are kept in a file, or in the store.
+    /// Makes all writes durable: in the flush file, if there is one, or in the store.
     pub(crate) async fn flush(self: &Arc<Self>) -> Result<(), Fault> {
         let (local, last) = {
             let state = self.state.read();
@@ -557,7 +558,8 @@ impl Volume {
         };
         if let Some(local) = local {
             if local.sync(last).await {
-                // Else it promises what another server may have replaced long ago.
+                // Without the check, it would promise changes that another server may have replaced
+                // long ago.
                 return self.believe().await;
             }
             if local.fault().is_some() {
@@ -567,8 +569,8 @@ impl Volume {
         self.flush_to_store().await
     }
 
-    /// Makes it durable in the store. A failure loses nothing: it is sent on, and a later flush may
-    /// succeed.
+    /// Makes writes durable in the store. A failure loses nothing: they are still sent, and a later
+    /// flush may succeed.
     pub(crate) async fn flush_to_store(self: &Arc<Self>) -> Result<(), Fault> {
         let target = {
             let mut state = self.state.write();
@@ -592,7 +594,7 @@ impl Volume {
         if self.store.is_full() { Fault::Full(why) } else { Fault::Store(why) }
     }
 
-    /// Gives the open batch its number, and sends it on its way.
+    /// Numbers the open batch, and sends it on its way.
     fn seal(self: &Arc<Self>, state: &mut State) {
         if state.open.blocks == 0 || state.dead.is_some() {
             return;
@@ -609,8 +611,7 @@ impl Volume {
         });
     }
 
-    /// Gives changes their number, and sends them on their way: they are recorded once `done` gives
-    /// them.
+    /// Numbers changes, and sends them on their way: they are recorded once `done` returns them.
     pub(crate) fn send(
         &self,
         state: &mut State,
@@ -627,7 +628,7 @@ impl Volume {
         seq
     }
 
-    /// Flushes, and says in the log that this writer has ended.
+    /// Flushes, and records in the log that this writer has ended.
     pub(crate) async fn close(self: &Arc<Self>) -> Result<(), Fault> {
         self.state.write().closing = true;
         let closed = self.close_now().await;
@@ -637,7 +638,7 @@ impl Volume {
     }
 
     async fn close_now(self: &Arc<Self>) -> Result<(), Fault> {
-        // So that nothing is lost whatever becomes of the store.
+        // With this, nothing is lost whatever the store does.
         let (local, last) = {
             let state = self.state.read();
             (state.local.clone(), state.made)
@@ -650,7 +651,8 @@ impl Volume {
         let lost = |fault| match fault {
             Fault::Store(why) => Fault::Store(format!("{why}; {writes}")),
             Fault::Full(why) => Fault::Full(format!("{why}; {writes}")),
-            // The file isn't put over another server's changes, nor into a store that lost some.
+            // The file isn't replayed over another server's changes, nor into a store that lost
+            // some.
             Fault::Fenced(why) => Fault::Fenced(format!("{why}; {MAY_BE_LOST}")),
             Fault::Damaged(why) => Fault::Damaged(format!("{why}; {MAY_BE_LOST}")),
             other => other,
@@ -666,14 +668,14 @@ impl Volume {
                 let why = format!("something was written while it was closed; {MAY_BE_LOST}");
                 return Err(Fault::Store(why));
             }
-            // Before the record is there: from then on nobody is told anything that a next writer
-            // may have changed.
+            // This comes before the record exists: from then on no client gets data that a next
+            // writer may have changed.
             state.dead = Some(Fault::Closed);
             state.next
         };
         self.end(Fault::Closed);
         if self.holds() {
-            // The writer before may still be believed, so the next one has to wait: it finds no
+            // The previous writer may still be believed, so the next one has to wait: it finds no
             // end.
             return self.is_where_it_was().await;
         }

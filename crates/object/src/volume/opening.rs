@@ -1,5 +1,5 @@
-//! How a volume is opened with a flush file: what the file has and the store lacks goes there
-//! first, or the opening is refused.
+//! Opening of a volume with a flush file: changes that the file has and the store lacks are put
+//! into the store first, or the opening is refused.
 
 use std::io;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::local::{
 use crate::log::{self, FlushesAtHand, NotOpen, OpenRequest, VolumeSummary};
 use crate::store::Store;
 
-/// Bytes of the ring: what may wait for the store, with what stands in front of it, and as much
+/// Returns the bytes of the ring: those that may wait for the store, with their heads, and as much
 /// again, so that its beginning is seldom moved.
 pub(crate) fn ring(tuning: &Tuning) -> u64 {
     2 * (tuning.dirty as u64 * BLOCK + (1 << 20))
@@ -29,7 +29,7 @@ pub(crate) async fn open(
     let failed = |error: io::Error| NotOpen::Local(error.to_string());
     // ReadFile
     let Heads { newest, found: words } = file::heads(&*medium).map_err(failed)?;
-    // See: nobody is fenced for a file that can't be used.
+    // See: no server is fenced for a file that can't be used.
     let seen = log::see(&store, &request).await?;
     if seen.is_none() {
         log::stands_alone(&store, &request).await?;
@@ -75,8 +75,8 @@ pub(crate) async fn open(
     request.has_flushes_of(seen.as_ref().and_then(|seen| seen.unfinished.as_ref()))?;
     medium.reserve(file::size_with(ring(&tuning))).map_err(failed)?;
     let head = match newest {
-        // A server of this nonce may have opened the volume, or a request for its record may be
-        // under way.
+        // A server with this nonce may have opened the volume, or a request for its record may be
+        // in flight.
         Some(head) if next != 0 => head,
         // Prepare
         before => {
@@ -113,7 +113,7 @@ pub(crate) async fn open(
     Ok(volume)
 }
 
-/// Puts into the store what only the file has, before anybody is served.
+/// Puts into the store what only the file has, before any client is served.
 async fn put(
     volume: &Arc<Volume>,
     store: &Store,
@@ -122,7 +122,7 @@ async fn put(
 ) -> Result<(), NotOpen> {
     // Another server may have opened the volume in between.
     let (epochs, through) = volume.found();
-    // With the nonce that this opening took, too.
+    // The nonce of this opening is added.
     let head = FileHead { next: request.nonce, ..found.head };
     let says = says(store, request, volume.codec(), &epochs, through, &head).await?;
     let gives_up = request.accept_lost == Some(head.id());
@@ -148,7 +148,7 @@ async fn put(
     volume.flush_to_store().await.map_err(failed)
 }
 
-/// What the store says of the writer that a file's head names.
+/// Returns what the store has of the writer that a file's head names.
 async fn says(
     store: &Store,
     request: &OpenRequest,

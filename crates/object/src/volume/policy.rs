@@ -1,4 +1,4 @@
-//! What is decided, over plain numbers.
+//! Decisions as pure functions over plain numbers.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -6,37 +6,38 @@ use std::time::Duration;
 use crate::format::{BlockPlace, Segment, SegmentTotals};
 use crate::store::StoreRoom;
 
-/// Records behind a whole map that are always few, as a rule.
+/// Number of records behind a whole map that are always few, by default.
 pub(crate) const FEW: u64 = 64;
-/// Records behind a whole map that are always many: so many are read when a volume is opened.
+/// Number of records behind a whole map that are always many: an opening reads them all.
 const MANY: u64 = 1024;
 
-/// Whether the whole map is to be written: `records` came since the last one, with `entries`; it
-/// would have `places`. So that a large map isn't written for little, and few records have to be
-/// read when the volume is opened.
+/// Returns true if the whole map is to be written: `records` came since the last one, with
+/// `entries`, and it would have `places`. So a large map isn't written for few changes, and an
+/// opening has few records to read.
 pub(crate) fn map_is_due(records: u64, few: u64, entries: u64, places: u64) -> bool {
     records >= MANY || records >= few && entries >= places / 4
 }
 
-/// Bytes of a store that data doesn't get: room for a segment that is made by moving, as much for
-/// the map, and for records.
+/// Bytes of a store that are reserved from data: room for a segment that is made by moving, as much
+/// for the map, and for records.
 const KEPT: u64 = 16 << 20;
 
-/// Bytes of room that are kept for what gives room back: of a small store a part.
+/// Returns the bytes of room that are reserved for operations that free room: a fraction of a small
+/// store.
 pub(crate) fn kept(room: StoreRoom) -> u64 {
     KEPT.min(room.total / 8)
 }
 
-/// Bytes of data that may be taken, where so many wait for the store already.
+/// Returns the bytes of data that may be accepted, if `pending` bytes wait for the store already.
 pub(crate) fn budget(room: StoreRoom, pending: u64) -> u64 {
     room.free.saturating_sub(kept(room).saturating_add(pending))
 }
 
-/// Bytes of a map for each piece, about.
+/// Approximate bytes of a map for each piece.
 const PIECE: u64 = 40;
 
-/// Whether a new map gives room back, in a store that has little: by it, so many bytes of records
-/// can be deleted.
+/// Returns true if a new map frees room, in a store that has little: it lets `dead` bytes of
+/// records be deleted.
 pub(crate) fn map_gives_room(dead: u64, places: u64) -> bool {
     dead > places * PIECE
 }
@@ -55,12 +56,12 @@ impl Span {
     }
 }
 
-/// Most bytes that one request fetches.
+/// Maximum bytes that one request fetches.
 const SPAN: u32 = 4 << 20;
-/// Bytes between two frames that are fetched rather than asked for apart.
+/// Gap between two frames, in bytes, up to which one request fetches both.
 const GAP: u32 = 64 << 10;
 
-/// The requests by which frames are fetched: those that lie near each other by one.
+/// Returns the requests that fetch frames: one for frames near each other.
 pub(crate) fn spans(places: &[BlockPlace]) -> Vec<Span> {
     let mut frames: Vec<(u64, u32, u32)> =
         places.iter().map(|place| (place.segment, place.at, place.at + place.stored)).collect();
@@ -81,35 +82,34 @@ pub(crate) fn spans(places: &[BlockPlace]) -> Vec<Span> {
     spans
 }
 
-/// How segments are gathered.
+/// Parameters of compaction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Compaction {
-    /// Bytes of garbage that are left alone, beside half of what is in use.
+    /// Bytes of garbage that are tolerated, beside half of what is in use.
     pub(crate) slack: u64,
-    /// Segments that are left alone, however small they are.
+    /// Number of segments that are tolerated, however small they are.
     pub(crate) few: u64,
-    /// Blocks of a segment, as a rule.
+    /// Blocks of a typical segment.
     pub(crate) segment: u64,
     /// Bytes that are moved in a second, while there isn't too much garbage.
     pub(crate) rate: u64,
 }
 
-/// Pieces of the map that may be looked at for each block that is moved then.
+/// Pieces of the map that may be examined for each block that is moved.
 pub(crate) const SCANNED: u64 = 64;
 
-/// Bytes of garbage with which compaction begins: half of what is in use, and a little.
+/// Returns the bytes of garbage at which compaction begins: half of what is in use, and a little.
 pub(crate) fn garbage_allowed(sum: SegmentTotals, how: Compaction) -> u64 {
     sum.used / 2 + how.slack
 }
 
-/// Whether there is so much garbage, of so much that is allowed, that those who write have to wait
-/// for compaction.
+/// Returns true if there is so much garbage that writes have to wait for compaction.
 pub(crate) fn is_behind((garbage, allowed): (u64, u64)) -> bool {
     garbage / 2 > allowed
 }
 
-/// How long it takes to move so many bytes. Where there is half as much garbage again as there
-/// should be, as short as it can.
+/// Returns how long moving `bytes` bytes should take. Zero, if there is half as much garbage again
+/// as allowed.
 pub(crate) fn pace(bytes: u64, how: Compaction, (garbage, allowed): (u64, u64)) -> Duration {
     if garbage > allowed + allowed / 2 {
         return Duration::ZERO;
@@ -117,8 +117,9 @@ pub(crate) fn pace(bytes: u64, how: Compaction, (garbage, allowed): (u64, u64)) 
     Duration::from_secs_f64(bytes as f64 / how.rate as f64)
 }
 
-/// The segments to gather, with about `most` blocks in use: those of which the smallest part is in
-/// use, if there is much garbage; the smallest ones, if there are many. None: neither is so.
+/// Returns the segments to compact, with about `most` blocks in use. If there is much garbage,
+/// those with the smallest part in use; if there are many segments, the smallest ones. Otherwise
+/// none.
 pub(crate) fn victims<'a>(
     sum: SegmentTotals,
     all: impl Iterator<Item = (u64, &'a Segment)>,
@@ -152,7 +153,7 @@ mod tests {
 
     const HOW: Compaction = Compaction { slack: 100, few: 3, segment: 100, rate: 1000 };
 
-    /// The numbers of those chosen from segments with so many blocks, of which so many are in use.
+    /// Returns the indexes that are chosen from segments with the given blocks and blocks in use.
     fn chosen(all: &[(u64, u64)], most: u64) -> Vec<u64> {
         let segment = |&(blocks, live)| Segment {
             home: 0,
@@ -178,7 +179,7 @@ mod tests {
         assert_eq!(chosen(&[(100, 90), (100, 30), (100, 100), (10, 1)], 100), [0; 0]);
         assert_eq!(chosen(&[(100, 90), (100, 20), (100, 40), (10, 1)], 60), [1, 3]);
         assert_eq!(chosen(&[(100, 90), (100, 20), (100, 40), (10, 1)], 61), [1, 2, 3]);
-        // One is moved in any case: else nothing ever would.
+        // One is moved in any case: otherwise none ever would be.
         assert_eq!(chosen(&[(100, 50), (100, 51)], 10), [0]);
     }
 

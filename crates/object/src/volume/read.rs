@@ -1,4 +1,5 @@
-//! Reads of a volume: where blocks lie, what lies there, and whether it may be believed.
+//! Reads of a volume: the addresses of blocks, their content, and the check whether it may be
+//! returned.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -17,29 +18,29 @@ use crate::format::{
 use crate::log;
 use crate::store::{Failure, Retries, within};
 
-/// How often a read looks again where a segment was gone.
+/// Number of attempts of a read when a segment was gone.
 const LOOKS: usize = 8;
 
-/// Bytes that are decoded on another thread: this one serves everybody.
+/// Bytes above which another thread decodes: this one serves all clients.
 const ELSEWHERE: u32 = 256 << 10;
-/// Most bytes that are ahead of one reader in a row, and which part of the cache that is at most:
+/// Maximum bytes ahead of one sequential reader, and the divisor for its maximum part of the cache:
 /// eight of them take half of it.
 const AHEAD: u64 = 16 << 20;
 const AHEAD_PART: u64 = 16;
 
-/// Where a part of what is to be read lies.
+/// Source of a part of a read.
 #[derive(Clone, Debug)]
 enum Source {
     Memory(Part),
     Store(StoredRange),
 }
 
-/// Where blocks lie, in a segment as it was known when it was looked.
+/// Address of blocks in a segment, as it was known at the lookup.
 #[derive(Clone, Copy, Debug)]
 struct StoredRange {
     /// The first of the blocks.
     start: u64,
-    /// How many.
+    /// Number of blocks.
     len: u64,
     place: BlockPlace,
     segment: Option<Segment>,
@@ -58,7 +59,7 @@ impl StoredRange {
         self.segment.map_or_else(|| names::segment(self.place.segment, 0), |of| of.name())
     }
 
-    /// These blocks, of the frame.
+    /// Returns these blocks of the frame.
     fn part(&self, frame: &Bytes) -> Result<Part, Fault> {
         let from = u64::from(self.place.skip) * BLOCK;
         let to = from + self.len * BLOCK;
@@ -75,9 +76,9 @@ impl StoredRange {
 }
 
 impl Volume {
-    /// The blocks of a range.
+    /// Reads the blocks of a range.
     pub(crate) async fn read(self: &Arc<Self>, start: u64, len: u64) -> Result<Vec<Part>, Fault> {
-        // Several requests, of which each has its tries.
+        // Several requests, each with its own retries.
         let read = within(self.tuning.patience, self.read_now(start, len)).await;
         let read = read.unwrap_or_else(|_| Err(self.unanswered()));
         if let Err(Fault::Damaged(why)) = &read {
@@ -93,19 +94,18 @@ impl Volume {
         for _ in 0..LOOKS {
             let sources = self.sources(start, len)?;
             let mut fetch = pin!(self.fetch(sources));
-            // Its own blocks come first.
+            // The read's own blocks come first.
             let fetched = fetch.as_mut().now_or_never();
             self.read_ahead(start, len);
             let fetched = match fetched {
                 Some(fetched) => fetched,
                 None => fetch.await,
             };
-            // It was collected meanwhile, by this writer or by a later one; in the place of a
-            // record another one may have come since.
+            // It was compacted meanwhile, by this writer or a later one; another record may have
+            // taken the place of a record since.
             let why = match fetched {
                 Ok(Ok(parts)) => {
-                    // It is as it was when it was looked up, so it is old if there is another
-                    // writer.
+                    // The data is as it was at the lookup, so it is old if there is another writer.
                     self.believe().await?;
                     return Ok(parts);
                 }
@@ -119,8 +119,8 @@ impl Volume {
         Err(Fault::Damaged(failed))
     }
 
-    /// The blocks of a range if they are in memory, for a caller that may not wait. `None`:
-    /// [`read`](Self::read) has to tell.
+    /// Returns the blocks of a range if they are in memory, for a caller that may not wait. `None`:
+    /// [`read`](Self::read) has to decide.
     pub(crate) fn read_at_once(self: &Arc<Self>, start: u64, len: u64) -> Option<Vec<Part>> {
         let (sources, looked, looking) = {
             let state = self.state.try_read()?;
@@ -138,12 +138,12 @@ impl Volume {
                 }
             });
         }
-        // Believe, as a read that waits does; a look is the volume's thread's.
+        // Believe, as in a read that waits; only the volume's thread asks the store.
         let age = self.trusts(looked)?;
         if age >= self.lease / 2 && !looking {
             return None;
         }
-        // One read more or less makes no stream.
+        // One missed read makes no difference to a stream.
         let streams = self.streams.try_lock();
         let ahead = streams.and_then(|mut all| all.read(start, len, self.most_ahead()));
         if let Some(ahead) = ahead {
@@ -153,12 +153,12 @@ impl Volume {
         Some(parts)
     }
 
-    /// Where a range lies now.
+    /// Returns the present sources of a range.
     fn sources(&self, start: u64, len: u64) -> Result<Vec<Source>, Fault> {
         self.state.read().sources(start, len)
     }
 
-    /// What lies there. An inner error: a segment is missing.
+    /// Fetches the content. An inner error: a segment is missing.
     async fn fetch(&self, sources: Vec<Source>) -> Result<Result<Vec<Part>, String>, Fault> {
         let frames = match self.frames(&there(&sources), false).await? {
             Ok(frames) => frames,
@@ -174,8 +174,8 @@ impl Volume {
         Ok(Ok(parts))
     }
 
-    /// The blocks of frames, for a reader or `ahead` of one: kept, fetched here, or by another one.
-    /// An inner error: a segment is missing.
+    /// Returns the blocks of frames, for a reader or `ahead` of one: from the cache, fetched here,
+    /// or by another reader. An inner error: a segment is missing.
     async fn frames(
         &self,
         all: &[StoredRange],
@@ -197,7 +197,7 @@ impl Volume {
                     CacheLookup::Miss(fetch) => mine.push((lies, fetch)),
                 }
             }
-            // First these, since others may wait for them.
+            // These come first, since others may wait for them.
             let places: Vec<BlockPlace> = mine.iter().map(|(lies, _)| lies.place).collect();
             let spans = policy::spans(&places);
             let mut by_span: Vec<Vec<(StoredRange, Fetch)>> =
@@ -220,7 +220,7 @@ impl Volume {
                 };
                 match came {
                     Some(data) => drop(found.insert(lies.key(), data)),
-                    // It came to nothing there, which may have been another reader's patience.
+                    // It failed there, possibly by another reader's timeout.
                     None => wanted.push(lies),
                 }
             }
@@ -260,26 +260,26 @@ impl Volume {
         decoded.map(Ok)
     }
 
-    /// Fetches the next blocks of a reader in a row.
+    /// Fetches the next blocks of a sequential reader.
     fn read_ahead(self: &Arc<Self>, start: u64, len: u64) {
         let ahead = self.streams.lock().read(start, len, self.most_ahead());
         let Some(ahead) = ahead else { return };
         let mut fetch = Box::pin(Arc::clone(self).fetch_ahead(ahead));
-        // It begins now: reads that came together with this one would each make a request of their
-        // own for the next blocks.
+        // It begins now: otherwise reads that came together with this one would each request the
+        // next blocks.
         if fetch.as_mut().now_or_never().is_none() {
             tokio::spawn(fetch);
         }
     }
 
-    /// Blocks that may be ahead of one reader.
+    /// Returns the maximum number of blocks ahead of one reader.
     fn most_ahead(&self) -> u64 {
         (self.tuning.cache / AHEAD_PART).min(AHEAD) / BLOCK
     }
 
     async fn fetch_ahead(self: Arc<Self>, ahead: Range<u64>) {
         let Ok(sources) = self.sources(ahead.start, ahead.end - ahead.start) else { return };
-        // Whether it came is found by the read that wants it.
+        // The read that wants it finds out whether it came.
         let _ = self.frames(&there(&sources), true).await;
     }
 
@@ -287,8 +287,8 @@ impl Volume {
         Fault::Store(format!("it doesn't answer in time{}", self.store.trouble()))
     }
 
-    /// Waits until it is sure that at a moment that is no longer ago than the lease there was no
-    /// other writer.
+    /// Waits until it is certain that at a moment no longer ago than the lease there was no other
+    /// writer.
     pub(super) async fn believe(self: &Arc<Self>) -> Result<(), Fault> {
         let looked = {
             let state = self.state.read();
@@ -301,7 +301,7 @@ impl Volume {
             let looked = within(self.tuning.patience, self.look(false)).await;
             return looked.unwrap_or_else(|_| Err(self.unanswered()));
         };
-        // Before it has run out, so that nobody waits.
+        // The check comes before the lease has run out, so that no read waits.
         if age >= self.lease / 2 && !std::mem::replace(&mut self.state.write().looking, true) {
             let volume = Arc::clone(self);
             tokio::spawn(async move {
@@ -312,9 +312,9 @@ impl Volume {
         Ok(())
     }
 
-    /// Looks whether there is another writer: `always`, or unless somebody else has just looked.
+    /// Checks whether there is another writer: `always`, or unless another caller has just checked.
     pub(crate) async fn look(&self, always: bool) -> Result<(), Fault> {
-        // A record that the store doesn't take is tried for ever.
+        // A record that the store doesn't take is retried for ever.
         let alone = within(self.tuning.patience, self.appending.lock()).await;
         let Ok(_alone) = alone else {
             return Err(Fault::Store(format!(
@@ -359,8 +359,8 @@ impl Volume {
         }
     }
 
-    /// Which parts of a range hold data: number of blocks, and whether they do, in order. A copy
-    /// takes a hole for zeroes.
+    /// Returns the parts of a range by whether they hold data, in order, with their number of
+    /// blocks. A copy takes a hole for zeroes.
     pub(crate) async fn extents(
         self: &Arc<Self>,
         start: u64,
@@ -378,7 +378,7 @@ impl Volume {
 }
 
 impl State {
-    /// Where a range lies now.
+    /// Returns the present sources of a range.
     fn sources(&self, start: u64, len: u64) -> Result<Vec<Source>, Fault> {
         if let Some(dead) = &self.dead {
             return Err(dead.clone());
@@ -399,8 +399,8 @@ fn there(sources: &[Source]) -> Vec<StoredRange> {
     lies.collect()
 }
 
-/// The blocks of a frame that came, in bytes of its segment from `from` on: for the reader, and for
-/// all who wait for it.
+/// Decodes the blocks of a fetched frame, in bytes of its segment from `from` on, for the reader
+/// and for all who wait for it.
 fn came(
     (lies, fetch): (StoredRange, Fetch),
     bytes: &Bytes,
@@ -412,7 +412,7 @@ fn came(
     let data = codec.data(&lies.spot(), &frame);
     let mut data = data.map_err(|why| lies.damaged(&why.to_string()))?;
     if bytes.len() > 2 * frame.len() && frame.as_ptr_range().contains(&data.as_ptr()) {
-        // Else it would keep its neighbours in memory.
+        // A slice would keep its neighbours in memory.
         data = Bytes::copy_from_slice(&data);
     }
     fetch.done(&data);

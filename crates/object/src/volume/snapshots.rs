@@ -1,4 +1,4 @@
-//! Snapshots of a volume that is open. ../README.md argues why one has what was written before it,
+//! Snapshots of an open volume. ../README.md argues why a snapshot has what was written before it,
 //! and keeps it.
 
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use crate::format::{Batch, Changes, Kind, SnapshotRecord, names};
 use crate::log::NotOpen;
 use crate::log::clone::{self, CloneMark, DropMark};
 
-/// Most bytes of a name.
+/// Maximum bytes of a name.
 const LONGEST: usize = 64;
 
-/// What a volume held at some moment, and keeps.
+/// A kept state of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ObjectSnapshot {
-    /// Its name, or its number in digits.
+    /// The snapshot's name, or its number in digits.
     pub name: String,
-    /// The record of the volume's log by which it was taken: a later snapshot has a greater one.
+    /// The record of the volume's log by which it was taken. Later snapshots have greater numbers.
     pub number: u64,
-    /// When it was taken, by the clock of the server that took it; to a millisecond.
+    /// Time at which it was taken, by the clock of the server that took it; to a millisecond.
     pub taken: SystemTime,
-    /// Bytes of the volume then.
+    /// Size of the volume then, in bytes.
     pub size: u64,
-    /// The places in the store of the volumes that share its data, in which case it can't be
+    /// Locations in the store of the volumes that share its data. While there are any, it can't be
     /// deleted.
     pub clones: Vec<String>,
 }
@@ -44,11 +44,11 @@ impl ObjectSnapshot {
     }
 }
 
-/// Whether a snapshot may be called so: by 1 to 64 letters, digits, dots, dashes and underscores,
-/// of which the first is a letter. (A snapshot without a name goes by its number.)
+/// Checks the name of a snapshot: 1 to 64 letters, digits, dots, dashes and underscores, the first
+/// of which is a letter. (A snapshot without a name goes by its number.)
 ///
 /// # Errors
-/// It may not; it says which may be.
+/// The name is invalid. The message says what is allowed.
 pub(crate) fn check_snapshot_name(name: &str) -> Result<(), String> {
     let may = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
     if name.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -71,8 +71,8 @@ fn of_mark(why: NotOpen) -> Fault {
 }
 
 impl Volume {
-    /// Keeps what is written now, also where flushes are in a file. An error: the snapshot may come
-    /// later.
+    /// Takes a snapshot of the present state, even if flushes are kept in a file. After an error,
+    /// the snapshot may still appear.
     pub(crate) async fn snapshot(
         self: &Arc<Self>,
         name: Option<String>,
@@ -81,8 +81,8 @@ impl Volume {
         self.in_time(async move { volume.take(name).await }).await
     }
 
-    /// Gives up a snapshot, and what only it needs: says which. An error: it may come to that
-    /// later.
+    /// Deletes a snapshot, and what only it needs. Returns the deleted one. After an error, it may
+    /// still be deleted.
     pub(crate) async fn delete_snapshot(
         self: &Arc<Self>,
         name: String,
@@ -91,7 +91,7 @@ impl Volume {
         self.in_time(async move { volume.drop_one(&name).await }).await
     }
 
-    /// All of them, in order, with their clones.
+    /// Returns all snapshots, in order, with their clones.
     pub(crate) async fn snapshots(self: &Arc<Self>) -> Result<Vec<ObjectSnapshot>, Fault> {
         let mut all: Vec<ObjectSnapshot> = {
             let state = self.state.read();
@@ -103,7 +103,7 @@ impl Volume {
             let Some(of) = all.iter_mut().find(|one| one.number == mark.snapshot) else { continue };
             match self.clone_of(&mark).await {
                 Ok(place) => of.clones.extend(place),
-                // It keeps that snapshot alone from being deleted.
+                // Only that snapshot can't be deleted for it.
                 Err(Fault::Damaged(why)) => of.clones.push(format!("? ({why})")),
                 Err(fault) => return Err(fault),
             }
@@ -120,16 +120,16 @@ impl Volume {
         place.map_err(of_mark)
     }
 
-    /// Where the clone lies that left a mark. `None`: there is none of that attempt to make one.
-    /// Another attempt may have made the volume there.
+    /// Returns the location of the clone that left a mark. `None`: that attempt made none. Another
+    /// attempt may have made the volume there.
     async fn clone_of(&self, mark: &CloneMark) -> Result<Option<String>, Fault> {
         let Some(place) = self.place_of(mark).await? else { return Ok(None) };
         let begun = clone::has_begun(&self.store, &place, mark, self.patience()).await;
         Ok(begun.map_err(of_mark)?.then_some(place))
     }
 
-    /// Alone. It goes on if nobody waits any more, so that the next one finds it done, but doesn't
-    /// begin then.
+    /// Runs an operation exclusively. Once begun, it completes even if the caller has given up, so
+    /// that the next caller finds it done. If the caller gives up earlier, it doesn't begin.
     async fn in_time<T: Send + 'static>(
         &self,
         what: impl Future<Output = Result<T, Fault>> + Send + 'static,
@@ -164,7 +164,7 @@ impl Volume {
                 let why = format!("there is a snapshot '{name}' already (number {number})");
                 return Err(Fault::Refused(why));
             }
-            // All that was written is in front of it.
+            // Everything that was written precedes it.
             self.seal(&mut state);
             let name = name.unwrap_or_else(|| state.next.to_string());
             let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -216,7 +216,8 @@ impl Volume {
             self.send_changes(&mut self.state.write(), changes)?
         };
         self.recorded(seq).await?;
-        // If the map stays, the mark does: so no clone that knows of no mark finds the map.
+        // If the map stays, the mark does, too, so that no clone that misses the mark finds the
+        // map.
         let map = names::snapshot(number, taken.epoch);
         if clone::delete(&self.store, &map, self.patience()).await {
             self.withdraw(number).await;
@@ -224,8 +225,8 @@ impl Volume {
         Ok(ObjectSnapshot::of(number, &taken))
     }
 
-    /// The places of the clones of a snapshot. Those that were begun, and aren't there, can't come
-    /// any more.
+    /// Returns the locations of the clones of a snapshot. Clones that were begun and don't exist
+    /// can't be made any more.
     async fn clones(&self, number: u64) -> Result<Vec<String>, Fault> {
         let mut clones = Vec::new();
         let marks = clone::marks(&self.store, self.patience()).await.map_err(Fault::Store)?;
@@ -241,17 +242,17 @@ impl Volume {
         Ok(clones)
     }
 
-    /// Takes back what was announced of a snapshot, by this writer or an earlier one.
+    /// Withdraws the announcements about a snapshot, by this writer or an earlier one.
     async fn withdraw(&self, number: u64) {
         let all = clone::names(&self.store, "gone", DropMark::parse, self.patience()).await;
         let ours = |gone: &DropMark| gone.snapshot == number && gone.epoch <= self.writer.epoch;
-        // Those that stay are of no effect once another server has opened the volume.
+        // Those that stay have no effect once another server has opened the volume.
         for gone in all.unwrap_or_default().into_iter().filter(ours) {
             clone::delete(&self.store, &gone.name(), self.patience()).await;
         }
     }
 
-    /// Tells the parent, where a clone needs nothing of it any more: neither data, nor the map that
+    /// Tells the parent when a clone needs nothing of it any more: neither data, nor the map that
     /// it began with.
     pub(super) async fn leave_parent(self: Arc<Self>) {
         let Some(origin) = &self.opening.origin else { return };
@@ -266,7 +267,7 @@ impl Volume {
         }
     }
 
-    /// Sends a record without writes on its way. Its number.
+    /// Sends a record without writes. Returns its number.
     fn send_changes(&self, state: &mut State, changes: Changes) -> Result<u64, Fault> {
         if let Some(dead) = &state.dead {
             return Err(dead.clone());
@@ -284,7 +285,7 @@ impl Volume {
         self.send(state, Arc::new(Batch::default()), done)
     }
 
-    /// Waits until a record is there.
+    /// Waits until a record exists.
     pub(super) async fn recorded(&self, seq: u64) -> Result<(), Fault> {
         let mut durable = self.durable.subscribe();
         match durable.wait_for(|durable| *durable >= seq).await {
@@ -293,7 +294,7 @@ impl Volume {
         }
     }
 
-    /// Puts the map that a snapshot has into the store, before its record. False: the volume ends.
+    /// Puts the map of a snapshot into the store, before its record. False: the volume ends.
     pub(super) async fn put_snapshot(&self, seq: u64, taken: &mut SnapshotRecord) -> bool {
         let whole = {
             let state = self.state.read();
