@@ -1,14 +1,15 @@
-//! Hazard pointers: what a thread is in the middle of using stays, without a reference count.
+//! Hazard pointers: an object stays while a thread uses it, without a reference count.
 //!
-//! A thread hands over what keeps an object, and goes on using that: an instance that was pushed
-//! may be over before its queuer is back from the push, and with it all that kept the pools. So it
-//! Protects the object before: it writes the address to a slot of its own, a plain store.
-//! [`Hazards::retire`] looks at the slots (Look), and keeps what is protected in limbo until
-//! something else is retired, or until the [`Hazards`] are dropped.
+//! A thread may hand over the reference that keeps an object, and continue to use the object: an
+//! instance that was pushed may be over before its queuer is back from the push, and with it
+//! everything that kept the pools. So the thread Protects the object first: it writes the address
+//! to a slot of its own, a plain store. [`Hazards::retire`] reads the slots (Look), and keeps
+//! protected objects in limbo until another one is retired, or until the [`Hazards`] are dropped.
 //!
-//! No fence is needed. Until the hand-over something of the user's own keeps the object, and the
-//! caller of `retire` has seen the end of that. So it sees what the user wrote before the
-//! hand-over, the slot too, or that the slot was emptied after: then the user is through.
+//! No fence is needed. Until the hand-over, a reference of the user's own keeps the object, and the
+//! caller of `retire` has seen the end of that reference. So the caller sees what the user wrote
+//! before the hand-over, including the slot, or that the slot was emptied afterwards: then the user
+//! is done.
 //!
 //! Models: `tests/loom/hazard.rs`.
 
@@ -25,7 +26,7 @@ use crate::facade::atomic::{AtomicBool, AtomicPtr, Ordering};
 use crate::facade::backend::per_thread;
 use crate::facade::lock::Mutex;
 
-/// The slots of the threads that use what is retired here, and what is in limbo.
+/// The slots of the threads that use objects retired here, and the objects in limbo.
 #[derive(Default)]
 pub struct Hazards {
     /// L: is the lock; guards the lists.
@@ -38,17 +39,16 @@ struct Lists {
     limbo: Vec<Arc<dyn Any + Send + Sync>>,
 }
 
-/// The slot of a thread, on lines of its own: two that share one write to it with each item. (A
-/// storm of which the producer's and the taker's do, on 16 simulated CPUs: 5.3 M/s for 17;
-/// caa68eb.)
+/// The slot of a thread, on cache lines of its own: two threads that shared one would both write to
+/// it with each item.
 struct Slot {
-    /// A: what it protects, or null; written by its thread.
+    /// A: the protected address, or null; written by its thread.
     what: AtomicPtr<()>,
-    /// A: its thread has ended; only a list is shortened by it, so Relaxed.
+    /// A: its thread has ended. Relaxed, as it only shortens a list.
     over: AtomicBool,
 }
 
-/// What a thread knows without a look: whose list it is on, and its slot.
+/// A thread's cached slot, and the list that has it.
 #[derive(Clone, Copy)]
 struct ThreadEntry {
     hazards: *const Hazards,
@@ -57,7 +57,7 @@ struct ThreadEntry {
 
 const NOBODY: ThreadEntry = ThreadEntry { hazards: ptr::null(), slot: ptr::null() };
 
-/// A thread's slot, and whose lists it is on. The addresses of those aren't used again meanwhile.
+/// A thread's slot, and the lists that have it. Their addresses aren't reused meanwhile.
 struct OwnSlot {
     slot: Option<Arc<CachePadded<Slot>>>,
     listed: Vec<Weak<Hazards>>,
@@ -78,10 +78,10 @@ per_thread! {
 }
 
 impl Hazards {
-    /// The calling thread's. Takes a short lock the first time that a thread asks.
+    /// Returns the calling thread's hazard pointer. Takes a short lock on a thread's first call.
     ///
     /// # Safety
-    /// It isn't used any more once the thread ends, by the destructor of a thread-local say.
+    /// It must not be used after the thread ends, by the destructor of a thread-local say.
     #[inline(always)]
     pub unsafe fn own(self: &Arc<Self>) -> Hazard {
         let known = KNOWN.try_with(Cell::get).unwrap_or(NOBODY);
@@ -89,11 +89,12 @@ impl Hazards {
         Hazard(if is_known { known.slot } else { self.find() })
     }
 
-    /// The thread's slot, after a look whether it is on the list; null where the thread ends.
+    /// Returns the thread's slot, and adds it to the list if necessary; null if the thread is
+    /// ending.
     #[cold]
     fn find(self: &Arc<Self>) -> *const CachePadded<Slot> {
         let found = OWN.try_with(|own| {
-            // No user's code is in here.
+            // No user code runs in here.
             let OwnSlot { slot, listed } = &mut *own.borrow_mut();
             let slot = slot.get_or_insert_with(|| {
                 let (what, over) = (AtomicPtr::new(ptr::null_mut()), AtomicBool::new(false));
@@ -113,9 +114,9 @@ impl Hazards {
         slot
     }
 
-    /// Drops `what` once nobody protects it: now, or with something that is retired later, on that
-    /// thread. A tie that kept it for its users is over, and the caller has seen that. Takes a
-    /// short lock.
+    /// Drops `what` once no thread protects it: now, or with an object that is retired later, on
+    /// that thread. The reference that kept it for its users must be gone, and the caller must have
+    /// seen that. Takes a short lock.
     pub fn retire(&self, what: Arc<dyn Any + Send + Sync>) {
         let mut free = Vec::new();
         {
@@ -135,7 +136,7 @@ impl Hazards {
                 stays
             });
         }
-        // Outside the lock: it may be the last that anybody has.
+        // Dropped outside the lock: it may be the last reference.
         drop(free);
     }
 }
@@ -148,13 +149,13 @@ impl fmt::Debug for Hazards {
     }
 }
 
-/// The hazard pointer of the thread that has this; null where the thread ends.
+/// The hazard pointer of its thread; null if the thread is ending.
 #[derive(Clone, Copy, Debug)]
 pub struct Hazard(*const CachePadded<Slot>);
 
 impl Hazard {
-    /// Calls `hand_over`, during which `what` stays, also when it is retired. Something else has to
-    /// keep it until `hand_over` gives that up. Inside of another `protect` of the thread it is
+    /// Calls `hand_over`, during which `what` stays, even if it is retired. Another reference has
+    /// to keep it until `hand_over` gives that up. In a nested `protect` of the thread, it is
     /// counted instead.
     #[inline(always)]
     pub fn protect<T, R>(
@@ -167,19 +168,19 @@ impl Hazard {
         let free = unsafe { self.0.as_ref() }.filter(|s| s.what.load(Ordering::Relaxed).is_null());
         let _until = match free {
             Some(slot) => {
-                // Protect. Release, as where it ends: who finds this in the slot, and not the null
-                // before, sees by it that the thread's last use is over.
+                // Protect. Release, as at the end of a use: a thread that finds this in the slot,
+                // and not the earlier null, sees by it that the thread's last use is over.
                 slot.what.store(Arc::as_ptr(what).cast_mut().cast(), Ordering::Release);
                 Until::Protected(Protected(slot))
             }
-            // The thread ends, or is in a push already, which has come to a user's function.
+            // The thread is ending, or is in a push already that has called a user's function.
             None => Until::Counted { _kept: Arc::clone(what) },
         };
         hand_over(what)
     }
 }
 
-/// What keeps something during a use.
+/// The means by which an object is kept during a use.
 enum Until<'a, T> {
     Protected(#[expect(dead_code, reason = "it is there to be dropped")] Protected<'a>),
     Counted { _kept: Arc<T> },
@@ -191,7 +192,7 @@ struct Protected<'a>(&'a Slot);
 impl Drop for Protected<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // Release: who finds it empty sees that the use is over.
+        // Release: a thread that finds it empty sees that the use is over.
         self.0.what.store(ptr::null_mut(), Ordering::Release);
     }
 }
@@ -200,7 +201,7 @@ impl Drop for Protected<'_> {
 mod tests {
     use super::*;
 
-    /// As a thread that copies what an instance keeps.
+    /// Copies a reference without counting it, as a thread does that copies what an instance keeps.
     fn uncounted<T>(what: &Arc<T>) -> ManuallyDrop<Arc<T>> {
         // SAFETY: the copy isn't dropped.
         ManuallyDrop::new(unsafe { ptr::read(what) })

@@ -1,5 +1,4 @@
-//! For models: the proof that one can see what it is there to see, choices left to chance, and
-//! steps in the wrong order.
+//! Tools for models: proofs that a model can fail, choices by chance, and steps in the wrong order.
 
 use crate::facade::fence::FencePolicy;
 use crate::ring::Ring;
@@ -8,8 +7,8 @@ use std::ptr::NonNull;
 #[allow(unused_imports, unreachable_pub, reason = "only checkers have any")]
 pub use crate::facade::backend::testing::*;
 
-/// Appends to a ring with its steps in the wrong order: for models that have to fail. False where
-/// it is full, or another has the tail.
+/// Appends to a ring with its steps in the wrong order, for models that have to fail. Returns false
+/// if the ring is full, or another appender has the tail.
 pub fn publish_before_fill<T, F: FencePolicy>(ring: &Ring<T, F>, item: NonNull<T>) -> bool {
     let Some(mut begun) = ring.begin() else { return false };
     let at = begun.next;

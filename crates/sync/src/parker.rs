@@ -1,9 +1,9 @@
 //! A one-token parking spot for one thread.
 //!
 //! [`Unparker::unpark`] leaves a token; [`Parker::park`] takes it, sleeping until there is one. The
-//! unparker's earlier writes are visible to the parked thread after. It differs from
-//! `std::thread::park` in that only an owner of it or of one of its [`Unparker`]s can leave a
-//! token, and that it can be model-checked.
+//! unparker's earlier writes are visible to the parked thread afterwards. Unlike with
+//! `std::thread::park`, only an owner of the parker or of one of its [`Unparker`]s can leave a
+//! token, and it can be model-checked.
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};
@@ -30,7 +30,7 @@ impl Default for Parker {
 }
 
 impl Parker {
-    /// A parker without a token. Allocates.
+    /// Creates a parker without a token. Allocates.
     pub fn new() -> Self {
         Parker { inner: Arc::new(Inner::new()) }
     }
@@ -43,14 +43,14 @@ impl Parker {
         self.inner.park(None);
     }
 
-    /// As [`Parker::park`], for at most `timeout`: true where a token was taken. (Under loom there
-    /// is no clock: it never times out. Under shuttle it may at any moment, and then the
+    /// Parks like [`Parker::park`], for at most `timeout`. Returns true if it took a token. (Under
+    /// loom there is no clock: it never times out. Under shuttle it may at any moment, and then the
     /// [clock](crate::time) moves on to that point.)
     pub fn park_timeout(&self, timeout: Duration) -> bool {
         self.inner.park(Some(timeout))
     }
 
-    /// Takes the token if there is one, without sleeping: true where there was.
+    /// Takes the token if there is one, without sleeping. Returns true if it did.
     pub fn try_park(&self) -> bool {
         self.inner.try_park()
     }
@@ -60,12 +60,12 @@ impl Parker {
         self.inner.unpark();
     }
 
-    /// A handle that wakes this parker.
+    /// Returns a handle that wakes this parker.
     pub fn unparker(&self) -> Unparker {
         Unparker { inner: Arc::clone(&self.inner) }
     }
 
-    /// A [`Waker`] that wakes this parker. Allocates nothing.
+    /// Returns a [`Waker`] that wakes this parker. Allocates nothing.
     pub fn waker(&self) -> Waker {
         Waker::from(Arc::clone(&self.inner))
     }
@@ -77,8 +77,9 @@ impl Unparker {
         self.inner.unpark();
     }
 
-    /// As [`Unparker::unpark`], also where a token is there already: for a thread that suspects
-    /// that its leaver was preempted before it woke the thread. Costs a system call in any case.
+    /// Leaves the token like [`Unparker::unpark`], and wakes the thread even if there was a token
+    /// already: for a thread that suspects that the first unparker was preempted before it woke the
+    /// thread. Always costs a system call.
     pub fn unpark_anyway(&self) {
         self.inner.unpark_anyway();
     }
@@ -112,12 +113,12 @@ mod tests {
         assert!(!parker.try_park());
     }
 
-    /// The thread that leaves the token may be preempted before it wakes the thread.
+    /// Tests an unparker that is preempted between leaving the token and waking the thread.
     #[test]
     #[cfg_attr(miri, ignore = "nobody knows that a thread sleeps")]
     fn a_thread_that_sleeps_although_there_is_a_token_is_woken_anyway() {
         if !sys::KERNEL_THREADS {
-            // Nobody knows that a thread sleeps.
+            // Nothing shows that a thread sleeps.
             return;
         }
         let parker = Parker::new();

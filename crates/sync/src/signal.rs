@@ -1,8 +1,7 @@
-//! A one-shot event for one waiter, a thread or a task, that allocates nothing and can be used
-//! again.
+//! A one-shot event for one waiter, a thread or a task. It allocates nothing and can be reused.
 //!
-//! One word, and every change of it is a read-modify-write, so the two sides meet in its
-//! modification order and no fence is needed:
+//! The state is one word, and every change of it is a read-modify-write. So the two sides meet in
+//! its modification order and no fence is needed:
 //!
 //! | bits | meaning | set by | cleared by |
 //! |---|---|---|---|
@@ -21,10 +20,10 @@
 //!   has SLEEPING
 //! ```
 //!
-//! The slot belongs to the completer while `TAKING` is set and to the waiter while neither `TAKING`
-//! nor `WAKER` is. The one of the two that comes last, `complete` or `detach`, is told so by the
-//! word: it may free what the event stands in. `tests/loom/signal.rs`. (The waker's part follows
-//! the `AtomicWaker` of the futures crate.)
+//! The completer owns the slot while `TAKING` is set, the waiter while neither `TAKING` nor `WAKER`
+//! is. The word tells whichever side comes last, `complete` or `detach`, that it is the last: that
+//! side may free the event's memory. `tests/loom/signal.rs`. (The waker's part follows the
+//! `AtomicWaker` of the futures crate.)
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -44,8 +43,9 @@ const TAKING: u32 = 4;
 const DETACHED: u32 = 8;
 const DONE: u32 = 16;
 
-/// A one-shot event that one side completes and one other side waits for. See the module's head for
-/// how it differs from a [`Completion`](crate::Completion), which many can wait for.
+/// A one-shot event that one side completes and one other side waits for. The module's
+/// documentation has the differences to a [`Completion`](crate::Completion), which many can wait
+/// for.
 ///
 /// Everything that the completing thread did before [`Signal::complete`] is visible after a wait.
 pub struct Signal {
@@ -66,42 +66,41 @@ impl Default for Signal {
 }
 
 impl Signal {
-    /// An event that hasn't happened.
+    /// Creates an event that hasn't happened.
     #[inline]
     pub fn new() -> Self {
         Signal { state: Futex::new(0), slot: UnsafeCell::new(None) }
     }
 
-    /// Makes it an event that hasn't happened, once more.
+    /// Resets the event to one that hasn't happened.
     ///
     /// # Safety
-    /// Nobody else uses it, and what they did comes before: the caller is the one who came last
-    /// (see [`Signal::complete`]), or has seen that it happened as its waiter.
+    /// No other thread uses the event, and their uses happen before: the caller is the last user
+    /// (see [`Signal::complete`]), or has seen as its waiter that it happened.
     #[inline]
     pub unsafe fn reset(&self) {
-        // A `Finish` cleared the other bits, and took the waker out. Relaxed: the next one that is
-        // given it is given it by something that orders.
+        // A `Finish` cleared the other bits, and took the waker out. Relaxed: the next user gets
+        // the event by something that orders.
         self.state.word.store(0, Ordering::Relaxed);
     }
 
-    /// It happened: wakes the waiter. True where there is one still, or one may yet come; false
-    /// where it has [detached](Signal::detach): the caller is then the last to use it. Never
-    /// blocks; any context. After a true the waiter may free the event at any moment, also while
-    /// this returns; the caller sees to it that the memory is still mapped until then.
+    /// Completes the event and wakes the waiter. Returns true if there is a waiter, or one may yet
+    /// come. Returns false if it has [detached](Signal::detach): the caller is then the last user.
+    /// Never blocks; any context. After a true the waiter may free the event at any moment, even
+    /// before this returns. The caller ensures that the memory stays mapped until then.
     ///
-    /// By its address, since a reference that is passed on would have to be valid until this
-    /// returns.
+    /// The event is passed by address, since a reference would have to be valid until this returns.
     ///
     /// # Safety
-    /// `this` is valid until the event is complete; called once for each life of the event, from
-    /// its making or reset.
+    /// `this` is valid until the event is complete. This is called once between creations or
+    /// resets.
     #[inline]
     pub unsafe fn complete(this: *const Signal) -> bool {
         // SAFETY: valid until the exchange, of which the word is told by a reference to its cell
         // alone.
         let word = unsafe { &(*this).state.word };
-        // Finish, for the common case that nobody has said anything yet. Release pairs with the
-        // Acquire of the waiter.
+        // Finish, for the common case in which the waiter has done nothing yet. Release pairs with
+        // the Acquire of the waiter.
         match word.compare_exchange(0, DONE, Ordering::Release, Ordering::Relaxed) {
             Ok(_) => true,
             // SAFETY: not complete yet.
@@ -109,6 +108,8 @@ impl Signal {
         }
     }
 
+    /// Completes an event whose waiter has announced itself.
+    ///
     /// # Safety
     /// As [`Signal::complete`].
     #[cold]
@@ -119,8 +120,8 @@ impl Signal {
         loop {
             let claims = now & WAKER != 0;
             let next = if claims { now & !WAKER | TAKING } else { DONE };
-            // Acquire: where there is a waker, or the waiter has detached, what it did comes
-            // before.
+            // Acquire: if there is a waker, or the waiter has detached, its earlier writes are
+            // visible.
             let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
             match state.word.compare_exchange(now, next, success, failure) {
                 Ok(_) if claims => {
@@ -142,13 +143,13 @@ impl Signal {
         now & DETACHED == 0
     }
 
-    /// Whether it happened. If so, what came before it is visible.
+    /// Returns true if the event has happened. Then everything before it is visible.
     #[inline]
     pub fn is_complete(&self) -> bool {
         self.state.word.load(Ordering::Acquire) & DONE != 0
     }
 
-    /// Looks so many times whether it happened.
+    /// Checks up to `looks` times whether the event has happened.
     #[inline]
     pub fn spin(&self, looks: u32) -> bool {
         for _ in 0..looks {
@@ -160,11 +161,11 @@ impl Signal {
         self.is_complete()
     }
 
-    /// Waits: looks so many times, then sleeps. May block: inside an atomic section that is
+    /// Waits: checks `looks` times, then sleeps. May block: inside an atomic section that is
     /// reported. On a worker thread the pool is told before the thread sleeps.
     ///
     /// # Safety
-    /// One waiter at a time: nobody else waits, polls or detaches meanwhile.
+    /// No other thread waits, polls or detaches meanwhile.
     #[inline]
     #[track_caller]
     pub unsafe fn wait(&self, looks: u32) {
@@ -172,7 +173,8 @@ impl Signal {
         unsafe { self.wait_after(|| self.spin(looks), None) };
     }
 
-    /// As [`Signal::wait`], for at most `timeout` from the last look: true where it happened.
+    /// Waits like [`Signal::wait`], for at most `timeout` after the last check. Returns true if the
+    /// event happened.
     ///
     /// # Safety
     /// As [`Signal::wait`].
@@ -183,8 +185,8 @@ impl Signal {
         unsafe { self.wait_after(|| self.spin(looks), Some(timeout)) }
     }
 
-    /// As [`Signal::wait_timeout`], for a waiter that spins in its own way: `spin` returns whether
-    /// it has seen that it happened.
+    /// Waits like [`Signal::wait_timeout`], for a waiter that spins in its own way: `spin` returns
+    /// whether it has seen the event.
     ///
     /// # Safety
     /// As [`Signal::wait`].
@@ -200,8 +202,8 @@ impl Signal {
         spin() || unsafe { self.wait_on(timeout) }
     }
 
-    /// Sleeps on, after a wait that timed out: not one more violation where that was one. `None`:
-    /// until it happens.
+    /// Continues to sleep after a wait that timed out: this reports no second violation. `None`:
+    /// without a timeout.
     ///
     /// # Safety
     /// As [`Signal::wait`].
@@ -211,7 +213,7 @@ impl Signal {
         })
     }
 
-    /// The one who calls it is the one waiter.
+    /// Sleeps until the event or the deadline. The caller is the one waiter.
     #[cold]
     fn sleep(&self, deadline: Option<Instant>) -> bool {
         let mut now = self.unstore();
@@ -223,8 +225,8 @@ impl Signal {
                 None => None,
                 Some(end) => match end.checked_duration_since(time::now()) {
                     Some(left) if !left.is_zero() => Some(left),
-                    // SLEEPING may stay: it costs the completer a call in vain, and a later wait
-                    // none.
+                    // SLEEPING may stay: it costs the completer a useless wake-up, and later waits
+                    // nothing.
                     _ => return self.is_complete(),
                 },
             };
@@ -243,8 +245,8 @@ impl Signal {
         }
     }
 
-    /// For futures: ready where it happened, else the task is woken when it does. The waker of the
-    /// last poll counts.
+    /// Polls the event for a future: ready if it has happened. Otherwise the task is woken when it
+    /// happens. The waker of the last poll counts.
     ///
     /// # Safety
     /// As [`Signal::wait`].
@@ -255,11 +257,11 @@ impl Signal {
                 return Poll::Ready(());
             }
             if now & TAKING != 0 {
-                // The completer is about to finish, and the slot is its own.
+                // The completer is about to finish, and owns the slot.
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            // Store. Outside of the closure, since to clone and to drop are user code.
+            // Store. Outside the closure, since clone and drop are user code.
             let own = Some(cx.waker().clone());
             // SAFETY: neither WAKER nor TAKING, and only the waiter sets the one that leads to the
             // other.
@@ -278,22 +280,22 @@ impl Signal {
         }
     }
 
-    /// The waiter leaves and never comes back. True where it has happened: the caller is then the
-    /// last to use it; else the completer will be. Never blocks.
+    /// Detaches the waiter for ever. Returns true if the event has happened: the caller is then the
+    /// last user. Otherwise the completer will be. Never blocks.
     ///
     /// # Safety
-    /// As [`Signal::wait`]; and nobody waits, polls or detaches later in this life of the event.
+    /// As [`Signal::wait`]. No thread waits, polls or detaches until the event is reset.
     pub unsafe fn detach(&self) -> bool {
         if self.unstore() & DONE != 0 {
             return true;
         }
-        // Acquire: where it has happened, what came before is visible. Release: what the waiter did
-        // comes before what the completer does as the last.
+        // Acquire: if the event has happened, everything before it is visible. Release: the
+        // waiter's writes happen before the actions of the completer as the last user.
         self.state.word.swap(DETACHED, Ordering::AcqRel) & DONE != 0
     }
 
-    /// Unstore: takes back the waker of an earlier poll, if there is one, and returns the word
-    /// without it.
+    /// Takes back the waker of an earlier poll, if there is one, and returns the word without it
+    /// (Unstore).
     fn unstore(&self) -> u32 {
         let now = self.state.word.load(Ordering::Acquire);
         if now & WAKER == 0 {
@@ -311,16 +313,16 @@ impl Signal {
                 drop_quietly(self.slot.with_mut(|slot| unsafe { (*slot).take() }));
                 now & !WAKER
             }
-            // It was claimed meanwhile.
+            // The waker was claimed meanwhile.
             Err(found) => found,
         }
     }
 }
 
-/// A waker's drop is user code, and keeps no waiter from leaving.
+/// Drops a waker, which is user code: a panic doesn't keep the waiter from leaving.
 fn drop_quietly(waker: Option<Waker>) {
     if hint::IN_MODEL {
-        // There a panic is the model's verdict.
+        // In a model, a panic is the verdict.
         return drop(waker);
     }
     catch_unwind(AssertUnwindSafe(|| drop(waker))).unwrap_or_else(panics::discard);
@@ -406,7 +408,7 @@ mod tests {
         // SAFETY: one thread is both sides.
         unsafe {
             assert!(signal.poll_complete(&mut Context::from_waker(&waker)).is_pending());
-            // So the one in the signal is the last.
+            // Now the one in the signal is the last.
             drop(waker);
             assert!(!signal.detach());
             assert!(!Signal::complete(&signal), "it was told that the waiter has left");

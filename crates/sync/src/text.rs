@@ -1,19 +1,19 @@
-//! Text of the user's in log lines and errors: bounded, and escaped once.
+//! User text in log lines and errors: bounded, and escaped once.
 //!
-//! A name or the message of a panic can have any length. And an error that holds such a text is
-//! often the message of the next panic, by `unwrap`: were the text escaped as `str`'s `Debug` does,
+//! A name or a panic message can have any length. And an error that contains such a text is often
+//! the message of the next panic, by `unwrap`: if the text were escaped as `str`'s `Debug` does,
 //! its backslashes would double with each level.
 
 use std::fmt;
 use std::io;
 
-/// Bytes of a name that are shown: queues, devices, threads, functions.
+/// Maximum bytes of a shown name: queues, devices, threads, functions.
 const NAME: usize = 256;
-/// Bytes of a message that are shown.
+/// Maximum bytes of a shown message.
 const MESSAGE: usize = 4096;
 
-/// A text as a log line or an error shows it: where it is too long, its middle is left out, with a
-/// sign. [`name`] and [`message`] make it.
+/// A text as a log line or an error shows it: if it is too long, its middle is replaced by a sign.
+/// [`name`] and [`message`] create it.
 ///
 /// `Debug` puts it into quotes. Line breaks and other characters that aren't printable are escaped;
 /// quotes and backslashes aren't, so the `Debug` form of a text that holds another one's `Debug`
@@ -34,12 +34,12 @@ pub fn message(text: &str) -> Shown<'_> {
     Shown { text, most: MESSAGE }
 }
 
-/// Bounds a name that is kept: it is returned as it is, or as it is shown.
+/// Bounds a name that is kept: a long name is replaced by its shown form.
 pub fn bounded_name(text: String) -> String {
     if text.len() <= NAME { text } else { name(&text).to_string() }
 }
 
-/// What to do about a thread that could not be started, to be put behind its error. Empty for an
+/// Returns advice on a thread that could not be started, to be appended to its error. Empty for an
 /// error that names another cause.
 pub fn thread_remedy(error: &io::Error) -> &'static str {
     match error.kind() {
@@ -52,7 +52,7 @@ pub fn thread_remedy(error: &io::Error) -> &'static str {
 }
 
 impl<'a> Shown<'a> {
-    /// The beginning, how many bytes are left out, and the end.
+    /// Returns the beginning, the number of bytes that are left out, and the end.
     fn parts(&self) -> (&'a str, usize, &'a str) {
         let Shown { text, most } = *self;
         if text.len() <= most {

@@ -72,7 +72,7 @@ impl FileContent {
     }
 }
 
-/// What the store has of the writer whose changes a file has.
+/// Data of the store about the writer whose changes a file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WriterHistory {
     /// True if the volume has a writer of the head's epoch and nonce.

@@ -191,7 +191,7 @@ pub(crate) struct Volume {
     /// Name of the device in log lines.
     device: Option<String>,
     pub(crate) store: Arc<Store>,
-    /// The same store for compaction, whose requests are counted separately.
+    /// Store of compaction, which is the same one with separate counts of requests.
     pub(crate) moves: Store,
     /// Locations of the segments of a clone's ancestors, in order.
     homes: Vec<Store>,
@@ -594,7 +594,7 @@ impl Volume {
         if self.store.is_full() { Fault::Full(why) } else { Fault::Store(why) }
     }
 
-    /// Numbers the open batch, and sends it on its way.
+    /// Seals the open batch: gives it a number, and sends it on its way.
     fn seal(self: &Arc<Self>, state: &mut State) {
         if state.open.blocks == 0 || state.dead.is_some() {
             return;
@@ -611,7 +611,7 @@ impl Volume {
         });
     }
 
-    /// Numbers changes, and sends them on their way: they are recorded once `done` returns them.
+    /// Sends changes on their way under a new number: they are recorded once `done` returns them.
     pub(crate) fn send(
         &self,
         state: &mut State,

@@ -1,7 +1,7 @@
-//! In builds with debug assertions: a thread that reads is in an atomic section.
+//! Check in builds with debug assertions: a thread that reads is in an atomic section.
 //!
-//! Guards of reading sections may be dropped in any order, atomic sections may not: so there is one
-//! for all of a thread's, from the first until none is left.
+//! Guards of reading sections may be dropped in any order, but those of atomic sections may not. So
+//! a thread has one atomic section for all of them, from the first until none is left.
 
 use std::cell::RefCell;
 use std::marker::PhantomData;
@@ -26,10 +26,10 @@ pub(super) struct Marked {
 impl Marked {
     #[track_caller]
     pub(super) fn enter() -> Marked {
-        // By name: a closure has no caller.
+        // Named explicitly: a closure has no caller location.
         let section = AtomicSection::enter("reading section");
-        // In the destructors of a thread that ends there may be no place for it: then it isn't
-        // marked.
+        // In the destructors of a thread that ends, the thread-local may be gone: then the section
+        // isn't marked.
         let _ = READING.try_with(|reading| {
             let mut reading = reading.borrow_mut();
             reading.open += 1;

@@ -1,15 +1,14 @@
-//! Epochs: readers that write to nobody's memory but their own, and a wait until all that were
-//! reading have stopped.
+//! Epochs: readers that write only to their own memory, and a wait until all present readers have
+//! stopped.
 //!
-//! A reader opens a *section*, and what it finds in there stays as it is until it closes it. A
-//! thread that wants to take something away unpublishes it first (so that no later section finds
-//! it), then calls
-//! [`Epochs::synchronize`]: it returns when each section that had begun has ended. Nobody can look at the
-//! thing any more, and it can be dropped.
+//! A reader opens a *section*, and what it finds in there stays unchanged until it closes the
+//! section. A thread that wants to take something away unpublishes it first (so that no later
+//! section finds it), then calls [`Epochs::synchronize`], which returns when each section that had
+//! begun has ended. No thread can access the thing any more, and it can be dropped.
 //!
 //! A section costs two plain stores to a cache line of the thread's own, no locked instruction, and
-//! no line that other readers write. All the cost is the writer's: one [heavy
-//! fence](crate::fence::heavy), a look at each thread that has ever read, and the wait itself.
+//! no line that other readers write. The whole cost is the writer's: one [heavy
+//! fence](crate::fence::heavy), a load for each thread that has ever read, and the wait itself.
 //!
 //! ```
 //! use corewise_sync::epoch::{Epochs, ReadMostly};
@@ -49,22 +48,22 @@ use crate::own::{self, Slots};
 
 pub use read_mostly::{ReadGuard, ReadMostly};
 
-/// A set of readers and those who wait for them. Clone it freely: clones are the same set.
+/// A set of readers and the waiters for them. Clone it freely: clones are the same set.
 ///
-/// Epochs know nothing of each other: a waiter of one doesn't wait for the readers of another.
+/// Different epochs are independent: a waiter of one doesn't wait for the readers of another.
 /// Things that are changed together share one. Each thread that reads takes a slot of 128 bytes at
-/// its first section, and gives it back when it ends; the memory is freed with the last clone and
+/// its first section, and gives it back when it ends. The memory is freed with the last clone and
 /// the last such thread.
 ///
 /// `A` is the pair of fences; product code uses [`Asymmetric`].
 pub struct Epochs<A: AsymmetricPolicy = Asymmetric> {
-    /// Made at the first use.
+    /// Slots, created at the first use.
     slots: OnceLock<Arc<Slots<Slot>>>,
     fences: PhantomData<A>,
 }
 
 impl Epochs {
-    /// Epochs without readers. (The first use of the first ones of a process calls
+    /// Creates epochs without readers. (The first use in a process calls
     /// [`prepare_soon`](crate::fence::prepare_soon).)
     pub const fn new() -> Self {
         Self::with_fences()
@@ -86,18 +85,18 @@ impl<A: AsymmetricPolicy> Epochs<A> {
 
     #[cold]
     fn make_slots(&self) -> &Arc<Slots<Slot>> {
-        // Not inside the cell's own lock: it may start a thread.
+        // Outside the cell's own lock: it may start a thread.
         A::prepare();
         self.slots.get_or_init(|| Arc::new(Slots::new()))
     }
 
     /// Opens a section, until the guard is dropped. Sections nest, and guards may be dropped in any
-    /// order; only the outermost section counts. A few nanoseconds; takes a lock and allocates at
-    /// the thread's first section in these epochs. Any context.
+    /// order; only the outermost section counts. It takes a few nanoseconds. A thread's first
+    /// section in these epochs takes a lock and allocates. Any context.
     ///
-    /// A section **must not block**: who waits in [`Epochs::synchronize`] would wait as long. In
+    /// A section **must not block**: waiters in [`Epochs::synchronize`] would wait as long. In
     /// builds with debug assertions it is an [atomic section](crate::context::AtomicSection), so
-    /// that what would block is reported with both sites.
+    /// that a blocking call is reported with both sites.
     ///
     /// A guard that is forgotten keeps its section open for ever.
     #[inline]
@@ -110,7 +109,7 @@ impl<A: AsymmetricPolicy> Epochs<A> {
         }
     }
 
-    /// In a destructor of a thread that ends.
+    /// Enters a section in a destructor of a thread that ends.
     #[cold]
     #[cfg_attr(debug_assertions, track_caller)]
     fn enter_as_guest(&self) -> Section<'_, A> {
@@ -120,21 +119,21 @@ impl<A: AsymmetricPolicy> Epochs<A> {
         Section::enter(slots, unsafe { &*slot })
     }
 
-    /// A place that a model takes before it begins: the lock under which a thread takes its own
-    /// would order the rest.
+    /// Creates a reader that a model takes before it begins: the lock under which a thread takes
+    /// its own slot would order the rest.
     #[doc(hidden)]
     pub fn reader(&self) -> Reader<A> {
         Reader { epochs: self.clone(), slot: self.slots().take(), not_sync: PhantomData }
     }
 
-    /// Returns when every section that had begun before this call has ended. Their reads come
-    /// before; sections that begin later see what the caller wrote before. Sections that come and
-    /// go meanwhile don't keep it.
+    /// Waits until every section that had begun before this call has ended. Their reads happen
+    /// before the return; sections that begin later see what the caller wrote before. Sections that
+    /// come and go meanwhile don't delay it.
     ///
-    /// Costs one [heavy fence](crate::fence::heavy) and a load for each thread that reads, where
-    /// nobody is inside; else it looks for some microseconds, and then sleeps in a [blocking
-    /// region](crate::context::blocking), to be woken by the end of the sections. Several may wait
-    /// at once. May block: inside an atomic section that is reported.
+    /// Without sections, it costs one [heavy fence](crate::fence::heavy) and a load for each thread
+    /// that reads. Otherwise it checks for some microseconds, and then sleeps in a [blocking
+    /// region](crate::context::blocking), to be woken by the end of the sections. Several threads
+    /// may wait at once. May block: inside an atomic section that is reported.
     ///
     /// # Panics
     /// In a section of the calling thread in these epochs, where it would wait for itself.
@@ -145,12 +144,12 @@ impl<A: AsymmetricPolicy> Epochs<A> {
         self.sections().wait::<A>();
     }
 
-    /// The sections that have begun.
+    /// Returns the sections that have begun.
     fn sections(&self) -> Sections {
         self.slots().sections::<A>()
     }
 
-    /// Whether the calling thread is in a section.
+    /// Returns true if the calling thread is in a section.
     fn is_inside(&self) -> bool {
         own::if_any(self.slots(), Slot::is_inside) == Some(true)
     }
@@ -165,7 +164,7 @@ impl<A: AsymmetricPolicy> Epochs<A> {
 }
 
 impl<A: AsymmetricPolicy> Default for Epochs<A> {
-    /// Epochs without readers, with any fences.
+    /// Creates epochs without readers, with any fences.
     fn default() -> Self {
         Self::with_fences()
     }
@@ -190,7 +189,7 @@ pub struct Section<'a, A: AsymmetricPolicy = Asymmetric> {
     slot: &'a Slot,
     #[cfg(debug_assertions)]
     _marked: marked::Marked,
-    /// Not `Send`: the slot is the thread's.
+    /// Marker: not `Send`, as the slot is the thread's.
     not_send: PhantomData<(*const (), A)>,
 }
 
@@ -224,18 +223,18 @@ impl<A: AsymmetricPolicy> fmt::Debug for Section<'_, A> {
     }
 }
 
-/// A reader's place that belongs to its holder, not to a thread. One section at a time, which may
-/// nest; it may move to another thread while none is open.
+/// A reader's slot that belongs to its holder, not to a thread. One section at a time, which may
+/// nest. The reader may move to another thread while none is open.
 #[doc(hidden)]
 pub struct Reader<A: AsymmetricPolicy = Asymmetric> {
     epochs: Epochs<A>,
     slot: Arc<Slot>,
-    /// One thread at a time writes to the slot.
+    /// Marker: one thread at a time writes to the slot.
     not_sync: PhantomData<Cell<()>>,
 }
 
 impl<A: AsymmetricPolicy> Reader<A> {
-    /// Opens a section, as [`Epochs::enter`]; never locks, never allocates.
+    /// Opens a section, like [`Epochs::enter`]; never locks, never allocates.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn enter(&self) -> Section<'_, A> {

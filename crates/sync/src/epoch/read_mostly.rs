@@ -1,4 +1,4 @@
-//! A cell that is read all the time and written now and then.
+//! A cell that is read frequently and written rarely.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -15,11 +15,11 @@ use crate::facade::cell::UnsafeCell;
 use crate::facade::fence::{Asymmetric, AsymmetricPolicy};
 use crate::facade::lock::Mutex;
 
-/// So many old values may wait for the end of those who read them, before a writer waits, too.
+/// Number of old values that may wait for the end of their readers before a writer waits, too.
 const MOST_OLD: usize = 64;
 
-/// A value that is read for a few nanoseconds' price, by any number of threads that don't slow each
-/// other down, and replaced as a whole. The writers pay.
+/// A value that any number of threads read in a few nanoseconds, without slowing each other down,
+/// and that is replaced as a whole. The writers pay.
 ///
 /// ```
 /// use corewise_sync::epoch::ReadMostly;
@@ -36,20 +36,20 @@ const MOST_OLD: usize = 64;
 /// ```
 ///
 /// # Old values
-/// A value that was replaced is dropped when nobody reads it any more. A writer doesn't wait for
-/// that, since a reader may have lost its CPU for milliseconds: it drops what is over within some
-/// microseconds, and leaves the rest to the next writer, or to the end of the cell. A writer that
-/// finds 64 old values waits for the readers of them all. One that wants the old value, or to know
-/// that nobody reads it any more, [swaps](ReadMostly::swap).
+/// A replaced value is dropped when no thread reads it any more. A writer doesn't wait for that,
+/// since a reader may have lost its CPU for milliseconds: it drops values whose readers end within
+/// some microseconds, and leaves the rest to the next writer, or to the drop of the cell. A writer
+/// that finds 64 old values waits for the readers of them all. To get the old value, or to wait
+/// until no thread reads it any more, [swap](ReadMostly::swap).
 pub struct ReadMostly<T, A: AsymmetricPolicy = Asymmetric> {
     /// A: the value, in a box of its own; null: it is `first`. Swapped by writers with AcqRel: a
-    /// thread that reads the pointer reads what was written before. An old value belongs to the
+    /// thread that reads the pointer sees what was written before. An old value belongs to the
     /// thread that swapped it out, after a grace period.
     value: AtomicPtr<T>,
-    /// P: the first value, read in sections while `value` is null. Null never comes back, so the
+    /// P: the first value, read in sections while `value` is null. Null never returns, so the
     /// thread that swapped it out is the only one, and takes the value out after a grace period.
     first: UnsafeCell<Option<T>>,
-    /// L: is the lock; guards the old values that somebody may still read.
+    /// L: is the lock; guards the old values that may still have readers.
     old: Mutex<Vec<Retired<T>>>,
     epochs: Epochs<A>,
     owns: PhantomData<Box<T>>,
@@ -57,7 +57,7 @@ pub struct ReadMostly<T, A: AsymmetricPolicy = Asymmetric> {
 
 /// A value that was swapped out, and the sections that may have found it.
 struct Retired<T> {
-    /// As it was in `value`.
+    /// The pointer that was in `value`.
     value: *mut T,
     readers: Sections,
 }
@@ -74,7 +74,7 @@ unsafe impl<T: Send + Sync, A: AsymmetricPolicy> Send for ReadMostly<T, A> {}
 
 impl<T> ReadMostly<T> {
     constructor! {
-        /// A cell with epochs of its own. (`const`, but in builds for loom.)
+        /// Creates a cell with epochs of its own. (`const`, except in builds for loom.)
         pub fn new(value: T) -> Self {
             Self::with_epochs(Epochs::new(), value)
         }
@@ -83,8 +83,8 @@ impl<T> ReadMostly<T> {
 
 impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
     constructor! {
-        /// A cell in epochs that are shared: its writers wait for all readers in them, and a
-        /// section of theirs holds off its writers. Worth it for many cells, each of which would
+        /// Creates a cell with shared epochs: its writers wait for all readers in them, and a
+        /// section of any of them delays its writers. This pays for many cells, each of which would
         /// have a slot for each thread.
         pub fn with_epochs(epochs: Epochs<A>, value: T) -> Self {
             ReadMostly {
@@ -97,28 +97,28 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
         }
     }
 
-    /// Its epochs.
+    /// Returns its epochs.
     pub fn epochs(&self) -> &Epochs<A> {
         &self.epochs
     }
 
-    /// The value of this moment, for as long as the guard lives. Keep that short, and **don't
+    /// Returns the present value, for as long as the guard lives. Keep that short, and **don't
     /// block** meanwhile: the guard is an [open section](Epochs::enter). Any context.
     #[inline]
     #[cfg_attr(debug_assertions, track_caller)]
     pub fn read(&self) -> ReadGuard<'_, T, A> {
         let section = self.epochs.enter();
-        // Acquire: pairs with the swap of the writer whose value it is.
+        // Acquire: pairs with the swap of the writer of the value.
         let found = self.value.load(Ordering::Acquire);
         // SAFETY: found in a section, which the guard has: a writer that swaps it out waits for its
         // end before it touches the value again.
         ReadGuard { value: unsafe { self.at(found) }, found, _section: section }
     }
 
-    /// The value that `value` said.
+    /// Returns the value that was `found`.
     ///
     /// # Safety
-    /// Nobody takes it away as long as the reference is used.
+    /// The value isn't taken away while the reference is used.
     #[inline]
     unsafe fn at(&self, found: *mut T) -> &T {
         if !found.is_null() {
@@ -129,21 +129,21 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
         self.first.with(|first| unsafe { &*first }.as_ref()).expect(THERE)
     }
 
-    /// Puts a new value in place. A reader after it returned reads the new one; those who read the
-    /// old one go on, and when it is dropped, says [the cell](ReadMostly). Costs one [heavy
-    /// fence](crate::fence::heavy), and a load for each thread that has ever read. May block:
-    /// inside an atomic section that is reported.
+    /// Replaces the value. A read that begins after this returned gets the new value. Present
+    /// readers of the old one continue, and [the cell](ReadMostly) says when it is dropped. Costs
+    /// one [heavy fence](crate::fence::heavy), and a load for each thread that has ever read. May
+    /// block: inside an atomic section that is reported.
     #[track_caller]
     pub fn replace(&self, value: T) {
         context::might_block("ReadMostly::replace");
         self.retire(self.put(value));
     }
 
-    /// As [`ReadMostly::replace`], and gives the old value back when nobody reads it any more: it
-    /// waits for that as [`Epochs::synchronize`] does.
+    /// Replaces the value like [`ReadMostly::replace`], and returns the old one when no thread
+    /// reads it any more: it waits for that as [`Epochs::synchronize`] does.
     ///
     /// # Panics
-    /// While the calling thread reads, in these epochs: before anything is changed.
+    /// If the calling thread reads in these epochs. Nothing is changed then.
     #[track_caller]
     pub fn swap(&self, value: T) -> T {
         context::might_block("ReadMostly::swap");
@@ -154,11 +154,11 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
         unsafe { self.take(old) }
     }
 
-    /// Puts in place what `f` makes of the value, as [`ReadMostly::replace`]. `f` is called in a
-    /// reading section of the calling thread, and called again where another writer came between.
+    /// Replaces the value by what `f` makes of it, like [`ReadMostly::replace`]. `f` is called in a
+    /// reading section of the calling thread, and called again if another writer was faster.
     ///
     /// # Panics
-    /// With what `f` panics with: then nothing was changed.
+    /// If `f` panics, with its payload. Nothing is changed then.
     #[track_caller]
     pub fn update(&self, mut f: impl FnMut(&T) -> T) {
         context::might_block("ReadMostly::update");
@@ -166,7 +166,7 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
             let read = self.read();
             let new = Box::new(f(&read));
             let (old, new) = (read.found, Box::into_raw(new));
-            // Inside the section: so `old` can't be another box at the same address.
+            // Inside the section, so that `old` can't be another box at the same address.
             let done = self.value.compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed);
             drop(read);
             match done {
@@ -177,12 +177,12 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
         }
     }
 
-    /// Swaps a value in: the old one, which the caller retires or takes.
+    /// Swaps a value in. Returns the old one, which the caller retires or takes.
     fn put(&self, value: T) -> *mut T {
         self.value.swap(Box::into_raw(Box::new(value)), Ordering::AcqRel)
     }
 
-    /// Drops what was just swapped out, and what was before, or leaves it to others.
+    /// Drops the value that was just swapped out, and earlier ones, or leaves them to others.
     fn retire(&self, value: *mut T) {
         let mut readers = self.epochs.sections();
         readers.are_soon_over();
@@ -198,7 +198,7 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
                 over
             }
         };
-        // Outside of the lock: they are the user's.
+        // Outside the lock: their destructors are user code.
         for Retired { value, readers } in over {
             readers.wait::<A>();
             // SAFETY: it was swapped out, by the thread that retired it, and each section that may
@@ -207,11 +207,11 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
         }
     }
 
-    /// The value that was swapped out.
+    /// Takes the value that was swapped out.
     ///
     /// # Safety
-    /// It is the caller's alone: it was swapped out, nobody reads it any more, and nobody else
-    /// takes it.
+    /// The value is the caller's alone: it was swapped out, no thread reads it any more, and no
+    /// other thread takes it.
     unsafe fn take(&self, value: *mut T) -> T {
         if value.is_null() {
             // SAFETY: as the caller says; and nobody who comes later finds null.
@@ -223,7 +223,7 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
     }
 }
 
-/// Why the expectations above hold.
+/// Message of the expectations above.
 const THERE: &str = "the first value is there until it was swapped out";
 
 impl<T, A: AsymmetricPolicy> Drop for ReadMostly<T, A> {
@@ -248,7 +248,7 @@ impl<T: fmt::Debug, A: AsymmetricPolicy> fmt::Debug for ReadMostly<T, A> {
 #[must_use = "the value may change as soon as the guard is dropped"]
 pub struct ReadGuard<'a, T, A: AsymmetricPolicy = Asymmetric> {
     value: &'a T,
-    /// Where it was found: null for the first one.
+    /// The pointer that was found: null for the first value.
     found: *mut T,
     _section: Section<'a, A>,
 }

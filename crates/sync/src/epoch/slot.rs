@@ -1,5 +1,6 @@
-//! One reader's slot, and the grace period: a reader says so in a word of its own, and a waiter
-//! looks at all of them. `README.md` beside this file names the steps and argues them.
+//! One reader's slot, and the grace period: each reader announces its sections in a word of its
+//! own, and a waiter reads all of these words. `README.md` beside this file names the steps and
+//! argues them.
 
 use std::sync::Arc;
 
@@ -10,29 +11,28 @@ use crate::facade::hint;
 use crate::facade::lock::{Condvar, Mutex};
 use crate::own::{self, Slots};
 
-/// The lower half of a slot's word: how deep its sections nest just now.
+/// Lower half of a slot's word: the present nesting depth of sections.
 const DEPTH: u64 = u32::MAX as u64;
-/// The upper half: how many have ended.
+/// Unit of the upper half: the number of ended sections.
 const ONE_ENDED: u64 = DEPTH + 1;
 
-/// Beside the number of watchers: the slot was lent for one section only.
+/// Flag beside the number of watchers: the slot was lent for one section only.
 const GUEST: u32 = 1 << 31;
 
-/// How often a grace period looks at those who read before it sleeps: sections are short. Not in
-/// models: loom takes each such look for a yield, after which no old value is read any more, and
-/// would hide what the fences are for.
+/// Number of checks of a grace period for the end of sections before it sleeps: sections are short.
+/// Zero in models: loom takes each check for a yield, after which no old value is read any more,
+/// and would hide what the fences are for.
 const LOOKS: u32 = if hint::IN_MODEL { 0 } else { 256 };
 
-/// Where one thread at a time says that it reads. On cache lines of its own.
+/// The word in which one thread at a time announces that it reads, on cache lines of its own.
 #[repr(align(128))]
 pub(super) struct Slot {
-    /// A: the depth, and how many sections have ended. Stored by the thread that has the slot, and
-    /// by it alone.
+    /// A: the depth, and the number of ended sections. Stored only by the thread that has the slot.
     word: AtomicU64,
-    /// A: how many grace periods watch for the end of the section, and `GUEST`. Written by them and
-    /// by the thread that lends the slot; the reader loads it at its end.
+    /// A: the number of grace periods that watch for the end of the section, and `GUEST`. Written
+    /// by them and by the thread that lends the slot; the reader loads it at the end of a section.
     watchers: AtomicU32,
-    /// L: is the lock; guards nothing but the sleep of those who watch.
+    /// L: is the lock; guards nothing but the sleep of the watchers.
     lock: Mutex<()>,
     /// L: waited on with `lock`.
     ended: Condvar,
@@ -54,15 +54,16 @@ impl Default for Slot {
 }
 
 impl own::Slot for Slot {
-    /// One that was left inside a section (its guard was forgotten, or is still somewhere) is its
-    /// thread's for ever: what was read may still be looked at.
+    /// Returns true if another thread may take the slot. One that was left inside a section (its
+    /// guard was forgotten, or still exists) stays its thread's for ever: data that was read may
+    /// still be in use.
     fn is_free(&self) -> bool {
         !self.is_inside()
     }
 }
 
 impl Slot {
-    /// The thread that has the slot goes in.
+    /// Enters a section, on the thread that has the slot.
     #[inline]
     pub(super) fn enter<A: AsymmetricPolicy>(&self) {
         let word = self.word.load(Ordering::Relaxed);
@@ -75,12 +76,12 @@ impl Slot {
 
     #[cold]
     fn enter_deeper(&self, word: u64) {
-        // Only by forgetting guards; the next one would look like an end.
+        // This takes forgotten guards; the next one would look like an end.
         assert!(word & DEPTH < DEPTH, "four billion reading sections were left open");
         self.word.store(word + 1, Ordering::Relaxed);
     }
 
-    /// And out; true where somebody has to be told, by `tell`.
+    /// Exits a section. Returns true if a watcher has to be woken, by `tell`.
     #[inline]
     #[must_use = "true obliges the caller to call `tell`"]
     pub(super) fn exit<A: AsymmetricPolicy>(&self) -> bool {
@@ -89,13 +90,13 @@ impl Slot {
             self.word.store(word - 1, Ordering::Relaxed);
             return false;
         }
-        // End. Release: what was read in the section was read before, for the Acquire of `is_in`.
+        // End. Release: reads in the section come before the Acquire of `is_in`.
         self.word.store((word - 1).wrapping_add(ONE_ENDED), Ordering::Release);
         A::light(); // EndFence, pairs with WatchFence
         self.watchers.load(Ordering::Relaxed) != 0
     }
 
-    /// Wakes those who watch. True where the slot was lent for this section only.
+    /// Wakes the watchers. Returns true if the slot was lent for this section only.
     #[cold]
     pub(super) fn tell(&self) -> bool {
         let watchers = self.watchers.load(Ordering::Relaxed);
@@ -106,20 +107,19 @@ impl Slot {
         watchers & GUEST != 0
     }
 
-    /// Whether its thread is inside a section. For that thread, and for a caller that knows that
-    /// none has it.
+    /// Returns true if its thread is inside a section. For that thread, and for a caller that knows
+    /// that no thread has it.
     pub(super) fn is_inside(&self) -> bool {
         self.word.load(Ordering::Relaxed) & DEPTH != 0
     }
 
-    /// The section that is open now. Acquire: where there is none, the last one's reads were
-    /// before.
+    /// Returns the open section. Acquire: if there is none, the last one's reads came before.
     fn open_section(&self) -> Option<SlotWord> {
         let word = self.word.load(Ordering::Acquire);
         (word & DEPTH != 0).then_some(SlotWord(word))
     }
 
-    /// Whether that very section is still open. Acquire: if not, its reads were before.
+    /// Returns true if that very section is still open. Acquire: if not, its reads came before.
     fn is_in(&self, seen: SlotWord) -> bool {
         let word = self.word.load(Ordering::Acquire);
         word & DEPTH != 0 && word / ONE_ENDED == seen.0 / ONE_ENDED
@@ -134,20 +134,20 @@ impl Slot {
 }
 
 impl Slots<Slot> {
-    /// A slot for one section: whose end gives it back.
+    /// Lends a slot for one section, whose end gives it back.
     pub(super) fn lend(&self) -> Arc<Slot> {
         let slot = self.take();
         slot.watchers.fetch_or(GUEST, Ordering::Relaxed);
         slot
     }
 
-    /// The end of a section whose slot was lent.
+    /// Takes back a slot that was lent, at the end of its section.
     pub(super) fn give_back_lent(&self, slot: &Slot) {
         slot.watchers.fetch_and(!GUEST, Ordering::Relaxed);
         self.give_back_at(slot);
     }
 
-    /// The sections that have begun.
+    /// Returns the sections that have begun.
     pub(super) fn sections<A: AsymmetricPolicy>(&self) -> Sections {
         A::heavy(); // GraceFence, pairs with BeginFence
         // Scan.
@@ -156,16 +156,16 @@ impl Slots<Slot> {
     }
 }
 
-/// Sections that had begun at one moment: a grace period is over when all of them have ended.
+/// Sections that had begun at one moment: a grace period ends when all of them have ended.
 pub(super) struct Sections(Vec<(Arc<Slot>, SlotWord)>);
 
 impl Sections {
-    /// Whether all have ended.
+    /// Returns true if all have ended.
     pub(super) fn are_over(&self) -> bool {
         self.0.iter().all(|(slot, seen)| !slot.is_in(*seen))
     }
 
-    /// Whether all have ended, or do so within some microseconds.
+    /// Returns true if all have ended, or end within some microseconds.
     pub(super) fn are_soon_over(&mut self) -> bool {
         let mut looks = LOOKS;
         while !self.0.is_empty() && looks > 0 {
@@ -176,7 +176,7 @@ impl Sections {
         self.0.is_empty()
     }
 
-    /// Returns when all have ended. May block.
+    /// Waits until all have ended. May block.
     pub(super) fn wait<A: AsymmetricPolicy>(mut self) {
         if self.are_soon_over() {
             return;

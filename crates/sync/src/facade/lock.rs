@@ -10,20 +10,20 @@ use crate::facade::backend::{constructor, lock as imp};
 
 pub use imp::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
-/// A mutual-exclusion lock that sleeps. Taking it in an atomic section is a design error there, but
-/// isn't reported: short critical sections on slow paths are left to the caller's judgment.
+/// A mutual-exclusion lock that sleeps. Taking it in an atomic section is a design error, but isn't
+/// reported: short critical sections on slow paths are left to the caller's judgment.
 #[derive(Debug, Default)]
 pub struct Mutex<T: ?Sized>(imp::Mutex<T>);
 
 impl<T> Mutex<T> {
     constructor! {
-        /// A new, unlocked mutex.
+        /// Creates an unlocked mutex.
         pub fn new(value: T) -> Self {
             Mutex(imp::Mutex::new(value))
         }
     }
 
-    /// Gives the value back.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         match self.0.into_inner() {
             Ok(value) => value,
@@ -50,7 +50,7 @@ impl<T: ?Sized> Mutex<T> {
         tried(self.0.try_lock())
     }
 
-    /// The value, without locking: `&mut` proves that nobody else can hold the lock.
+    /// Returns the value without locking: `&mut` proves that no other thread holds the lock.
     pub fn get_mut(&mut self) -> &mut T {
         match self.0.get_mut() {
             Ok(value) => value,
@@ -59,7 +59,7 @@ impl<T: ?Sized> Mutex<T> {
     }
 }
 
-/// A guard, poisoned or not, if there is one.
+/// Returns the guard, poisoned or not, if there is one.
 fn tried<G>(result: TryLockResult<G>) -> Option<G> {
     match result {
         Ok(guard) => Some(guard),
@@ -74,14 +74,14 @@ pub struct RwLock<T>(imp::RwLock<T>);
 
 impl<T> RwLock<T> {
     constructor! {
-        /// A new lock, which nobody holds.
+        /// Creates an unlocked lock.
         pub fn new(value: T) -> Self {
             RwLock(imp::RwLock::new(value))
         }
     }
 
-    /// Takes the lock for reading, along with others that read; may sleep. A thread that reads
-    /// already may not ask again: it might wait for a writer that waits for it.
+    /// Takes the lock for reading, along with other readers; may sleep. A thread that has a read
+    /// lock already must not take another: it might wait for a writer that waits for it.
     #[inline]
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
@@ -91,7 +91,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Takes the lock alone; may sleep.
+    /// Takes the lock exclusively; may sleep.
     #[inline]
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
@@ -101,14 +101,14 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// Takes the lock for reading if nobody has it alone or waits for that; never sleeps.
+    /// Takes the lock for reading unless a writer has it or waits for it; never sleeps.
     #[inline]
     #[track_caller]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         tried(self.0.try_read())
     }
 
-    /// Takes the lock alone if nobody has it; never sleeps.
+    /// Takes the lock exclusively if it is free; never sleeps.
     #[inline]
     #[track_caller]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
@@ -122,13 +122,14 @@ pub struct Condvar(imp::Condvar);
 
 impl Condvar {
     constructor! {
-        /// A new condition variable.
+        /// Creates a condition variable.
         pub fn new() -> Self {
             Condvar(imp::Condvar::new())
         }
     }
 
-    /// Gives the lock up, sleeps, takes it again. May wake without a notification: re-check.
+    /// Releases the lock, sleeps, and takes the lock again. May wake without a notification:
+    /// re-check.
     pub fn wait<'a, T>(&self, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         match self.0.wait(guard) {
             Ok(guard) => guard,
@@ -136,9 +137,9 @@ impl Condvar {
         }
     }
 
-    /// As [`Condvar::wait`], for at most `timeout`. The flag is true where the time ran out. (Under
-    /// shuttle it never does; see [`Parker::park_timeout`](crate::Parker::park_timeout) for one
-    /// that does.)
+    /// Waits like [`Condvar::wait`], for at most `timeout`. The flag is true if the time ran out.
+    /// (Under shuttle it never does; see [`Parker::park_timeout`](crate::Parker::park_timeout) for
+    /// one that does.)
     pub fn wait_timeout<'a, T>(
         &self,
         guard: MutexGuard<'a, T>,

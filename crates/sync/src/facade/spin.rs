@@ -1,5 +1,5 @@
-//! A lock for sections of some nanoseconds: one locked operation takes it, and a plain store gives
-//! it back.
+//! A lock for sections of some nanoseconds: one locked operation takes it, and a plain store
+//! releases it.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -12,24 +12,24 @@ use crate::facade::thread;
 
 pub use crate::facade::backend::{SpinLock, SpinLockGuard};
 
-/// How often a waiter looks before it first yields: some microseconds.
+/// Number of checks of a waiter before it first yields: some microseconds.
 const LOOKS: u32 = 64;
-/// How often it looks, and then yields, before it first sleeps.
+/// Number of checks and yields before it first sleeps.
 const YIELDED: u32 = LOOKS + 16;
-/// So many calls of [`outwait`], one after the other, end with the first sleep.
+/// Number of successive calls of [`outwait`] that end with the first sleep.
 pub const TRIES: u32 = if hint::IN_MODEL { 1 } else { YIELDED + 1 };
-/// How long it sleeps from then on, each time.
+/// Duration of each sleep.
 const SLEEP: Duration = Duration::from_micros(50);
 
 /// A mutual-exclusion lock that spins.
 ///
-/// A [`Mutex`](crate::Mutex) has two locked operations, one to take it and one to give it back,
-/// since the thread that gives it back has to learn whether somebody sleeps. Here nobody sleeps for
-/// long: giving it back is a plain store, and an uncontended section costs half. The price: a
-/// waiter is woken by nobody. It spins, then yields, then sleeps for 50 us at a time, so that a
-/// holder gets its CPU back even from a waiter with a higher priority. So it is for sections that
-/// are a few dozen instructions, nearly never contended, and call neither the user's code nor the
-/// system. There is no order among those who wait.
+/// A [`Mutex`](crate::Mutex) has two locked operations, one to take it and one to release it, since
+/// the releasing thread has to learn whether a thread sleeps. Here no thread sleeps for long:
+/// releasing is a plain store, and an uncontended section costs half. The price is that no thread
+/// wakes a waiter. It spins, then yields, then sleeps for 50 us at a time, so that a holder gets
+/// its CPU back even from a waiter with a higher priority. So it is for sections that are a few
+/// dozen instructions, nearly never contended, and call neither user code nor the system. Waiters
+/// have no order.
 pub struct Spin<T> {
     /// L: is the lock; guards `value`.
     locked: AtomicBool,
@@ -43,7 +43,7 @@ unsafe impl<T: Send> Send for Spin<T> {}
 unsafe impl<T: Send> Sync for Spin<T> {}
 
 impl<T> Spin<T> {
-    /// A new lock, which nobody holds.
+    /// Creates an unlocked lock.
     pub fn new(value: T) -> Self {
         Spin { locked: AtomicBool::new(false), value: UnsafeCell::new(value) }
     }
@@ -65,8 +65,8 @@ impl<T> Spin<T> {
         self.take().then(|| SpinGuard { lock: self })
     }
 
-    /// No swap: where it is taken already it isn't written, and loom would take a write that
-    /// changes nothing for one that may come after the holder's last.
+    /// Tries to take the lock. No swap: a taken lock isn't written, and loom would take a write
+    /// that changes nothing for one that may come after the holder's last.
     #[inline]
     #[track_caller]
     fn take(&self) -> bool {
@@ -91,7 +91,7 @@ impl<T> Spin<T> {
         }
     }
 
-    /// Gives the value back.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
@@ -103,13 +103,13 @@ impl<T> fmt::Debug for Spin<T> {
     }
 }
 
-/// A [`Spin`] that is held; dropping it gives it back.
+/// A guard of a [`Spin`]; dropping it releases the lock.
 #[must_use]
 pub struct SpinGuard<'a, T> {
     lock: &'a Spin<T>,
 }
 
-// SAFETY: a shared guard gives shared references alone.
+// SAFETY: a shared guard only gives shared references.
 unsafe impl<T: Sync> Sync for SpinGuard<'_, T> {}
 
 impl<T> Deref for SpinGuard<'_, T> {
@@ -145,9 +145,9 @@ impl<T: fmt::Debug> fmt::Debug for SpinGuard<'_, T> {
 }
 
 /// Waits a moment for another thread, which is in the middle of a step of some instructions and
-/// tells nobody when it is over. `tries`: how often the caller has looked already, one after the
-/// other. It spins at first, then yields, since the other may have the same CPU, and then sleeps
-/// for 50 us each time, since it may have a lower priority too. In a model it yields.
+/// doesn't signal its end. `tries`: the caller's successive checks so far. It spins at first, then
+/// yields, since the other may have the same CPU, and then sleeps for 50 us each time, since it may
+/// have a lower priority too. In a model it yields.
 #[cold]
 pub fn outwait(tries: u32) {
     match tries {

@@ -1,17 +1,14 @@
-//! The system, as far as it knows threads and CPUs: who the calling thread is, where it runs, what
-//! it may use.
+//! The system's view of threads and CPUs: the calling thread, where it runs, and what it may use.
 //!
-//! Product code asks here and nowhere else, so that a backend of the [facade](crate) can stand in
-//! for the system. Files, sockets and rings of the kernel are no part of it. A model checker's
-//! threads are on no CPU that means anything, have no priority, and take what they are told for
-//! done.
+//! Product code asks only this module, so that a backend of the [facade](crate) can replace the
+//! system. Files, sockets and rings of the kernel are no part of it. A model checker's threads are
+//! on no meaningful CPU, have no priority, and take every request for done.
 //!
-//! Linux is asked itself. Of any other system only that is known what the standard library says:
-//! how many CPUs there are. There the number of a thread and that of its CPU are made up, a thread
-//! can't be pinned or made more urgent (the error's kind is
-//! [`Unsupported`](io::ErrorKind::Unsupported)), nothing is known about what it does, and to set a
-//! [`Timer`] wakes its waiter. `--cfg portable` has the same on Linux, so that it can be tested
-//! there.
+//! On Linux, the kernel is asked. Of any other system only the standard library's knowledge is
+//! used: the number of CPUs. There the numbers of threads and CPUs are made up. A thread can't be
+//! pinned or made more urgent (the error's kind is [`Unsupported`](io::ErrorKind::Unsupported)),
+//! its activity isn't known, and setting a [`Timer`] wakes its waiter. `--cfg portable` has the
+//! same on Linux, so that it can be tested there.
 
 use std::fmt;
 use std::io;
@@ -24,17 +21,18 @@ use crate::facade::backend::system;
 pub struct Tid(u32);
 
 impl Tid {
-    /// The calling thread. On other systems than Linux: in the order in which threads asked.
+    /// Returns the calling thread. On systems other than Linux, threads are numbered in the order
+    /// of their first call.
     pub fn current() -> Tid {
         Tid(system::tid())
     }
 
-    /// The thread with a number that [`Tid::number`] gave.
+    /// Returns the thread with a number that [`Tid::number`] returned.
     pub fn from_number(number: u32) -> Tid {
         Tid(number)
     }
 
-    /// Its number: never 0, never above `i32::MAX`.
+    /// Returns its number: never 0, never above `i32::MAX`.
     pub fn number(self) -> u32 {
         self.0
     }
@@ -51,70 +49,70 @@ impl fmt::Display for Tid {
 pub struct Mask([u64; Mask::CPUS as usize / 64]);
 
 impl Mask {
-    /// A mask has room for CPUs below this.
+    /// Number of CPUs that a mask has room for.
     pub const CPUS: u32 = 1024;
 
-    /// No CPU.
+    /// Creates an empty mask.
     pub const fn none() -> Mask {
         Mask([0; Mask::CPUS as usize / 64])
     }
 
-    /// Puts a CPU in.
+    /// Adds a CPU.
     ///
     /// # Panics
-    /// Where there is no room for it.
+    /// If the mask has no room for it.
     pub fn add(&mut self, cpu: u32) {
         self.0[cpu as usize / 64] |= 1 << (cpu % 64);
     }
 
-    /// Whether a CPU is in.
+    /// Returns true if the mask has a CPU.
     pub fn has(&self, cpu: u32) -> bool {
         self.0.get(cpu as usize / 64).is_some_and(|word| word >> (cpu % 64) & 1 == 1)
     }
 
-    /// The CPUs that are in, the lowest first.
+    /// Returns the CPUs of the mask, the lowest first.
     pub fn iter(&self) -> impl Iterator<Item = u32> {
         (0..Mask::CPUS).filter(|&cpu| self.has(cpu))
     }
 }
 
-/// Whether threads are those of a Linux that can be asked about them and about its CPUs: `/proc`
-/// and `/sys` mean this process.
+/// True if the threads are those of a Linux that can be asked about them and about its CPUs:
+/// `/proc` and `/sys` describe this process.
 pub const KERNEL_THREADS: bool = system::KERNEL_THREADS;
 
-/// The CPU that the calling thread is on at this moment; it may have moved before the caller looks.
-/// `None` where the system doesn't tell. Never blocks. A load of the thread's own memory where the
-/// C library has the kernel keep it there (glibc since 2.35), else a call. On other systems than
-/// Linux it is no fact, but a number below [`cpus`] that the thread keeps, so that threads are
-/// spread.
+/// Returns the CPU that the calling thread is on at this moment; it may have moved before the
+/// caller uses the result. `None`: the system doesn't tell. Never blocks. It is a load of the
+/// thread's own memory if the C library has the kernel keep it there (glibc since 2.35), otherwise
+/// a call. On systems other than Linux it is no fact, but a number below [`cpus`] that the thread
+/// keeps, so that threads are spread.
 ///
-/// Under shuttle it is chance's word, and may be no CPU of a small machine: where the one thread
-/// under all of its threads is would change from replay to replay.
+/// Under shuttle it is random, and may be no CPU of a small machine: that of the one thread under
+/// all of its threads would change from replay to replay.
 #[inline]
 pub fn current_cpu() -> Option<u32> {
     system::current_cpu()
 }
 
-/// The description of the machine, in the words of `corewise topo --from`, where no Linux describes
-/// it: a simulated one.
+/// Returns the description of the machine, in the words of `corewise topo --from`, if no Linux
+/// describes it: a simulated one.
 pub fn machine() -> Option<String> {
     system::machine()
 }
 
-/// How many CPUs the process may use, its quota taken into account; at least 1.
+/// Returns the number of CPUs that the process may use, including its quota; at least 1.
 pub fn cpus() -> usize {
     system::cpus()
 }
 
-/// The CPUs that a thread (`None`: the calling one) may use and that are online; `None` where the
-/// system doesn't tell, as on one with more CPUs than a mask has room for, or there is no such
+/// Returns the CPUs that a thread (`None`: the calling one) may use and that are online. `None`:
+/// the system doesn't tell, as on one with more CPUs than a mask has room for, or there is no such
 /// thread.
 pub fn affinity(thread: Option<Tid>) -> Option<Mask> {
     system::affinity(thread)
 }
 
-/// Makes a thread (`None`: the calling one) run on these CPUs only. Threads that it starts later
-/// inherit that.
+/// Restricts a thread (`None`: the calling one) to these CPUs. Threads that it starts later inherit
+/// that.
 ///
 /// # Errors
 /// The system refuses: none of the CPUs may be used, or there is no such thread.
@@ -122,7 +120,7 @@ pub fn set_affinity(thread: Option<Tid>, mask: &Mask) -> io::Result<()> {
     system::set_affinity(thread, mask)
 }
 
-/// How the system schedules a thread.
+/// A scheduling policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
     /// `SCHED_FIFO` at this priority: 1 to 99.
@@ -131,46 +129,46 @@ pub enum Policy {
     Ordinary,
 }
 
-/// Has the calling thread scheduled like this. A thread or process that it starts doesn't inherit a
+/// Sets the policy of the calling thread. A thread or process that it starts doesn't inherit a
 /// raised priority.
 ///
 /// # Errors
-/// The system refuses, as it does without the right to it.
+/// The system refuses, as it does without the permission.
 pub fn set_policy(policy: Policy) -> io::Result<()> {
     system::set_policy(policy)
 }
 
-/// What the process may have without the capability to have everything, by `getrlimit`.
+/// Limits of a process without the capability to exceed them, by `getrlimit`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// `RLIMIT_RTPRIO`: the highest priority of `SCHED_FIFO`; 0 is none.
     pub fifo: u64,
     /// `RLIMIT_NICE`: the lowest niceness is 20 less this.
     pub nice: u64,
-    /// `RLIMIT_NOFILE`: how many files may be open, whatever the process may.
+    /// `RLIMIT_NOFILE`: the number of files that may be open, even with the capability.
     pub files: u64,
 }
 
-/// The limits of this process.
+/// Returns the limits of this process.
 pub fn limits() -> Limits {
     system::limits()
 }
 
-/// Whether the calling thread may have any priority, whatever the [limits]: it has the capability
-/// `CAP_SYS_NICE`.
+/// Returns true if the calling thread may have any priority, whatever the [limits]: it has the
+/// capability `CAP_SYS_NICE`.
 pub fn may_have_any_priority() -> bool {
     system::may_have_any_priority()
 }
 
-/// The niceness of the calling thread, -20 to 19; 0 where the system doesn't say.
+/// Returns the niceness of the calling thread, -20 to 19; 0 if the system doesn't tell.
 pub fn niceness() -> i32 {
     system::niceness()
 }
 
-/// Gives the calling thread a niceness, -20 to 19.
+/// Sets the niceness of the calling thread, -20 to 19.
 ///
 /// # Errors
-/// The system refuses, as it does to make a thread more urgent without the right to it.
+/// The system refuses, as it does to make a thread more urgent without the permission.
 pub fn set_niceness(nice: i32) -> io::Result<()> {
     if niceness() == nice {
         return Ok(());
@@ -178,24 +176,24 @@ pub fn set_niceness(nice: i32) -> io::Result<()> {
     system::set_niceness(nice)
 }
 
-/// Has the calling thread woken on time. By default the kernel waits up to 50 us longer, to wake
-/// several at once.
+/// Makes the system wake the calling thread on time. By default the kernel waits up to 50 us
+/// longer, to wake several at once.
 ///
 /// # Errors
-/// The system refuses: it goes on waking late.
+/// The system refuses: it continues to wake the thread late.
 pub fn wake_on_time() -> io::Result<()> {
     system::wake_on_time()
 }
 
-/// The lowest address of the calling thread's stack, and how many bytes it has; `None` where nobody
-/// knows. Asks the system.
+/// Returns the lowest address of the calling thread's stack, and its size in bytes; `None` if that
+/// isn't known. Makes a system call.
 pub fn stack() -> Option<(usize, usize)> {
     system::stack()
 }
 
-/// Whether the limits of the process (`RLIMIT_AS`, `RLIMIT_DATA`) leave room for the stack of one
-/// more thread, with some to spare. A thread that gets the last of it ends the process: it has no
-/// memory to start with.
+/// Checks that the limits of the process (`RLIMIT_AS`, `RLIMIT_DATA`) leave room for the stack of
+/// one more thread, with some reserve. A thread that gets the last of it ends the process: it has
+/// no memory to start with.
 ///
 /// # Errors
 /// As of a thread that can't be started: `WouldBlock`.
@@ -203,38 +201,38 @@ pub fn room_for_stack(bytes: usize) -> io::Result<()> {
     system::room_for_stack(bytes)
 }
 
-/// Time that the calling thread has been on a CPU; `None` where the system doesn't say.
+/// Returns the time that the calling thread has been on a CPU; `None` if the system doesn't tell.
 pub fn own_cpu_time() -> Option<Duration> {
     system::own_cpu_time()
 }
 
-/// Whether the calling thread gets no more of its CPU than others that want it: it is an ordinary
-/// one, and no more urgent than they usually are. False where the system doesn't say. Two system
-/// calls, of some hundred nanoseconds.
+/// Returns true if the calling thread gets no more of its CPU than others that want it: it is an
+/// ordinary one, and no more urgent than they usually are. False if the system doesn't tell. It
+/// makes two system calls, of some hundred nanoseconds.
 pub fn shares_its_cpu() -> bool {
     system::is_ordinary() && niceness() >= 0
 }
 
-/// A timer of the system: to set it wakes nobody, and is a system call of a few hundred
-/// nanoseconds. There is none in a model, whose checker can't see a thread wait for the system: it
+/// A timer of the system. Setting it wakes no thread, and is a system call of a few hundred
+/// nanoseconds. In a model there is none, as the checker can't see a thread wait for the system: it
 /// would hold up all the others.
 #[derive(Debug)]
 pub struct Timer(system::Timer);
 
 impl Timer {
-    /// One that isn't set.
+    /// Creates a timer that isn't set.
     ///
     /// # Errors
-    /// The system has none to give.
+    /// The system has no timer left.
     pub fn new() -> io::Result<Timer> {
         system::Timer::new().map(Timer)
     }
 
-    /// Sets it to go off once, `after` from now; in place of what was set before. Zero: at once. A
+    /// Sets it to go off once, `after` from now, replacing an earlier setting. Zero: at once. A
     /// time that the system can't count to: never.
     ///
     /// # Errors
-    /// The system refuses: it will do so again.
+    /// The system refuses, and will do so again.
     pub fn set(&self, after: Duration) -> io::Result<()> {
         self.0.set(after)
     }
@@ -242,46 +240,46 @@ impl Timer {
     /// Sleeps until it has gone off since the last time, or without a reason.
     ///
     /// # Errors
-    /// The system refuses: it will do so again.
+    /// The system refuses, and will do so again.
     pub fn wait(&self) -> io::Result<()> {
         self.0.wait()
     }
 }
 
-/// What a thread does at a moment.
+/// Activity of a thread at a moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunState {
-    /// It runs, or waits for a CPU.
+    /// The thread runs, or waits for a CPU.
     Ready,
-    /// It waits for something else.
+    /// The thread waits for something else.
     Asleep,
     /// A debugger or a signal holds it.
     Stopped,
 }
 
-/// What a thread of this process does; `None` where the system says nothing, as of one that has
-/// ended. Reads a file of `/proc`.
+/// Returns the activity of a thread of this process; `None` if the system doesn't tell, as for one
+/// that has ended. Reads a file of `/proc`.
 pub fn run_state(thread: Tid) -> Option<RunState> {
     system::run_state(thread)
 }
 
-/// What the scheduler says of a thread.
+/// Figures of the scheduler about a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Reading {
-    /// Time on a CPU so far. It may be a scheduler tick behind while the thread runs.
+    /// Time on a CPU so far. While the thread runs, it may be a scheduler tick behind.
     pub ran: Duration,
-    /// Whether it sleeps at this moment; one that waits for a CPU doesn't.
+    /// True if it sleeps at this moment; one that waits for a CPU doesn't.
     pub asleep: bool,
 }
 
-/// How much a thread has run, and whether it sleeps: for another thread. User space has no
-/// scheduler hook that says when a worker sleeps; the kernel's own figures, looked at now and then,
-/// are the next best. Keeps two files open.
+/// Run time and sleep state of a thread, for another thread. User space has no scheduler hook that
+/// tells when a worker sleeps. The kernel's own figures, polled now and then, are the next best.
+/// Keeps two files open.
 #[derive(Debug)]
 pub struct CpuTime(system::CpuTime);
 
 impl CpuTime {
-    /// For a thread of this process.
+    /// Opens the figures of a thread of this process.
     ///
     /// # Errors
     /// The thread has ended, or its files can't be opened.
@@ -289,7 +287,7 @@ impl CpuTime {
         system::CpuTime::of(thread.number()).map(CpuTime)
     }
 
-    /// Now. `None` where the thread has ended, or what stands there makes no sense.
+    /// Reads the figures. `None`: the thread has ended, or the file makes no sense.
     pub fn read(&self) -> Option<Reading> {
         self.0.read()
     }
@@ -303,7 +301,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "no priorities")]
     fn an_ordinary_thread_shares_its_cpu_and_one_that_was_made_urgent_does_not() {
         if !KERNEL_THREADS {
-            // Nobody knows.
+            // The system doesn't tell.
             return assert!(!shares_its_cpu());
         }
         let ask = |prefer: fn() -> io::Result<()>| {

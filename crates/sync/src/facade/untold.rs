@@ -1,13 +1,13 @@
-//! What only the simulated machine wants to know: nothing elsewhere.
+//! Hints that only the simulated machine uses: they do nothing elsewhere.
 
-/// See [`hint::reads`](crate::hint::reads).
+/// Does nothing. See [`hint::reads`](crate::hint::reads).
 #[inline(always)]
 pub fn reads<T: ?Sized>(_shared: &T) {}
 
-/// See [`hint::writes`](crate::hint::writes).
+/// Does nothing. See [`hint::writes`](crate::hint::writes).
 #[inline(always)]
 pub fn writes<T: ?Sized>(_shared: &T) {}
 
-/// See [`hint::computed`](crate::hint::computed).
+/// Does nothing. See [`hint::computed`](crate::hint::computed).
 #[inline(always)]
 pub fn computed(_time: std::time::Duration) {}

@@ -1,8 +1,8 @@
-//! What all backends but loom have in common.
+//! Definitions that all backends but loom share.
 
 /// See [`hint::EVERY_SCHEDULE`](crate::hint::EVERY_SCHEDULE).
 pub(crate) const EVERY_SCHEDULE: bool = false;
-/// Whether `SeqCst` accesses are taken for weaker ones than they are.
+/// True if `SeqCst` accesses are taken for weaker ones than they are.
 pub(crate) const SEQ_CST_IS_WEAK: bool = false;
 
 /// A `const fn`.
@@ -13,7 +13,7 @@ macro_rules! constructor {
 }
 pub(crate) use constructor;
 
-/// Nobody looks.
+/// A marker that records nothing.
 pub(crate) struct Witness;
 
 impl Witness {
@@ -29,5 +29,5 @@ impl Witness {
     pub(crate) fn writes(&self) {}
 }
 
-/// No fence is missing.
+/// Fences that are missing on purpose: none.
 pub(crate) mod weakened {}

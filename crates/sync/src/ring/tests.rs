@@ -1,4 +1,4 @@
-//! The ring on one thread, alone and against a plain model; and on real threads.
+//! The ring on one thread, alone and against a plain model, and on real threads.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -8,7 +8,7 @@ use crate::facade::fence::FullFence;
 
 type Plain = Ring<u64, FullFence>;
 
-/// Items that are told apart by where they lie.
+/// Items that are told apart by their addresses.
 struct Items(Vec<u64>);
 
 impl Items {
@@ -181,7 +181,7 @@ fn a_ring_has_a_power_of_two_of_cells() {
     let _ = Plain::new(6);
 }
 
-/// What the ring is to be: its positions, one after the other.
+/// Model of the ring: its positions, one after the other.
 struct Model {
     capacity: usize,
     cells: Vec<Option<usize>>,
@@ -191,7 +191,7 @@ struct Model {
 impl Model {
     fn append(&mut self, item: usize) -> bool {
         let round = self.cells.len().checked_sub(self.capacity);
-        // It was reserved, and is empty.
+        // The position was reserved, and is empty.
         let full = round.is_some_and(|before| before >= self.head || self.cells[before].is_some());
         if !full {
             self.cells.push(Some(item));
@@ -201,7 +201,7 @@ impl Model {
     fn items(&self) -> Vec<usize> {
         self.cells.iter().copied().flatten().collect()
     }
-    /// What lies in this position's cell: its own item, or that of the same cell some rounds later.
+    /// Takes the item in this position's cell: its own, or that of the same cell some rounds later.
     fn take(&mut self, at: usize) -> Option<usize> {
         self.cells[at..].iter_mut().step_by(self.capacity).find_map(Option::take)
     }
@@ -261,7 +261,7 @@ fn any_sequence_of_operations_does_what_a_plain_queue_would() {
                     }
                 }
                 6 if !batches.is_empty() => {
-                    // Left to the sweeper.
+                    // This batch is left to the sweeper.
                     batches.swap_remove(chance.usize(..batches.len()));
                     None
                 }
@@ -363,7 +363,7 @@ fn a_hole_at_the_head_hides_nothing_from_a_searcher() {
         assert_eq!(ring.reserved() & 3, u64::from((first + 1) & 3));
         assert!(ring.take_this((first + 2) & 3, items.at(2)), "behind a hole");
         assert!(!ring.has_next());
-        // A hole is left of these that a taker finds.
+        // These leave a hole, which a taker finds.
         while ring.waits() {
             let reserved = ring.reserve(|_| 1).expect("nobody else is here");
             assert!(reserved.map(|at| ring.take(at)).all(|item| item.is_none()));

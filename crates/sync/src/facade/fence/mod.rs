@@ -1,19 +1,18 @@
-//! Fences: the full fence as a type parameter, and the asymmetric pair for sides that aren't
-//! equally often run.
+//! Fences: the full fence as a type parameter, and the asymmetric pair for two sides that run with
+//! different frequency.
 //!
 //! "Publish, full fence, check" is the one pattern under all of Corewise's protocols: two sides
 //! each store to their own word and then load the other's. Without a StoreLoad fence on *both*
 //! sides each may read the old value (store buffering), and a wake-up or a request is lost. No
 //! release/acquire pair gives that order, not even on x86.
 //!
-//! Where one side runs a million times a second and the other now and then, the pair is [`light`]
-//! and
-//! [`heavy`]: the frequent side pays nothing that can be measured, the rare one a system call.
-//! `README.md` beside this file argues why that is enough.
+//! If one side runs a million times a second and the other rarely, the pair is [`light`] and
+//! [`heavy`]: the frequent side pays nothing measurable, the rare one a system call. `README.md`
+//! beside this file argues why that is enough.
 //!
-//! A protocol type takes its fences as a [`FencePolicy`] or an [`AsymmetricPolicy`], so that its
-//! loom test can build the very same code without one of them (`NoFence`, `NoLight`, `NoHeavy`,
-//! there under `--cfg loom` only) and prove that the model then fails.
+//! A protocol type takes its fences as a [`FencePolicy`] or an [`AsymmetricPolicy`]. So its loom
+//! test can build the very same code without one of them (`NoFence`, `NoLight`, `NoHeavy`, which
+//! exist only under `--cfg loom`) and prove that the model then fails.
 
 #[allow(unused_imports, unreachable_pub, reason = "only loom has any")]
 pub use crate::facade::backend::weakened::*;
@@ -21,16 +20,16 @@ pub use crate::facade::backend::weakened::*;
 use crate::facade::atomic::{self, Ordering};
 use crate::facade::backend::{SEQ_CST_IS_WEAK, pair as imp};
 
-/// How a protocol issues the fence between its publish and its check.
+/// The implementation of the fence between a protocol's publish and its check.
 pub trait FencePolicy: Send + Sync + 'static {
     /// Orders every earlier access of this thread before every later one, in one order that all
     /// threads agree on.
     fn full();
 
-    /// The fence between a `SeqCst` read-modify-write (or store) and a `SeqCst` load, where the
-    /// other side's accesses are `SeqCst` too, or separated by a [`full`](FencePolicy::full) fence:
-    /// the language orders them by itself, and nothing is issued. Loom takes `SeqCst` accesses for
-    /// weaker ones, and so gets a fence.
+    /// Issues nothing, as the language already orders the accesses: a `SeqCst` read-modify-write
+    /// (or store) before a `SeqCst` load, where the other side's accesses are `SeqCst` too, or
+    /// separated by a [`full`](FencePolicy::full) fence. Loom takes `SeqCst` accesses for weaker
+    /// ones, and so gets a fence.
     fn implied();
 }
 
@@ -52,17 +51,17 @@ impl FencePolicy for FullFence {
     }
 }
 
-/// How the two sides of an asymmetric pair are fenced, as a type parameter of the protocols that
-/// use one.
+/// The fences of the two sides of an asymmetric pair, as a type parameter of the protocols that use
+/// one.
 pub trait AsymmetricPolicy: Send + Sync + 'static {
-    /// The frequent side's fence. See [`light`].
+    /// Issues the frequent side's fence. See [`light`].
     fn light();
 
-    /// The rare side's fence. See [`heavy`].
+    /// Issues the rare side's fence. See [`heavy`].
     fn heavy();
 
-    /// For constructors of protocol types, so that the light side is soon cheap. Doesn't wait. See
-    /// [`prepare_soon`].
+    /// Prepares the light side to become cheap soon; for constructors of protocol types. Doesn't
+    /// wait. See [`prepare_soon`].
     fn prepare() {}
 }
 
@@ -85,20 +84,21 @@ impl AsymmetricPolicy for Asymmetric {
     }
 }
 
-/// How the asymmetric fences of this process work.
+/// The implementation of the asymmetric fences in this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FenceKind {
     /// The heavy side has the kernel put a fence into every running thread of the process
     /// (`membarrier`, private expedited); the light side is a compiler barrier.
     Membarrier,
-    /// The system has no such call, or refuses it: both sides are full fences.
+    /// The system doesn't have that call, or refuses it: both sides are full fences.
     FullFences,
 }
 
-/// The fence of the frequent side: between its publish and its check, where the other side has
-/// [`heavy`]. A compiler barrier and one load that is always cached; a full fence where the system
-/// doesn't have `membarrier`, and until the process is registered for it ([`prepare_soon`]). Two
-/// light sides are **not** ordered against each other. Never blocks; any context.
+/// Issues the fence of the frequent side: between its publish and its check, if the other side has
+/// [`heavy`]. It is a compiler barrier and one load that is always cached. It is a full fence if
+/// the system doesn't have `membarrier`, and until the process is registered for it
+/// ([`prepare_soon`]). Two light sides are **not** ordered against each other. Never blocks; any
+/// context.
 ///
 /// ```
 /// use corewise_sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -130,80 +130,83 @@ pub fn light() {
     imp::light();
 }
 
-/// The fence of the rare side: as if each thread of the process issued a full fence at some point
-/// during this call, the caller too. Any context; doesn't wait for other threads to be scheduled.
+/// Issues the fence of the rare side: as if each thread of the process, including the caller,
+/// issued a full fence at some point during this call. Any context; doesn't wait for other threads
+/// to be scheduled.
 ///
 /// It costs the caller a system call, 1 to 10 microseconds (more on large machines), and disturbs
-/// each CPU that runs a thread of this process at that moment with one interrupt; CPUs that run
-/// something else aren't touched. Until the process is registered with the kernel it is a full
-/// fence of the caller's, as every light side's is then; the first call has a thread register it,
-/// as [`prepare_soon`] does, and doesn't wait for it.
+/// each CPU that runs a thread of this process at that moment with one interrupt. Other CPUs aren't
+/// touched. Until the process is registered with the kernel it is a full fence of the caller's, as
+/// every light side's is then. The first call has a thread register it, as [`prepare_soon`] does,
+/// and doesn't wait for it.
 pub fn heavy() {
     imp::heavy();
 }
 
-/// Registers the process with the kernel, where nobody has yet, and says how the fences work from
-/// now on. Once that is done, by anybody, [`light`] is cheap.
+/// Registers the process with the kernel, unless that has been done, and returns the implementation
+/// that is used from now on. After the registration, [`light`] is cheap.
 ///
-/// The first call takes some microseconds where the process has one thread, else it waits for all
-/// CPUs inside the kernel: some 10 to 50 milliseconds. So it is best called before threads are
-/// started, or left to [`prepare_soon`].
+/// The first call takes some microseconds if the process has one thread. Otherwise it waits for all
+/// CPUs inside the kernel: some 10 to 50 milliseconds. So call it before threads are started, or
+/// leave it to [`prepare_soon`].
 pub fn prepare() -> FenceKind {
     imp::prepare()
 }
 
-/// As [`prepare`], but doesn't wait: where nobody has registered the process, a thread (`cw-fence`)
-/// is started that does, and ends. Until then [`light`] is a full fence. The types that use the
-/// pair call it where they are made. Any context.
+/// Prepares without waiting: unless the process is registered, starts a thread (`cw-fence`) that
+/// registers it, and ends. Until then [`light`] is a full fence. The types that use the pair call
+/// this when they are created. Any context.
 pub fn prepare_soon() {
     imp::prepare_soon();
 }
 
-/// How the fences work at this moment; `None` where that isn't decided yet, and each is a full
-/// fence. Asks nobody.
+/// Returns the present implementation. `None`: that isn't decided yet, and each fence is a full
+/// one. Makes no system call.
 pub fn kind() -> Option<FenceKind> {
     imp::kind()
 }
 
-/// For tests: from now on pretends that the system refuses `membarrier`. For good, and for the
-/// whole process; where the pair was in use already, it is as if a sandbox had been entered since.
+/// Pretends, for tests, that the system refuses `membarrier` from now on: for good, and for the
+/// whole process. If the pair was in use already, it is as if a sandbox had been entered since.
 #[doc(hidden)]
 pub fn refuse_membarrier() {
     imp::refuse();
 }
 
-/// For tests: a registration that nobody has asked for yet takes until this is called with `false`.
+/// Delays, for tests, a registration that hasn't been requested yet, until this is called with
+/// `false`.
 #[doc(hidden)]
 pub fn hold_registration(held: bool) {
     imp::hold(held);
 }
 
 #[doc(hidden)]
-/// The one word in which a process remembers what came of its registration: `README.md` beside this
+/// The word in which a process remembers the result of its registration: `README.md` beside this
 /// file has the ways, their changes, and why a heavy side needn't wait for the first change.
 pub mod fence_state {
     use crate::facade::atomic::{AtomicU8, Ordering};
     use crate::facade::backend::constructor;
 
-    /// Nobody has decided: the light side is a full fence, so that whatever comes of it is right.
+    /// Value of an undecided process: the light side is a full fence, so that any result is right.
     const UNKNOWN: u8 = 0;
     /// Registered: the light side is a compiler barrier.
     const MEMBARRIER: u8 = 1;
-    /// Registered once, and refused since; some light sides may not know yet.
+    /// Registered once, and refused since. Some light sides may not know yet.
     const SETTLING: u8 = 2;
     /// Both sides are full fences. Final.
     const FULL_FENCES: u8 = 3;
 
-    /// What is known at a moment.
+    /// Knowledge at a moment.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub enum KnownKind {
-        /// Nobody has decided.
+        /// The process is undecided.
         Nothing,
         /// The kernel has registered the process.
         Membarrier,
-        /// It had, and refuses its barrier now; not over yet.
+        /// The kernel had registered the process, and refuses its barrier now. The change isn't
+        /// over yet.
         Settling,
-        /// No barrier.
+        /// Both sides are full fences.
         FullFences,
     }
 
@@ -216,21 +219,21 @@ pub mod fence_state {
 
     impl FenceState {
         constructor! {
-            /// Nothing is known.
+            /// Creates an undecided state.
             pub fn new() -> Self {
                 Self { word: AtomicU8::new(UNKNOWN) }
             }
         }
 
-        /// *ReadKind*, of the light side: whether its fence may be the compiler's alone.
+        /// Returns true if the light side's fence may be the compiler's alone (*ReadKind*).
         #[inline]
         pub fn is_membarrier(&self) -> bool {
             // Acquire: pairs with the Release of StillUnknown, which Decide carries on.
             self.word.load(Ordering::Acquire) == MEMBARRIER
         }
 
-        /// What is known. Orders nothing: a full fence is right beside every way, and what changes
-        /// once is looked at again by the thread that changes it.
+        /// Returns the present knowledge. It orders nothing: a full fence is right beside every
+        /// way, and the thread that makes a change checks again.
         pub fn known(&self) -> KnownKind {
             match self.word.load(Ordering::Relaxed) {
                 UNKNOWN => KnownKind::Nothing,
@@ -240,18 +243,18 @@ pub mod fence_state {
             }
         }
 
-        /// *StillUnknown*, of a heavy side behind its own full fence: whether that was enough,
-        /// since nobody has decided.
+        /// Returns true if the process is still undecided, so that a heavy side's own full fence
+        /// before this was enough (*StillUnknown*).
         pub fn is_still_unknown(&self) -> bool {
-            // A write of what is there, so that Decide reads it. Release, pairs with ReadKind:
+            // A write of the present value, so that Decide reads it. Release, pairs with ReadKind:
             // Announce comes before each light side that reads MEMBARRIER. A load would order
             // nothing.
             let (release, not_yet) = (Ordering::Release, Ordering::Relaxed);
             self.word.compare_exchange(UNKNOWN, UNKNOWN, release, not_yet).is_ok()
         }
 
-        /// *Decide*: the kernel has answered. Where two have asked it told both the same, and the
-        /// first counts.
+        /// Records the kernel's answer (*Decide*). If two threads have asked, it told both the
+        /// same, and the first counts.
         pub fn decide(&self, registered: bool) {
             let way = if registered { MEMBARRIER } else { FULL_FENCES };
             // Relaxed: it publishes nothing of its own, and as a read-modify-write it carries on
@@ -259,13 +262,13 @@ pub mod fence_state {
             let _ = self.word.compare_exchange(UNKNOWN, way, Ordering::Relaxed, Ordering::Relaxed);
         }
 
-        /// The kernel refuses what it had granted. Whether this is the first to know.
+        /// Records that the kernel refuses what it had granted. Returns true for the first call.
         pub fn lose(&self) -> bool {
             let (from, to) = (MEMBARRIER, SETTLING);
             self.word.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         }
 
-        /// No light side acts upon MEMBARRIER any more.
+        /// Records that no light side acts upon MEMBARRIER any more.
         pub fn settle(&self) {
             self.word.store(FULL_FENCES, Ordering::SeqCst);
         }

@@ -1,10 +1,11 @@
-//! Loom's atomics; for models that ask for it, every order of their accesses.
+//! Loom's atomics; for models that request it, every order of their accesses.
 //!
-//! Loom remembers one access of an object, the last. So where one thread only loads a word, and
+//! Loom remembers one access of an object, the last. So if one thread only loads a word, and
 //! another loads it and then writes it, the second load hides the first: the write before the first
-//! load may never be tried. In a model that asks ([`every_order`](super::testing::every_order))
-//! each access is announced by a write to a word beside, which nobody reads; loads still see all
-//! old values that they may. It multiplies schedules.
+//! load may never be tried. In a model that requests it
+//! ([`every_order`](super::testing::every_order)), each access is announced by a write to a
+//! neighbouring word, which no thread reads; loads still see all old values that they may. This
+//! multiplies schedules.
 
 use std::cell::Cell;
 use std::fmt;
@@ -15,15 +16,15 @@ use ::loom::sync::atomic as usual;
 pub use ::loom::sync::atomic::fence;
 
 std::thread_local! {
-    /// Whether accesses are announced. Loom runs all threads of a model on the one that asked, and
-    /// beside it there may be models of others.
+    /// True if accesses are announced. Loom runs all threads of a model on the requesting thread,
+    /// beside which other models may run.
     pub(super) static ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
 macro_rules! announced {
     ($($name:ident $(<$generic:ident>)?: $value:ty),*) => {
         $(
-            /// As the standard library's.
+            /// The standard library's type, in loom.
             pub struct $name $(<$generic>)? {
                 /// A: as its user says.
                 word: usual::$name $(<$generic>)?,
@@ -32,13 +33,13 @@ macro_rules! announced {
             }
 
             impl $(<$generic>)? $name $(<$generic>)? {
-                /// With this value.
+                /// Creates a word with this value.
                 #[track_caller]
                 pub fn new(value: $value) -> Self {
                     Self::from(usual::$name::new(value))
                 }
 
-                /// The value.
+                /// Returns the value.
                 #[track_caller]
                 pub fn into_inner(self) -> $value {
                     self.word.into_inner()
@@ -60,7 +61,7 @@ macro_rules! announced {
                 }
             }
 
-            /// Each access begins with this.
+            /// The dereference with which each access begins.
             impl $(<$generic>)? Deref for $name $(<$generic>)? {
                 type Target = usual::$name $(<$generic>)?;
 

@@ -30,13 +30,13 @@ pub(crate) mod thread {
 
     pub use ::loom::thread::{Builder, JoinHandle, Thread, ThreadId, current, spawn, yield_now};
 
-    /// There is no time: lets the others run.
+    /// Lets other threads run: there is no time.
     pub fn sleep(_time: Duration) {
         yield_now();
     }
 }
 
-/// Loom's constructors aren't `const`.
+/// A function that isn't `const`, as loom's constructors.
 macro_rules! constructor {
     ($(#[$attribute:meta])* $visible:vis fn $($rest:tt)*) => {
         $(#[$attribute])* $visible fn $($rest)*
@@ -49,7 +49,7 @@ pub(crate) mod clock {
     use std::sync::OnceLock;
     use std::time::Instant;
 
-    // The same for each run of a model. Nobody's behaviour depends on what it is.
+    // The same for each run of a model. No behaviour depends on the value.
     static BEGAN: OnceLock<Instant> = OnceLock::new();
 
     pub(crate) fn now() -> Instant {
@@ -69,7 +69,7 @@ pub(crate) mod clock {
     }
 }
 
-/// A wait with a limit never reaches it.
+/// A wait with a timeout never reaches it.
 pub(crate) mod deadline {
     use std::time::{Duration, Instant};
 
@@ -84,14 +84,14 @@ pub(crate) mod deadline {
     pub(crate) fn passes(_end: Instant) {}
 }
 
-/// Stands beside a field that is atomic only so that a broken obligation is no data race, and is
-/// told of each access: loom reports two that nothing orders.
+/// A marker beside a field that is atomic only so that a broken obligation is no data race. It
+/// records each access, so that loom reports two that nothing orders.
 pub(crate) struct Witness(
     /// P: as the field beside it.
     UnsafeCell<()>,
 );
 
-// SAFETY: there is nothing in it, and loom looks after the accesses.
+// SAFETY: it is empty, and loom checks the accesses.
 unsafe impl Sync for Witness {}
 
 impl Witness {
@@ -108,11 +108,11 @@ impl Witness {
     }
 }
 
-/// Fences that aren't there: for models that have to fail without them.
+/// Fences that do nothing, for models that have to fail without them.
 pub(crate) mod weakened {
     use crate::facade::fence::{AsymmetricPolicy, FencePolicy, heavy, light};
 
-    /// No fence at all: only for models that have to fail.
+    /// Full fence that does nothing: only for models that have to fail.
     #[derive(Debug, Clone, Copy, Default)]
     pub struct NoFence;
 
@@ -121,7 +121,7 @@ pub(crate) mod weakened {
         fn implied() {}
     }
 
-    /// Without the frequent side's fence: only for models that have to fail.
+    /// Fences without the frequent side's: only for models that have to fail.
     #[derive(Debug, Clone, Copy, Default)]
     pub struct NoLight;
 
@@ -133,7 +133,7 @@ pub(crate) mod weakened {
         }
     }
 
-    /// Without the rare side's fence: only for models that have to fail.
+    /// Fences without the rare side's: only for models that have to fail.
     #[derive(Debug, Clone, Copy, Default)]
     pub struct NoHeavy;
 
@@ -146,18 +146,18 @@ pub(crate) mod weakened {
     }
 }
 
-/// A system of which a model sees nothing, no CPU either.
+/// A system that is invisible to a model, including its CPUs.
 pub(crate) mod system {
     pub(crate) use super::model::system::*;
     use crate::facade::sys::Reading;
     use std::io;
 
-    /// Each run of a model has to be the same.
+    /// Returns no CPU, as each run of a model has to be the same.
     pub(crate) fn current_cpu() -> Option<u32> {
         None
     }
 
-    /// The figures of one thread: there are none.
+    /// CPU time of a thread, which a model doesn't have.
     #[derive(Debug)]
     pub(crate) struct CpuTime;
 
@@ -172,26 +172,27 @@ pub(crate) mod system {
     }
 }
 
-/// For models in loom.
+/// Tools for models in loom.
 pub(crate) mod testing {
     use super::atomic::ASKED;
     pub use super::lot::ParkingLot;
     pub use super::model::must_fail;
     use std::panic::{AssertUnwindSafe, catch_unwind};
 
-    /// Runs `model` in every interleaving with at most so many preemptions. A store and a load that
-    /// pass each other need one on each side; the full space of three threads is mostly too large.
+    /// Runs `model` in every interleaving with at most this many preemptions. A store and a load
+    /// that pass each other need one on each side. The full space of three threads is mostly too
+    /// large.
     pub fn bounded(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
         let mut builder = loom::model::Builder::new();
         builder.preemption_bound = Some(preemptions);
         builder.check(model);
     }
 
-    /// As [`bounded`], and in every order of the accesses to atomics: loom leaves some out by
-    /// itself, where a word is only read by one thread, and read and then written by another. It
-    /// multiplies schedules.
+    /// Runs `model` like [`bounded`], and in every order of the accesses to atomics. Loom leaves
+    /// some out by itself if a word is only read by one thread, and read and then written by
+    /// another. This multiplies schedules.
     pub fn every_order(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
-        /// Also where the model fails.
+        /// A guard that resets the flag even if the model fails.
         struct ResetAtEnd;
         impl Drop for ResetAtEnd {
             fn drop(&mut self) {
@@ -204,10 +205,10 @@ pub(crate) mod testing {
     }
 
     /// Runs `model`, which has to fail with a message that contains `what`: its own assertion's, or
-    /// that of a cell that is touched by two. For what ends in a deadlock there is [`must_fail`].
+    /// that of a cell that two threads access. For a deadlock there is [`must_fail`].
     ///
     /// # Panics
-    /// Where the model passes, or fails for another reason.
+    /// If the model passes, or fails for another reason.
     pub fn must_panic(what: &str, model: impl FnOnce()) {
         let failed = catch_unwind(AssertUnwindSafe(model));
         let payload = failed.expect_err("the model had to fail, and passed");

@@ -1,5 +1,5 @@
-//! How threads wait and order themselves in a model: by the checker's locks and fences, which it
-//! can follow.
+//! Waiting and ordering of threads in a model: by the checker's locks and fences, which it can
+//! follow.
 
 pub(crate) mod system;
 #[path = "../untold.rs"]
@@ -18,22 +18,22 @@ use crate::facade::thread;
 
 pub use untold::{computed, reads, writes};
 
-/// See [`hint::prefetch`](crate::hint::prefetch): nothing in a model.
+/// Does nothing in a model. See [`hint::prefetch`](crate::hint::prefetch).
 pub fn prefetch<T>(_shared: *const T) {}
 
-/// As [`prefetch`].
+/// Does nothing in a model, like [`prefetch`].
 pub fn prefetch_to_write<T>(_shared: *const T) {}
 
-/// In a model: the mutex.
+/// The mutex, in a model.
 pub type SpinLock<T> = crate::facade::lock::Mutex<T>;
-/// In a model: the mutex' guard.
+/// The mutex's guard, in a model.
 pub type SpinLockGuard<'a, T> = crate::facade::lock::MutexGuard<'a, T>;
 
-/// A word on which a thread can sleep, with the system's part as a lock and a condition variable:
-/// to compare and to fall asleep is one step for the waker, and nothing more is promised.
+/// A word on which a thread can sleep, over a lock and a condition variable. The comparison and
+/// falling asleep are one step for the waker, and nothing more is promised.
 #[derive(Debug)]
 pub(crate) struct FutexWord {
-    /// A: whatever its owner says. The checker's too, so that it sees the owner's orderings.
+    /// A: as its owner says. It is the checker's type, so that it sees the owner's orderings.
     pub(crate) word: AtomicU32,
     /// L: is the lock; guards the step from the comparison to the sleep.
     gate: Mutex<()>,
@@ -49,7 +49,7 @@ impl FutexWord {
 
     pub(crate) fn wait(&self, expected: u32, timeout: Option<Duration>) {
         let gate = self.gate.lock();
-        // The system's own look.
+        // The comparison that the system would make.
         if self.word.load(Ordering::Relaxed) != expected {
             return;
         }
@@ -105,7 +105,7 @@ impl ParkerToken {
         true
     }
 
-    /// Looks a few times, others run between, and then the time is over.
+    /// Checks a few times while others run, and then the time is over.
     fn poll_until(&self, end: Instant) -> bool {
         loop {
             let over = deadline::is_over(end);
@@ -125,7 +125,7 @@ impl ParkerToken {
         self.arrived.notify_one();
     }
 
-    /// In a model nobody is preempted for good between the two.
+    /// Unparks: in a model no thread is preempted for good between the two steps.
     pub(crate) fn unpark_anyway(&self) {
         self.unpark();
     }
@@ -139,12 +139,12 @@ pub struct Swap<T> {
 }
 
 impl<T> Swap<T> {
-    /// With this value.
+    /// Creates a cell with this value.
     pub fn new(value: Arc<T>) -> Self {
         Swap { value: Mutex::new(value) }
     }
 
-    /// The value of this moment.
+    /// Returns the present value.
     pub fn load(&self) -> impl Deref<Target = Arc<T>> {
         Holder(Arc::clone(&self.value.lock()))
     }
@@ -156,7 +156,7 @@ impl<T> Swap<T> {
     }
 }
 
-/// Derefs to the pointer.
+/// A guard that derefs to the pointer.
 struct Holder<T>(Arc<T>);
 
 impl<T> Deref for Holder<T> {
@@ -197,15 +197,15 @@ pub(crate) mod pair {
 
 const CHILD: &str = "COREWISE_MODEL_THAT_FAILS";
 
-/// Runs `model`, which has to fail, in a process of its own (a deadlock that is found can end in
-/// an abort, since the model's objects are dropped outside of it), and returns what that process
-/// printed.
+/// Runs `model`, which has to fail, in a process of its own, and returns what that process printed.
+/// A deadlock that is found can end in an abort, since the model's objects are dropped outside of
+/// it.
 ///
 /// Call it as the whole body of a test; `test` is that function's name.
 ///
 /// # Panics
-/// Where the model passes: then the fence, or whatever was taken out, isn't needed, or the model
-/// doesn't look where it would be.
+/// If the model passes: then the fence, or whatever was taken out, isn't needed, or the model
+/// doesn't cover where it would be.
 pub fn must_fail(test: &str, model: impl FnOnce()) -> String {
     if std::env::var_os(CHILD).is_some() {
         model();
@@ -228,7 +228,7 @@ pub fn must_fail(test: &str, model: impl FnOnce()) -> String {
     said
 }
 
-/// The test of that function, as the runner names it: behind its modules.
+/// Returns the name of a test as the runner has it: with its modules.
 fn full_name(own: &Path, function: &str) -> String {
     let listed = Command::new(own).arg("--list").output().expect("a test can list its binary");
     let listed = String::from_utf8_lossy(&listed.stdout);

@@ -1,4 +1,4 @@
-//! A system of which a model sees nothing: threads without a priority, and each wish is granted.
+//! The system of a model: threads have no priority, and each request is granted.
 
 use std::io;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) fn set_affinity(_thread: Option<Tid>, _mask: &Mask) -> io::Result<()>
     Ok(())
 }
 
-/// All have the same.
+/// Returns the same number for all threads.
 pub(crate) fn tid() -> u32 {
     1
 }
@@ -73,7 +73,7 @@ pub(crate) fn stack() -> Option<(usize, usize)> {
     None
 }
 
-/// There is none.
+/// A type without values: a model has no timers.
 #[derive(Debug)]
 pub(crate) enum Timer {}
 

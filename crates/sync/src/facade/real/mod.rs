@@ -1,6 +1,5 @@
-//! The standard library, and the system below it: what product code runs on. The system is Linux
-//! (`linux/`), or one of which nothing is asked that the standard library doesn't know
-//! (`portable/`).
+//! The backend of product code: the standard library, and the system below it. The system is Linux
+//! (`linux/`), or any that the standard library knows (`portable/`).
 
 #[cfg_attr(all(target_os = "linux", not(portable)), path = "linux/mod.rs")]
 #[cfg_attr(not(all(target_os = "linux", not(portable))), path = "portable/mod.rs")]
@@ -46,7 +45,7 @@ pub(crate) mod clock {
     }
 }
 
-/// What is tested here needs no more than the standard library.
+/// Tools for tests of this backend: none beside the standard library.
 pub(crate) mod testing {}
 
 /// A `std::cell::UnsafeCell` reached through closures, as loom's is.
@@ -62,27 +61,27 @@ impl<T> UnsafeCell<T> {
     }
 
     /// Calls `f` with a pointer for reading. Dereferencing it is the caller's unsafe step: no
-    /// one may write meanwhile.
+    /// thread may write meanwhile.
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
         f(self.0.get())
     }
 
-    /// Calls `f` with a pointer for writing. Dereferencing it is the caller's unsafe step: no
-    /// one else may touch the value meanwhile.
+    /// Calls `f` with a pointer for writing. Dereferencing it is the caller's unsafe step: no other
+    /// thread may access the value meanwhile.
     #[inline]
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())
     }
 
-    /// Gives the value back.
+    /// Returns the value.
     #[inline]
     pub fn into_inner(self) -> T {
         self.0.into_inner()
     }
 }
 
-/// See [`hint::prefetch`](crate::hint::prefetch).
+/// Prefetches two lines. See [`hint::prefetch`](crate::hint::prefetch).
 #[inline(always)]
 pub fn prefetch<T>(shared: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -99,7 +98,7 @@ pub fn prefetch<T>(shared: *const T) {
     let _ = shared;
 }
 
-/// See [`hint::prefetch_to_write`](crate::hint::prefetch_to_write).
+/// Prefetches a line for writing. See [`hint::prefetch_to_write`](crate::hint::prefetch_to_write).
 #[inline(always)]
 pub fn prefetch_to_write<T>(shared: *const T) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

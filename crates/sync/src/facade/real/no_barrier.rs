@@ -1,4 +1,5 @@
-//! No barrier that other threads don't take part in: both sides of asymmetric fences are full ones.
+//! Substitute for a barrier that involves all threads: both sides of asymmetric fences are full
+//! ones.
 
 pub(crate) const WAITS: bool = false;
 

@@ -1,4 +1,5 @@
-//! Shuttle: random schedules, at a size that loom can't do. Takes every ordering for `SeqCst`.
+//! Shuttle: random schedules, at a size that loom can't handle. It takes every ordering for
+//! `SeqCst`.
 
 #[path = "../model/mod.rs"]
 mod model;
@@ -23,7 +24,7 @@ pub(crate) use usual::{EVERY_SCHEDULE, SEQ_CST_IS_WEAK, Witness, constructor, we
 /// See [`hint::IN_MODEL`](crate::hint::IN_MODEL).
 pub(crate) const IN_MODEL: bool = true;
 
-/// A wait with a limit may reach it at any moment, and then the clock moves on to that point.
+/// A wait with a timeout may reach it at any moment, and then the clock moves on to that point.
 pub(crate) mod deadline {
     use std::time::{Duration, Instant};
 
@@ -43,8 +44,8 @@ pub(crate) mod deadline {
     }
 }
 
-/// An `UnsafeCell` for shuttle, which has none of its own: another thread may be scheduled in the
-/// middle of each access, and one that then touches the cell against the rules panics.
+/// An `UnsafeCell` for shuttle, which has none of its own. Another thread may be scheduled in the
+/// middle of each access, and panics if it then accesses the cell against the rules.
 #[derive(Debug, Default)]
 pub struct UnsafeCell<T> {
     value: std::cell::UnsafeCell<T>,
@@ -59,7 +60,7 @@ impl<T> UnsafeCell<T> {
         UnsafeCell { value: std::cell::UnsafeCell::new(value), inside: Cell::new(0) }
     }
 
-    /// Calls `f` with a pointer for reading; panics where somebody writes.
+    /// Calls `f` with a pointer for reading; panics if another thread writes.
     pub fn with<R>(&self, f: impl FnOnce(*const T) -> R) -> R {
         assert!(self.inside.get() >= 0, "read while another thread writes");
         self.inside.set(self.inside.get() + 1);
@@ -69,7 +70,7 @@ impl<T> UnsafeCell<T> {
         result
     }
 
-    /// Calls `f` with a pointer for writing; panics where somebody reads or writes.
+    /// Calls `f` with a pointer for writing; panics if another thread reads or writes.
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         assert!(self.inside.get() == 0, "written while another thread reads or writes");
         self.inside.set(-1);
@@ -79,24 +80,25 @@ impl<T> UnsafeCell<T> {
         result
     }
 
-    /// Gives the value back.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.value.into_inner()
     }
 }
 
-/// A clock that stands still, but for a wait whose time runs out: it moves the clock on to its end.
+/// A clock that stands still, except for a wait whose time runs out: that moves the clock on to its
+/// end.
 pub(crate) mod clock {
     use std::cell::Cell;
     use std::time::Instant;
 
-    // One clock for each OS thread, which is a whole model each.
+    // One clock for each OS thread, each of which is a whole model.
     std::thread_local! {
         static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
         static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
     }
 
-    /// Nanoseconds since the model's clock was first read, and one more.
+    /// Returns the nanoseconds since the model's clock was first read, plus one.
     pub(crate) fn precise() -> u64 {
         let now = now();
         let began = BEGAN.get().unwrap_or(now);
@@ -112,27 +114,27 @@ pub(crate) mod clock {
         precise()
     }
 
-    /// Now, in the model's time.
+    /// Returns the present model time.
     pub(crate) fn now() -> Instant {
         let now = NOW.get().unwrap_or_else(Instant::now);
         NOW.set(Some(now));
         now
     }
 
-    /// A schedule begins: its clock shows what every other's showed at first. (Code that rounds a
-    /// time would else not do the same again where the schedule is replayed.)
+    /// Begins a schedule: its clock starts with the same time as every other's. (Otherwise code
+    /// that rounds a time might behave differently when the schedule is replayed.)
     pub(crate) fn begin() {
         NOW.set(None);
         BEGAN.set(None);
     }
 
-    /// Time passes, until `then`.
+    /// Moves the clock on to `then`.
     pub(crate) fn move_on(then: Instant) {
         NOW.set(Some(now().max(then)));
     }
 }
 
-/// A system of which a schedule sees chance alone: threads on any CPU.
+/// A system in which a schedule sees only chance: threads on any CPU.
 pub(crate) mod system {
     use std::cell::Cell;
     use std::io;
@@ -142,15 +144,15 @@ pub(crate) mod system {
     use super::testing::choose;
     use crate::facade::sys::Reading;
 
-    /// Where the one thread under all of them is would change from replay to replay. Some of the
-    /// numbers are no CPU of a small machine.
+    /// Returns a random CPU: that of the one thread under all of them would change from replay to
+    /// replay. Some of the numbers are no CPU of a small machine.
     #[allow(clippy::unnecessary_wraps, reason = "as the system's")]
     pub(crate) fn current_cpu() -> Option<u32> {
         u32::try_from(choose(6)).ok()
     }
 
-    /// How much a thread has run: shuttle's are all one thread of the system, so what they have
-    /// run, and whether they sleep, is left to chance.
+    /// CPU time of a thread. Shuttle's threads are all one thread of the system, so their run times
+    /// and sleeps are left to chance.
     #[derive(Debug)]
     pub(crate) struct CpuTime {
         ran: Cell<Duration>,
@@ -170,19 +172,19 @@ pub(crate) mod system {
     }
 }
 
-/// For scenarios in shuttle.
+/// Tools for scenarios in shuttle.
 pub(crate) mod testing {
     pub use super::model::must_fail;
 
-    /// A number below `below`, which must not be 0: part of the schedule, so that the same seed
-    /// chooses the same again. Only inside a shuttle execution.
+    /// Chooses a number below `below`, which must not be 0. The choice is part of the schedule, so
+    /// that the same seed chooses the same again. Only inside a shuttle execution.
     pub fn choose(below: u64) -> u64 {
         use shuttle::rand::RngCore as _;
         shuttle::rand::thread_rng().next_u64() % below
     }
 
-    /// Random schedules of a scenario, in shuttle. Those that fail print what replays them:
-    /// CONTRIBUTING.md says how.
+    /// Random schedules of a scenario, in shuttle. A failing one prints what replays it:
+    /// CONTRIBUTING.md has the commands.
     pub mod schedules {
         use shuttle::scheduler::{
             PctScheduler, RandomScheduler, ReplayScheduler, Scheduler,
@@ -191,12 +193,12 @@ pub(crate) mod testing {
         use shuttle::{Config, FailurePersistence, Runner};
         use std::env::{var, var_os};
 
-        /// How many schedules a test runs.
+        /// Number of schedules that a test runs.
         #[derive(Clone, Copy, Debug)]
         pub struct Schedules {
-            /// Each time.
+            /// Default number.
             pub short: usize,
-            /// With `COREWISE_LONG`.
+            /// Number with `COREWISE_LONG`.
             pub long: usize,
         }
 
@@ -227,13 +229,14 @@ pub(crate) mod testing {
             });
         }
 
-        /// Any thread may go on at each step. A schedule that fails prints its seed.
+        /// Runs random schedules: any thread may continue at each step. A schedule that fails
+        /// prints its seed.
         pub fn random(schedules: Schedules, scenario: impl Fn() + Send + Sync + 'static) {
             run(RandomScheduler::new(schedules.now()), FailurePersistence::None, scenario);
         }
 
-        /// Three preemptions, at random places. A failure prints the schedule itself, and
-        /// `COREWISE_SHUTTLE_SCHEDULE` replays it.
+        /// Runs schedules with three preemptions, at random places. A failure prints the schedule
+        /// itself, and `COREWISE_SHUTTLE_SCHEDULE` replays it.
         pub fn few_preemptions(schedules: Schedules, scenario: impl Fn() + Send + Sync + 'static) {
             match var("COREWISE_SHUTTLE_SCHEDULE") {
                 Ok(schedule) => {

@@ -1,4 +1,4 @@
-//! Atomics that are charged for by the last owner of their line.
+//! Atomics whose accesses are charged by the last owner of their line.
 
 use std::fmt;
 use std::panic::Location;
@@ -7,7 +7,7 @@ pub(crate) use std::sync::atomic::Ordering;
 
 use corewise_sim::{Access, access, loaded};
 
-/// A fence: only a `SeqCst` one costs anything on the machines that are simulated.
+/// Issues a fence: only a `SeqCst` one costs anything on the simulated machines.
 pub fn fence(order: Ordering) {
     if order == Ordering::SeqCst {
         corewise_sim::fence();
@@ -15,12 +15,12 @@ pub fn fence(order: Ordering) {
     real::fence(order);
 }
 
-/// A `SeqCst` store is a locked exchange.
+/// Returns the cost of a store: a `SeqCst` store is a locked exchange.
 fn stored(order: Ordering) -> Access {
     if order == Ordering::SeqCst { Access::Locked } else { Access::Store }
 }
 
-/// What a value may point to.
+/// A value that may be a pointer.
 trait Pointing {
     fn address(&self) -> Option<usize> {
         None
@@ -61,12 +61,12 @@ fn read<V: Pointing>(value: V) -> V {
 
 macro_rules! atomic {
     ($name:ident $(<$generic:ident>)?, $value:ty, {$($more:tt)*}) => {
-        /// As the standard library's.
+        /// The standard library's type, in the simulator.
         #[repr(transparent)]
         pub struct $name $(<$generic>)? (real::$name $(<$generic>)?);
 
         impl $(<$generic>)? $name $(<$generic>)? {
-            /// With this value.
+            /// Creates a word with this value.
             pub const fn new(value: $value) -> Self {
                 Self(real::$name::new(value))
             }
@@ -76,7 +76,7 @@ macro_rules! atomic {
                 access(std::ptr::from_ref(self).addr(), kind, Location::caller());
             }
 
-            /// The word itself, after an access from `site` was charged for.
+            /// Returns the word itself, after charging an access from `site`.
             #[allow(dead_code, reason = "not of every type")]
             pub(super) fn charged(
                 &self,
@@ -87,31 +87,31 @@ macro_rules! atomic {
                 &self.0
             }
 
-            /// Reads.
+            /// Reads the value.
             #[track_caller]
             pub fn load(&self, order: Ordering) -> $value {
                 self.charge(Access::Load);
                 read(self.0.load(order))
             }
 
-            /// Writes.
+            /// Writes the value.
             #[track_caller]
             pub fn store(&self, value: $value, order: Ordering) {
                 self.charge(stored(order));
                 self.0.store(value, order);
             }
 
-            /// Writes, and gives what was there.
+            /// Writes a value, and returns the old one.
             #[track_caller]
             pub fn swap(&self, value: $value, order: Ordering) -> $value {
                 self.charge(Access::Locked);
                 read(self.0.swap(value, order))
             }
 
-            /// Writes where `current` was there.
+            /// Writes a value if the old one is `current`.
             ///
             /// # Errors
-            /// Something else was: this.
+            /// The old value, if it is another one.
             #[track_caller]
             pub fn compare_exchange(
                 &self,
@@ -124,10 +124,10 @@ macro_rules! atomic {
                 self.0.compare_exchange(current, new, success, failure)
             }
 
-            /// As `compare_exchange`; it never fails without a reason here.
+            /// Exchanges like `compare_exchange`; it never fails without a reason here.
             ///
             /// # Errors
-            /// Something else was there: this.
+            /// The old value, if it is another one.
             #[track_caller]
             pub fn compare_exchange_weak(
                 &self,
@@ -139,10 +139,10 @@ macro_rules! atomic {
                 self.compare_exchange(current, new, success, failure)
             }
 
-            /// Writes what `f` makes of the value, in a loop of exchanges.
+            /// Writes the value that `f` returns for the old one, in a loop of exchanges.
             ///
             /// # Errors
-            /// `f` said `None` of this.
+            /// The old value, if `f` returned `None` for it.
             #[track_caller]
             pub fn fetch_update(
                 &self,
@@ -160,17 +160,17 @@ macro_rules! atomic {
                 Err(seen)
             }
 
-            /// The value: nobody else has it.
+            /// Returns the value: no other thread has it.
             pub fn get_mut(&mut self) -> &mut $value {
                 self.0.get_mut()
             }
 
-            /// The value.
+            /// Returns the value.
             pub fn into_inner(self) -> $value {
                 self.0.into_inner()
             }
 
-            /// Where it is.
+            /// Returns its address.
             pub const fn as_ptr(&self) -> *mut $value {
                 self.0.as_ptr()
             }
@@ -201,7 +201,7 @@ macro_rules! atomic {
 macro_rules! locked {
     ($value:ty: $($name:ident)*) => {
         $(
-            /// As the standard library's, in one locked step.
+            /// Performs the standard library's operation, in one locked step.
             #[track_caller]
             pub fn $name(&self, value: $value, order: Ordering) -> $value {
                 self.charge(Access::Locked);

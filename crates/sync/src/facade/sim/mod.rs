@@ -1,5 +1,5 @@
-//! A machine of many cores in virtual time (`corewise-sim`): what runs here is charged for each
-//! access, sleep and wake-up by what a real one would pay.
+//! A machine of many cores in virtual time (`corewise-sim`): each access, sleep and wake-up is
+//! charged with the time that it takes on a real one.
 
 pub(crate) mod atomic;
 pub(crate) mod lock;
@@ -19,10 +19,10 @@ pub(crate) use usual::{EVERY_SCHEDULE, SEQ_CST_IS_WEAK, Witness, constructor, we
 pub(crate) use word::{FutexWord, ParkerToken, pair};
 pub use word::{SpinLock, SpinLockGuard, Swap};
 
-/// See [`hint::IN_MODEL`](crate::hint::IN_MODEL): its threads run as a machine's do.
+/// See [`hint::IN_MODEL`](crate::hint::IN_MODEL): the threads run like those of a machine.
 pub(crate) const IN_MODEL: bool = false;
 
-/// See [`hint::computed`](crate::hint::computed).
+/// Lets virtual time pass. See [`hint::computed`](crate::hint::computed).
 pub fn computed(time: std::time::Duration) {
     corewise_sim::burn(time.as_nanos() as f64);
 }
@@ -32,7 +32,7 @@ pub(crate) mod clock {
     use std::sync::OnceLock;
     use std::time::{Duration, Instant};
 
-    /// Moments are virtual times after one real moment, which nobody looks at by itself.
+    /// Moments are virtual times after one real moment, whose value nothing depends on.
     fn began() -> Instant {
         static BEGAN: OnceLock<Instant> = OnceLock::new();
         *BEGAN.get_or_init(Instant::now)
@@ -43,7 +43,7 @@ pub(crate) mod clock {
         began() + Duration::from_nanos(corewise_sim::now())
     }
 
-    /// Never 0, as the system's.
+    /// Returns the virtual time, never 0, like the system's.
     #[inline]
     pub(crate) fn precise() -> u64 {
         corewise_sim::now() + 1_000_000_000
@@ -54,17 +54,17 @@ pub(crate) mod clock {
         corewise_sim::coarse_now() + 1_000_000_000
     }
 
-    /// Nobody suspends the machine.
+    /// Returns the same time, as the machine is never suspended.
     #[inline]
     pub(crate) fn with_suspends() -> u64 {
         precise()
     }
 }
 
-/// What is tested here needs no more than the standard library.
+/// Tools for tests of this backend: none beside the standard library.
 pub(crate) mod testing {}
 
-/// Bytes of a cell that an access is charged for at most: large values are seldom touched as a
+/// Maximum bytes of a cell that an access is charged for: large values are seldom accessed as a
 /// whole.
 const MOST: usize = 64;
 
@@ -96,7 +96,7 @@ impl<T> UnsafeCell<T> {
         f(self.0.get())
     }
 
-    /// Gives the value back.
+    /// Returns the value.
     pub fn into_inner(self) -> T {
         self.0.into_inner()
     }
@@ -109,25 +109,25 @@ impl<T> UnsafeCell<T> {
     }
 }
 
-/// See [`hint::reads`](crate::hint::reads).
+/// Charges a read. See [`hint::reads`](crate::hint::reads).
 #[track_caller]
 pub fn reads<T: ?Sized>(shared: &T) {
     touch(std::ptr::from_ref(shared).addr(), size_of_val(shared), Access::Load);
 }
 
-/// See [`hint::writes`](crate::hint::writes).
+/// Charges a write. See [`hint::writes`](crate::hint::writes).
 #[track_caller]
 pub fn writes<T: ?Sized>(shared: &T) {
     touch(std::ptr::from_ref(shared).addr(), size_of_val(shared), Access::Store);
 }
 
-/// See [`hint::prefetch`](crate::hint::prefetch).
+/// Prefetches two lines. See [`hint::prefetch`](crate::hint::prefetch).
 pub fn prefetch<T>(shared: *const T) {
     corewise_sim::prefetch(shared.addr(), Access::Load);
     corewise_sim::prefetch(shared.addr() + 64, Access::Load);
 }
 
-/// See [`hint::prefetch_to_write`](crate::hint::prefetch_to_write).
+/// Prefetches a line for writing. See [`hint::prefetch_to_write`](crate::hint::prefetch_to_write).
 pub fn prefetch_to_write<T>(shared: *const T) {
     corewise_sim::prefetch(shared.addr(), Access::Store);
 }

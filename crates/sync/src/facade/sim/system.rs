@@ -1,4 +1,4 @@
-//! The simulated machine, as it is asked. The purpose of each function stands in `crate::sys`.
+//! System calls of the simulated machine. `crate::sys` documents each function.
 
 use std::io;
 use std::time::Duration;
@@ -38,7 +38,7 @@ pub(crate) mod barrier {
     }
 }
 
-/// The simulator numbers its threads from 0, Linux never.
+/// Returns the simulator's id of a thread: it counts from 0, Linux never does.
 fn own(thread: Tid) -> corewise_sim::Tid {
     corewise_sim::Tid::from_number(thread.number() - 1)
 }
@@ -114,7 +114,7 @@ pub(crate) fn set_policy(policy: Policy) -> io::Result<()> {
 }
 
 pub(crate) fn limits() -> Limits {
-    // All have the same niceness: nobody may ask for a better one.
+    // All have the same niceness: no thread may raise its own.
     let fifo = if corewise_sim::has_real_time() { 99 } else { 0 };
     Limits { fifo, nice: 0, files: 1024 }
 }

@@ -1,5 +1,5 @@
-//! How threads wait and order themselves where they can sleep on a word, and the system has a
-//! barrier for all of them.
+//! Waiting and ordering of threads that can sleep on a word, in a system that has a barrier for all
+//! of them.
 
 pub(crate) mod pair;
 
@@ -11,17 +11,17 @@ use crate::facade::atomic::{AtomicU32, Ordering};
 use crate::facade::backend::clock;
 use crate::facade::backend::system::futex;
 
-/// What product code takes: [`Spin`](crate::spin::Spin). Models take the facade's mutex instead: to
-/// spin costs them many more schedules, and shows nothing about who uses the lock.
+/// The spin lock of product code: [`Spin`](crate::spin::Spin). Models take the facade's mutex
+/// instead: spinning costs them many more schedules, and shows nothing about the users of the lock.
 pub type SpinLock<T> = crate::facade::spin::Spin<T>;
-/// As [`SpinLock`].
+/// Guard of a [`SpinLock`].
 pub type SpinLockGuard<'a, T> = crate::facade::spin::SpinGuard<'a, T>;
 
-/// A word on which a thread can sleep, as the system has it. A thread that changes it so that a
-/// sleeper should look again calls [`FutexWord::wake`] after.
+/// A word on which a thread can sleep. A thread that changes the word so that a sleeper should
+/// check it again calls [`FutexWord::wake`] afterwards.
 #[derive(Debug)]
 pub(crate) struct FutexWord {
-    /// A: whatever its owner says.
+    /// A: as its owner says.
     pub(crate) word: AtomicU32,
 }
 
@@ -32,14 +32,14 @@ impl FutexWord {
     }
 
     /// Sleeps if the word is `expected`, until it is woken or `timeout` is over. May return at any
-    /// moment without a reason: the caller looks again.
+    /// moment without a reason: the caller checks again.
     #[inline]
     pub(crate) fn wait(&self, expected: u32, timeout: Option<Duration>) {
         futex::wait(&self.word, expected, timeout);
     }
 
-    /// Wakes the sleepers on it. That the word may be gone or used for something else by now does
-    /// no harm: then this wakes nobody, or somebody who looks again.
+    /// Wakes the sleepers on the word. It may be freed or reused by now: then this wakes no thread,
+    /// or one that checks again.
     #[inline]
     pub(crate) fn wake(&self) {
         futex::wake(&self.word, i32::MAX as u32);
@@ -93,7 +93,7 @@ impl ParkerToken {
     }
 
     pub(crate) fn try_park(&self) -> bool {
-        // A spinning thread only reads the line until there is something. Relaxed: the exchange
+        // A spinning thread only reads the line until there is a token. Relaxed: the exchange
         // orders.
         self.state.load(Ordering::Relaxed) == TOKEN
             && (self.state)
@@ -102,45 +102,46 @@ impl ParkerToken {
     }
 
     pub(crate) fn unpark(&self) {
-        // Release: what came before is seen by the thread that takes the token.
+        // Release: earlier writes are seen by the thread that takes the token.
         if self.state.swap(TOKEN, Ordering::Release) == PARKED {
             futex::wake(&self.state, 1);
         }
     }
 
-    /// Half of an `unpark`.
+    /// Leaves the token without a wake-up: half of an `unpark`.
     #[cfg(test)]
     pub(crate) fn leave_silently(&self) {
         self.state.swap(TOKEN, Ordering::Release);
     }
 
     pub(crate) fn unpark_anyway(&self) {
-        // Release as in `unpark`. A thread that is woken for nothing looks, and sleeps on.
+        // Release as in `unpark`. A thread that is woken for nothing checks, and continues to
+        // sleep.
         self.state.swap(TOKEN, Ordering::Release);
         futex::wake(&self.state, 1);
     }
 }
 
-/// A shared value, over hazard pointers, that is read by everybody, and replaced as a whole now and
+/// A shared value, over hazard pointers, with many readers, that is replaced as a whole now and
 /// then. Reading it writes to no line that other CPUs use.
 pub struct Swap<T> {
     value: arc_swap::ArcSwap<T>,
 }
 
 impl<T> Swap<T> {
-    /// With this value.
+    /// Creates a cell with this value.
     pub fn new(value: Arc<T>) -> Self {
         Swap { value: arc_swap::ArcSwap::new(value) }
     }
 
-    /// The value of this moment. A writer that replaces it doesn't wait for readers: the value
+    /// Returns the present value. A writer that replaces it doesn't wait for readers: the value
     /// lives for as long as it is read. Never blocks.
     #[inline]
     pub fn load(&self) -> impl Deref<Target = Arc<T>> {
         self.value.load()
     }
 
-    /// Replaces the value; readers that come later see the new one.
+    /// Replaces the value; later readers see the new one.
     pub fn store(&self, value: Arc<T>) {
         self.value.store(value);
     }

@@ -1,5 +1,5 @@
-//! The asymmetric fences over the system's barrier: the one thing of a process that is asked of the
-//! kernel once. The steps stand in `../fence/README.md`.
+//! The asymmetric fences over the system's barrier, for which a process registers once with the
+//! kernel. The steps are in `../fence/README.md`.
 
 use std::time::Duration;
 
@@ -11,18 +11,18 @@ use crate::facade::fence::FenceKind;
 use crate::facade::fence::fence_state::{FenceState, KnownKind};
 use crate::facade::thread;
 
-// Process-wide, since the registration is: it is the kernel's state of this address space, which
-// is remembered here. Nobody's behaviour depends on the thread that set it.
+// Process-wide, since the registration is: this caches the kernel's state of the address space. No
+// behaviour depends on the thread that set it.
 static STATE: FenceState = FenceState::new();
-/// A: somebody has started the thread that registers.
+/// A: a thread has started the one that registers.
 static ASKED: AtomicBool = AtomicBool::new(false);
-/// A: the tests' switch. Read by the rare side only.
+/// A: a switch for tests. Read by the rare side only.
 static REFUSED: AtomicBool = AtomicBool::new(false);
-/// A: the tests' switch: as if the kernel took its time to register. Release in the test, Acquire
+/// A: a switch for tests: as if the kernel took its time to register. Release in the test, Acquire
 /// in the registering thread.
 static HELD: AtomicBool = AtomicBool::new(false);
 
-/// How long a light side that read MEMBARRIER may have its stores still unseen: store buffers drain
+/// Time for which stores of a light side that read MEMBARRIER may be unseen: store buffers drain
 /// within microseconds, and a thread that is preempted meanwhile has had a full fence.
 const SETTLE: Duration = Duration::from_millis(10);
 
@@ -37,8 +37,8 @@ pub(crate) fn light() {
 }
 
 pub(crate) fn heavy() {
-    // HeavyFence. The kernel's is one for the caller too, but it returns early where it has no
-    // other thread to tell; this one is also the compiler's.
+    // HeavyFence. The kernel's barrier covers the caller too, but returns early if there is no
+    // other thread; this fence is also the compiler's.
     fence(Ordering::SeqCst);
     if STATE.known() == KnownKind::Nothing {
         prepare_soon();
@@ -69,10 +69,10 @@ pub(crate) fn prepare_soon() {
         settled();
         return;
     }
-    // Nobody joins it: it does one system call.
+    // It isn't joined: it makes one system call.
     let thread = thread::Builder::new().name("cw-fence".to_owned());
     if let Err(error) = thread.spawn(settled) {
-        // Both sides stay full fences, until somebody asks who gets a thread.
+        // Both sides stay full fences, until a later call gets a thread.
         ASKED.store(false, Ordering::Relaxed);
         tracing::debug!(%error, "cannot start the thread that registers for membarrier");
     }
@@ -94,7 +94,7 @@ pub(crate) fn hold(held: bool) {
     HELD.store(held, Ordering::Release);
 }
 
-/// The way, decided if it wasn't; not in between.
+/// Returns the decided way, after deciding if necessary; never an intermediate one.
 fn settled() -> FenceKind {
     match STATE.known() {
         KnownKind::Membarrier => FenceKind::Membarrier,
@@ -119,8 +119,9 @@ fn decide() -> FenceKind {
     settled()
 }
 
-/// What worked before is refused now: somebody has entered a sandbox. From now on the light sides
-/// are full fences; those that weren't are waited for, by time, as there is nothing else left.
+/// Handles a barrier that worked before and is refused now: the process has entered a sandbox. From
+/// now on the light sides are full fences. Those that weren't are waited for, by time, as nothing
+/// else is left.
 #[cold]
 fn settle() {
     if STATE.lose() {

@@ -1,4 +1,4 @@
-//! How much a thread has run, and whether it sleeps: read from `/proc`, by another thread.
+//! Run time and sleep state of a thread, read from `/proc` by another thread.
 
 use std::fs::File;
 use std::io;
@@ -10,20 +10,20 @@ use crate::facade::sys::Reading;
 /// The figures of one thread of this process. Keeps two files open.
 #[derive(Debug)]
 pub(crate) struct CpuTime {
-    /// I: `schedstat`: nanoseconds on a CPU, exact. Kernels can be built without.
+    /// I: `schedstat`: nanoseconds on a CPU, exact. Kernels can be built without it.
     schedstat: Option<File>,
     /// I: `stat`: the state, and the time on a CPU in hundredths of a second.
     stat: File,
 }
 
 impl CpuTime {
-    /// For the thread with this number (`gettid`).
+    /// Opens the figures of the thread with this number (`gettid`).
     pub(crate) fn of(tid: u32) -> io::Result<CpuTime> {
         let open = |what: &str| File::open(format!("/proc/self/task/{tid}/{what}"));
         Ok(CpuTime { schedstat: open("schedstat").ok(), stat: open("stat")? })
     }
 
-    /// Now. `None` where the thread has ended, or what stands there makes no sense.
+    /// Reads the figures. `None`: the thread has ended, or the file makes no sense.
     pub(crate) fn read(&self) -> Option<Reading> {
         // A line of `stat` is some 300 bytes at most, the thread's name included.
         let mut buffer = [0; 1024];
@@ -42,9 +42,9 @@ fn text<'a>(file: &File, buffer: &'a mut [u8]) -> Option<&'a str> {
     std::str::from_utf8(&buffer[..length]).ok()
 }
 
-/// State, and time on a CPU in ticks of a hundredth of a second (what `/proc` calls `USER_HZ`).
+/// Parses state, and time on a CPU in ticks of a hundredth of a second (`USER_HZ` in `/proc`).
 fn parse_stat(line: &str) -> Option<(char, u64)> {
-    // The thread's name stands in parentheses, and may hold spaces and parentheses itself.
+    // The thread's name stands in parentheses, and may itself contain spaces and parentheses.
     let mut fields = line.get(line.rfind(')')? + 1..)?.split_ascii_whitespace();
     let state = fields.next()?.chars().next()?;
     // Fields 14 and 15 of the line are time in user and in system mode; the state is field 3.
@@ -52,7 +52,7 @@ fn parse_stat(line: &str) -> Option<(char, u64)> {
     Some((state, times.next()??.checked_add(times.next()??)?))
 }
 
-/// Nanoseconds on a CPU.
+/// Parses the nanoseconds on a CPU.
 fn parse_schedstat(line: &str) -> Option<Duration> {
     line.split_ascii_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }
@@ -79,7 +79,7 @@ mod tests {
         let thread = std::thread::spawn(move || {
             tell.send(rustix::thread::gettid().as_raw_pid()).unwrap();
             let _ = released.recv();
-            // Works until somebody has seen it.
+            // It works until the other thread has seen it.
             while released.try_recv() == Err(mpsc::TryRecvError::Empty) {
                 std::hint::spin_loop();
             }

@@ -1,4 +1,4 @@
-//! Linux, as it is asked. The purpose of each function stands in `crate::sys`.
+//! System calls of Linux. `crate::sys` documents each function.
 
 mod cpu_time;
 #[cfg(all(
@@ -48,8 +48,7 @@ pub(crate) mod clock {
     #[inline]
     fn read(clock: ClockId) -> u64 {
         let now = clock_gettime(clock);
-        // The clock begins when the system does: it is never negative, and the sum lasts for
-        // centuries.
+        // The clock begins with the system: it is never negative, and the sum lasts for centuries.
         now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
     }
 }
@@ -67,7 +66,7 @@ pub(crate) mod futex {
             tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(left.subsec_nanos()),
         });
-        // Every outcome (woken, another value, interrupted, timed out) leads to another look.
+        // Every outcome (woken, another value, interrupted, timed out) leads to another check.
         let _ = futex::wait(word, futex::Flags::PRIVATE, expected, spec.as_ref());
     }
 
@@ -112,7 +111,7 @@ pub(crate) fn current_cpu() -> Option<u32> {
 
 pub(crate) fn current_cpu_by_call() -> Option<u32> {
     if cfg!(miri) {
-        // It doesn't know the system call, nor most of those below.
+        // Miri doesn't know this system call, nor most of those below.
         return None;
     }
     u32::try_from(rustix::thread::sched_getcpu()).ok()
@@ -149,7 +148,7 @@ fn pid(thread: Tid) -> Pid {
 
 pub(crate) fn run_state(thread: Tid) -> Option<RunState> {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{}/stat", thread.number())).ok()?;
-    // The name stands in parentheses before, and may hold anything.
+    // The name stands in parentheses before it, and may contain anything.
     let (_, state) = stat.rsplit_once(") ")?;
     match state.chars().next()? {
         'R' => Some(RunState::Ready),
@@ -177,7 +176,8 @@ pub(crate) fn is_ordinary() -> bool {
     matches!(known, Ok(libc::SCHED_OTHER | libc::SCHED_BATCH | libc::SCHED_IDLE))
 }
 
-/// On Linux each thread has a niceness of its own, and 0 stands for the calling one.
+/// Returns the niceness of the calling thread: on Linux each thread has its own, and 0 names the
+/// calling one.
 pub(crate) fn niceness() -> i32 {
     if cfg!(miri) {
         return 0;
@@ -215,8 +215,8 @@ pub(crate) fn limits() -> Limits {
     Limits { fifo, nice, files: limit(Resource::Nofile) }
 }
 
-/// What has to be left beside the stack of a new thread, in bytes: its alternative stack for
-/// signals and what it allocates first, and the same for threads that start beside it.
+/// Bytes that have to remain beside the stack of a new thread: its alternative stack for signals
+/// and its first allocations, and the same for threads that start beside it.
 const BESIDE_STACK: usize = 2 << 20;
 
 pub(crate) fn room_for_stack(bytes: usize) -> io::Result<()> {
@@ -225,7 +225,7 @@ pub(crate) fn room_for_stack(bytes: usize) -> io::Result<()> {
         return Ok(());
     }
     let len = bytes.saturating_add(BESIDE_STACK);
-    // Mapped as a stack is, which both limits count.
+    // Mapped like a stack, as both limits count it.
     let (access, kind) = (
         libc::PROT_READ | libc::PROT_WRITE,
         libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
@@ -260,7 +260,7 @@ pub(crate) fn stack() -> Option<(usize, usize)> {
     use std::ptr;
 
     if cfg!(miri) {
-        // An interpreter has none.
+        // An interpreter has no stack to measure.
         return None;
     }
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
@@ -287,7 +287,7 @@ impl Timer {
 
     pub(crate) fn set(&self, after: Duration) -> io::Result<()> {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // Zero would be: never.
+        // Zero would mean: never.
         let after = after.max(Duration::from_nanos(1));
         let after = Timespec {
             tv_sec: i64::try_from(after.as_secs()).unwrap_or(i64::MAX),

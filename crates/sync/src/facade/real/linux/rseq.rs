@@ -1,33 +1,34 @@
-//! Which CPU the calling thread is on, as the kernel keeps it up to date in the thread's own
-//! memory: one load, no call.
+//! The CPU of the calling thread, as the kernel keeps it up to date in the thread's own memory: one
+//! load, no call.
 //!
-//! glibc registers such an area ("restartable sequences") for each thread since 2.35, and says
-//! where it is: at `__rseq_offset` from the thread pointer, if `__rseq_size` isn't 0. Older ones
-//! and other libraries don't, so the symbols are looked up at run time, once a thread.
+//! Since 2.35, glibc registers such an area ("restartable sequences") for each thread, at
+//! `__rseq_offset` from the thread pointer, if `__rseq_size` isn't 0. Older versions and other
+//! libraries don't, so the symbols are looked up at run time, once a thread.
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::{arch, mem, ptr};
 
 unsafe extern "C" {
-    /// The standard library links it on each target that this file is compiled for.
+    /// Looks up a symbol. The standard library links it on each target that this file is compiled
+    /// for.
     fn dlsym(handle: *mut c_void, symbol: *const c_char) -> *mut c_void;
 }
 
-/// Stands where the area hasn't been looked for yet.
+/// Value of a thread whose area hasn't been looked up yet.
 static UNKNOWN: u32 = u32::MAX;
-/// Stands where there is none.
+/// Value of a thread without an area.
 static NONE: u32 = u32::MAX - 1;
 /// `struct rseq` begins with two numbers of 32 bits; the second one is the CPU. It is part of the
 /// kernel's interface.
 const CPU_ID: usize = 4;
 
 thread_local! {
-    /// Where the thread's CPU stands; a number that is negative as an `i32` is none.
+    /// Address of the thread's CPU. A number that is negative as an `i32` is none.
     static CPU: Cell<*const u32> = const { Cell::new(&raw const UNKNOWN) };
 }
 
-/// The CPU that the calling thread is on; `None` where only the system knows.
+/// Returns the CPU that the calling thread is on; `None` if only the system knows.
 #[inline]
 pub(crate) fn current_cpu() -> Option<u32> {
     // SAFETY: it points to one of the two statics, or into the calling thread's control block,
@@ -52,7 +53,7 @@ fn look_up() -> Option<u32> {
     })
 }
 
-/// The calling thread's area, where one is registered.
+/// Returns the calling thread's area, if one is registered.
 fn area() -> Option<*const u8> {
     let (size, offset) = (symbol::<u32>(c"__rseq_size")?, symbol::<isize>(c"__rseq_offset")?);
     // SAFETY: both are constants of the library, of these types (`sys/rseq.h`), set before any of
@@ -71,7 +72,7 @@ fn symbol<T>(name: &CStr) -> Option<*const T> {
     (!found.is_null()).then_some(found.cast_const().cast())
 }
 
-/// What the thread's variables are found by.
+/// Returns the thread pointer, by which the thread's variables are found.
 fn thread_pointer() -> *const u8 {
     let pointer: *const u8;
     #[cfg(target_arch = "x86_64")]
@@ -101,13 +102,13 @@ mod tests {
             let mut alone = Mask::none();
             alone.add(cpu);
             let seen = std::thread::spawn(move || {
-                // One that went offline meanwhile can't be had.
+                // A CPU that went offline meanwhile can't be had.
                 let pinned = set_affinity(None, &alone).ok();
                 pinned.map(|()| (current_cpu(), system::current_cpu_by_call()))
             });
             if let Some((area, system)) = seen.join().unwrap() {
                 assert_eq!(system, Some(cpu));
-                // None: no such area in this library.
+                // None: this library has no such area.
                 assert!(area.is_none() || area == Some(cpu), "{area:?} on {cpu}");
             }
         }

@@ -1,8 +1,7 @@
-//! Words on which threads sleep, over locks and condition variables: what a futex does, where the
-//! system has none that one can ask for.
+//! Words on which threads sleep, over locks and condition variables: a substitute for futexes.
 //!
 //! The word's address is only its name. *Compare* and *Enlist* are one step for *Wake*, as all
-//! three are done under one lock: either a sleeper sees what was written before the wake-up, or the
+//! three run under one lock: either a sleeper sees what was written before the wake-up, or the
 //! wake-up finds the sleeper.
 
 use std::cell::OnceCell;
@@ -17,7 +16,7 @@ use crate::facade::lock::{Condvar, Mutex};
 /// The sleepers on any words.
 #[derive(Debug)]
 pub struct ParkingLot {
-    /// L: is the lock; guards who sleeps, the first one longest.
+    /// L: is the lock; guards the sleepers, in the order in which they fell asleep.
     sleepers: Mutex<Vec<Sleeper>>,
 }
 
@@ -28,10 +27,10 @@ struct Sleeper {
     bed: Arc<ParkingSpot>,
 }
 
-/// Where one thread sleeps, whatever the word: so that no other is woken for it.
+/// The place where one thread sleeps, on any word, so that no other is woken for it.
 #[derive(Debug, Default)]
 struct ParkingSpot {
-    /// L: is the lock; guards whether it has been woken. Taken inside of a lot's.
+    /// L: is the lock; guards whether it has been woken. Taken inside a lot's lock.
     woken: Mutex<bool>,
     /// L: waited on with `woken`.
     wakes: Condvar,
@@ -43,7 +42,7 @@ per_thread! {
 
 impl ParkingLot {
     constructor! {
-        /// Nobody sleeps.
+        /// Creates a lot without sleepers.
         pub fn new() -> Self {
             ParkingLot { sleepers: Mutex::new(Vec::new()) }
         }
@@ -53,11 +52,11 @@ impl ParkingLot {
     /// moment without a reason.
     pub fn wait(&self, word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
         let own = OWN.try_with(|own| Arc::clone(own.get_or_init(Arc::default)));
-        // A thread that is about to end may have none any more.
+        // A thread that is about to end may have no spot any more.
         let bed = own.unwrap_or_default();
         {
             let mut sleepers = self.sleepers.lock();
-            // Compare. Relaxed: whatever was written before a wake-up, the lock shows.
+            // Compare. Relaxed: the lock shows everything that was written before a wake-up.
             if word.load(Ordering::Relaxed) != expected {
                 return;
             }
@@ -67,13 +66,13 @@ impl ParkingLot {
         }
         let woken = bed.sleep(timeout);
         if !woken {
-            // The next wake-up is another's. One that came meanwhile has been this one's.
+            // The next wake-up is another's. One that came meanwhile was this one's.
             self.sleepers.lock().retain(|sleeper| !Arc::ptr_eq(&sleeper.bed, &bed));
         }
     }
 
-    /// Wakes so many of the threads that sleep on the word, those first that sleep longest. Doesn't
-    /// look at it: it may be gone.
+    /// Wakes up to `threads` of the threads that sleep on the word, the longest sleepers first.
+    /// Doesn't access the word, which may be freed.
     pub fn wake(&self, word: &AtomicU32, threads: u32) {
         let mut left = threads;
         let address = address(word);
@@ -89,7 +88,7 @@ impl ParkingLot {
 }
 
 impl ParkingSpot {
-    /// Whether it was woken.
+    /// Returns true if it was woken.
     fn sleep(&self, timeout: Option<Duration>) -> bool {
         let mut woken = self.woken.lock();
         if !*woken {
@@ -124,7 +123,8 @@ mod tests {
         }
     }
 
-    /// Threads that sleep on one word each, in this order; each says its number when it wakes.
+    /// Starts threads that sleep on one word each, in this order. Each sends its number when it
+    /// wakes.
     fn asleep(lot: &Arc<ParkingLot>, words: &[&Arc<AtomicU32>]) -> Receiver<usize> {
         let (tell, told) = channel();
         for (n, word) in words.iter().enumerate() {

@@ -1,7 +1,7 @@
-//! Any system, as the standard library knows it: no thread is pinned or has a priority, and no CPU
-//! a fact. The purpose of each function stands in `crate::sys`.
+//! Any system, by the standard library alone: no thread is pinned or has a priority, and CPU
+//! numbers mean nothing. `crate::sys` documents each function.
 //!
-//! For systems that aren't Linux, and on Linux with `--cfg portable`, to test it.
+//! It is for systems other than Linux, and, with `--cfg portable`, for tests on Linux.
 
 #[allow(unreachable_pub, reason = "loom's tests reach it")]
 mod lot;
@@ -16,7 +16,7 @@ use crate::facade::backend::per_thread;
 use crate::facade::lock::{Condvar, Mutex};
 use crate::facade::sys::{Limits, Mask, Policy, Reading, RunState, Tid};
 
-/// The kernel isn't asked about them.
+/// The kernel isn't asked about the threads.
 pub(crate) const KERNEL_THREADS: bool = false;
 
 /// The standard library's clock.
@@ -26,20 +26,20 @@ pub(crate) mod clock {
 
     #[inline]
     pub(crate) fn precise() -> u64 {
-        // The first moment that anybody asks for. Only differences mean something.
+        // The first moment that is requested. Only differences matter.
         static BEGAN: OnceLock<Instant> = OnceLock::new();
         let since = BEGAN.get_or_init(Instant::now).elapsed();
         // Never 0.
         u64::try_from(since.as_nanos()).unwrap_or(u64::MAX - 1) + 1
     }
 
-    /// There is no cheaper one.
+    /// Returns the precise time: there is no cheaper clock.
     #[inline]
     pub(crate) fn coarse() -> u64 {
         precise()
     }
 
-    /// The standard library has no such clock.
+    /// Returns the precise time: the standard library has no clock that counts suspends.
     #[inline]
     pub(crate) fn with_suspends() -> u64 {
         precise()
@@ -52,8 +52,8 @@ pub(crate) mod futex {
     use super::lot::ParkingLot;
     use crate::facade::atomic::AtomicU32;
 
-    /// Several, so that threads that sleep on different words seldom meet. One for the process, as
-    /// the kernel has one for all: it has nothing but sleepers.
+    /// Several lots, so that threads that sleep on different words seldom meet. They are the
+    /// process's, as the kernel's are the system's: they only contain sleepers.
     static LOTS: [ParkingLot; 64] = [const { ParkingLot::new() }; 64];
 
     fn lot(word: &AtomicU32) -> &'static ParkingLot {
@@ -74,7 +74,7 @@ pub(crate) mod futex {
 #[path = "../no_barrier.rs"]
 pub(crate) mod barrier;
 
-// The next thread's number. Of the process, since threads are: the kernel would count them.
+// The next thread's number. It is the process's, as threads are: the kernel would count them.
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 per_thread! {
@@ -84,13 +84,13 @@ per_thread! {
 
 pub(crate) fn tid() -> u32 {
     if TID.get() == 0 {
-        // None is above `i32::MAX`, however many come: then numbers are given again.
+        // No number is above `i32::MAX`: after that, numbers are reused.
         TID.set((NEXT.fetch_add(1, Ordering::Relaxed) & i32::MAX as u32).max(1));
     }
     TID.get()
 }
 
-/// A number that the thread keeps: threads in turn have all of them.
+/// Returns a number that the thread keeps: threads get all numbers in turn.
 #[allow(clippy::unnecessary_wraps, reason = "as Linux's")]
 #[inline]
 pub(crate) fn current_cpu() -> Option<u32> {
@@ -167,7 +167,7 @@ fn refused(why: &str) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, why))
 }
 
-/// A moment, and a thread that waits for it: unlike the system's timers, to set it wakes the
+/// A moment, and a thread that waits for it. Unlike with the system's timers, setting it wakes the
 /// thread.
 #[derive(Debug)]
 pub(crate) struct Timer {
@@ -207,7 +207,7 @@ impl Timer {
     }
 }
 
-/// There is none.
+/// A type without values: this system doesn't tell the CPU time of threads.
 #[derive(Debug)]
 pub(crate) enum CpuTime {}
 

@@ -1,4 +1,4 @@
-//! Locks as the standard library makes them of a word, for simulated threads.
+//! Locks over a word, as in the standard library, for simulated threads.
 
 mod readers;
 
@@ -17,10 +17,10 @@ pub use readers::{RwLockReadGuard, RwLockWriteGuard};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
-/// Held, and threads may sleep.
+/// Value of a held lock for which threads may sleep.
 const AWAITED: u32 = 2;
 
-/// Looks at the word before a thread sleeps, as many as the standard library's.
+/// Number of checks of the word before a thread sleeps, as in the standard library.
 const SPINS: u32 = 100;
 
 /// A mutex without poison.
@@ -37,12 +37,12 @@ unsafe impl<T: ?Sized + Send> Sync for Mutex<T> {}
 unsafe impl<T: ?Sized + Send> Send for Mutex<T> {}
 
 impl<T> Mutex<T> {
-    /// Around a value.
+    /// Creates a mutex around a value.
     pub(crate) const fn new(value: T) -> Self {
         Mutex { word: AtomicU32::new(FREE), value: UnsafeCell::new(value) }
     }
 
-    /// The value.
+    /// Returns the value.
     ///
     /// # Errors
     /// None.
@@ -52,7 +52,7 @@ impl<T> Mutex<T> {
 }
 
 impl<T: ?Sized> Mutex<T> {
-    /// Takes it.
+    /// Takes the mutex.
     ///
     /// # Errors
     /// None.
@@ -66,10 +66,10 @@ impl<T: ?Sized> Mutex<T> {
         Ok(MutexGuard { mutex: self, site: Location::caller() })
     }
 
-    /// Takes it if it is free.
+    /// Takes the mutex if it is free.
     ///
     /// # Errors
-    /// It isn't.
+    /// The mutex isn't free.
     #[track_caller]
     pub(crate) fn try_lock(&self) -> TryLockResult<MutexGuard<'_, T>> {
         if self.take() {
@@ -79,7 +79,7 @@ impl<T: ?Sized> Mutex<T> {
         }
     }
 
-    /// The value: nobody else has it.
+    /// Returns the value: no other thread has it.
     ///
     /// # Errors
     /// None.
@@ -150,7 +150,7 @@ impl<T: Default> Default for Mutex<T> {
 pub struct MutexGuard<'a, T: ?Sized> {
     /// I: held as long as this lives.
     mutex: &'a Mutex<T>,
-    /// Where it was taken: its release is charged to that place.
+    /// Place where it was taken, to which its release is charged.
     site: &'static Location<'static>,
 }
 
@@ -182,12 +182,12 @@ impl<T: ?Sized + fmt::Debug> fmt::Debug for MutexGuard<'_, T> {
     }
 }
 
-/// How a wait with a limit ended.
+/// Result of a wait with a timeout.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WaitTimeoutResult(bool);
 
 impl WaitTimeoutResult {
-    /// Its time was over.
+    /// Returns true if the time ran out.
     pub(crate) fn timed_out(&self) -> bool {
         self.0
     }
@@ -196,17 +196,17 @@ impl WaitTimeoutResult {
 /// A condition variable.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar {
-    /// A: counts what was told.
+    /// A: counts notifications.
     told: AtomicU32,
 }
 
 impl Condvar {
-    /// A new one.
+    /// Creates a condition variable.
     pub(crate) const fn new() -> Self {
         Condvar { told: AtomicU32::new(0) }
     }
 
-    /// Gives the lock up, sleeps, takes it again.
+    /// Releases the lock, sleeps, and takes the lock again.
     ///
     /// # Errors
     /// None.
@@ -217,7 +217,7 @@ impl Condvar {
         self.wait_for(guard, None).map(|(guard, _)| guard).map_err(|_| unreachable!("no poison"))
     }
 
-    /// As [`Condvar::wait`], for at most so long.
+    /// Waits like [`Condvar::wait`], for at most `timeout`.
     ///
     /// # Errors
     /// None.

@@ -11,12 +11,12 @@ use corewise_sim::{Access, futex_wake};
 use super::super::atomic::{AtomicU32, Ordering};
 use super::sleep;
 
-/// A writer is in; less: so many readers.
+/// Value of a lock that a writer has. A lower value is the number of readers.
 const WRITER: u32 = u32::MAX;
 
 /// A lock without poison.
 pub(crate) struct RwLock<T> {
-    /// A: how many readers are in, or `WRITER`.
+    /// A: the number of readers, or `WRITER`.
     word: AtomicU32,
     /// A: threads that sleep until `word` changes, or are about to.
     awaited: AtomicU32,
@@ -30,13 +30,13 @@ unsafe impl<T: Send + Sync> Sync for RwLock<T> {}
 unsafe impl<T: Send> Send for RwLock<T> {}
 
 impl<T> RwLock<T> {
-    /// Around a value.
+    /// Creates a lock around a value.
     pub(crate) const fn new(value: T) -> Self {
         let (word, awaited) = (AtomicU32::new(0), AtomicU32::new(0));
         RwLock { word, awaited, value: UnsafeCell::new(value) }
     }
 
-    /// Takes it for reading.
+    /// Takes the lock for reading.
     ///
     /// # Errors
     /// None.
@@ -46,10 +46,10 @@ impl<T> RwLock<T> {
         Ok(RwLockReadGuard { lock: self, site: Location::caller() })
     }
 
-    /// Takes it for reading if no writer has it.
+    /// Takes the lock for reading if no writer has it.
     ///
     /// # Errors
-    /// One has.
+    /// A writer has the lock.
     #[track_caller]
     pub(crate) fn try_read(&self) -> TryLockResult<RwLockReadGuard<'_, T>> {
         if self.try_take(Self::one_more).is_err() {
@@ -58,7 +58,7 @@ impl<T> RwLock<T> {
         Ok(RwLockReadGuard { lock: self, site: Location::caller() })
     }
 
-    /// Takes it for writing.
+    /// Takes the lock for writing.
     ///
     /// # Errors
     /// None.
@@ -68,10 +68,10 @@ impl<T> RwLock<T> {
         Ok(RwLockWriteGuard { lock: self, site: Location::caller() })
     }
 
-    /// Takes it for writing if it is free.
+    /// Takes the lock for writing if it is free.
     ///
     /// # Errors
-    /// It isn't.
+    /// The lock isn't free.
     #[track_caller]
     pub(crate) fn try_write(&self) -> TryLockResult<RwLockWriteGuard<'_, T>> {
         if self.try_take(Self::alone).is_err() {
@@ -91,15 +91,15 @@ impl<T> RwLock<T> {
     #[track_caller]
     fn take(&self, next: impl Fn(u32) -> Option<u32>) {
         while let Err(now) = self.try_take(&next) {
-            // Said before the system looks at the word: who changes it after that wakes this
-            // thread.
+            // Published before the system compares the word: a thread that changes the word after
+            // that wakes this one.
             self.awaited.fetch_add(1, Ordering::SeqCst);
             sleep(&self.word, now, None);
             self.awaited.fetch_sub(1, Ordering::Relaxed);
         }
     }
 
-    /// An error: the word, which allows no `next`.
+    /// Tries to take the lock. An error: the word, which allows no `next`.
     #[track_caller]
     fn try_take(&self, next: impl Fn(u32) -> Option<u32>) -> Result<(), u32> {
         loop {
@@ -112,7 +112,7 @@ impl<T> RwLock<T> {
         }
     }
 
-    /// One reader less, or no writer any more.
+    /// Releases the lock of a reader or writer.
     fn give_up(&self, one: u32, site: &'static Location<'static>) {
         let word = self.word.charged(Access::Locked, site);
         if word.fetch_sub(one, Ordering::SeqCst) == one && self.awaited.load(Ordering::SeqCst) > 0 {
@@ -131,7 +131,7 @@ impl<T> fmt::Debug for RwLock<T> {
 pub struct RwLockReadGuard<'a, T> {
     /// I: held as long as this lives.
     lock: &'a RwLock<T>,
-    /// Where it was taken: its release is charged to that place.
+    /// Place where it was taken, to which its release is charged.
     site: &'static Location<'static>,
 }
 
@@ -154,7 +154,7 @@ impl<T> Drop for RwLockReadGuard<'_, T> {
 pub struct RwLockWriteGuard<'a, T> {
     /// I: held as long as this lives.
     lock: &'a RwLock<T>,
-    /// Where it was taken: its release is charged to that place.
+    /// Place where it was taken, to which its release is charged.
     site: &'static Location<'static>,
 }
 
