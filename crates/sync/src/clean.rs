@@ -1,8 +1,8 @@
-//! When a list of what others keep is cleaned.
+//! Schedule for removing dead entries from a list.
 
-/// Says when a list that only grows is cleaned of what is gone: whenever it is twice as long as it
-/// was behind the last time. So an entry that comes walks the list once in a while and not each
-/// time, and the list is never longer than twice what there was, and some.
+/// The schedule by which a growing list is cleaned of dead entries: whenever it is twice as long as
+/// it was after the last cleaning. So an insertion walks the list only occasionally, and the list
+/// is never much longer than twice its live entries.
 ///
 /// ```
 /// use std::sync::{Arc, Weak};
@@ -21,16 +21,16 @@ pub struct CleanAt {
     len: usize,
 }
 
-/// Shorter lists aren't worth it.
+/// Length below which cleaning isn't worth it.
 const FEW: usize = 16;
 
 impl CleanAt {
-    /// For an empty list.
+    /// Creates the schedule of an empty list.
     pub const fn new() -> Self {
         Self { len: FEW }
     }
 
-    /// Before one more entry comes: has `clean` take out what is gone, where that is due.
+    /// Prepares an insertion: calls `clean` to remove dead entries, if that is due.
     pub fn before_one_more<L>(
         &mut self,
         list: &mut L,
@@ -68,7 +68,7 @@ mod tests {
     fn dead_entries_are_removed_before_they_outnumber_the_living() {
         let (mut list, mut clean_at) = (Vec::new(), CleanAt::new());
         for n in 0..10_000u32 {
-            // The last hundred are there.
+            // The last hundred are alive.
             clean_at.before_one_more(&mut list, Vec::len, |list| list.retain(|&m| m + 100 > n));
             list.push(n);
             assert!(list.len() <= 201);

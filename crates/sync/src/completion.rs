@@ -24,13 +24,13 @@ use crate::facade::lock::Mutex;
 use crate::parker::Parker;
 use crate::{context, panics, time};
 
-/// It happened.
+/// Flag of an event that has happened.
 const DONE: u32 = 1;
-/// Somebody registered a waker; never cleared.
+/// Flag of an event with a registered waker; never cleared.
 const WAITERS: u32 = 2;
 
-/// How often a waiter looks before it parks. A wake-up costs some microseconds, and a look some
-/// nanoseconds: about one wake-up's worth.
+/// Number of checks before a waiter parks. A wake-up costs some microseconds, and a check some
+/// nanoseconds: together about one wake-up's cost.
 const SPINS: u32 = if hint::IN_MODEL { 1 } else { 128 };
 
 /// A one-shot event that threads and futures can wait for. Share it in an `Arc`.
@@ -41,12 +41,12 @@ const SPINS: u32 = if hint::IN_MODEL { 1 } else { 128 };
 pub struct Completion {
     /// A: `DONE` and `WAITERS`.
     state: AtomicU32,
-    /// L: is the lock; guards the wakers of those who wait. In a box, since most events have none:
-    /// so they are small.
+    /// L: is the lock; guards the wakers of the waiters. Boxed, so that events stay small: most
+    /// have none.
     waiters: Mutex<Option<Box<Waiters>>>,
 }
 
-/// The waiters for an event. One allocation where it is one.
+/// The waiters for an event. A single waiter takes one allocation.
 #[derive(Debug)]
 struct Waiters {
     first: Waker,
@@ -60,14 +60,15 @@ impl Default for Completion {
 }
 
 impl Completion {
-    /// An event that hasn't happened.
+    /// Creates an event that hasn't happened.
     #[inline]
     pub fn new() -> Self {
         Completion { state: AtomicU32::new(0), waiters: Mutex::new(None) }
     }
 
-    /// It happened: wakes all waiters. More calls do nothing. Any context; takes a short lock only
-    /// where somebody waits. A waker that panics is logged, and keeps no other waiter asleep.
+    /// Completes the event and wakes all waiters. Further calls do nothing. Any context; takes a
+    /// short lock only if there are waiters. A waker that panics is logged, and keeps no other
+    /// waiter asleep.
     #[inline]
     pub fn complete(&self) {
         // Finish. Release pairs with the Acquire loads of the waiters.
@@ -87,7 +88,7 @@ impl Completion {
         }
     }
 
-    /// Whether it happened. If so, what came before it is visible.
+    /// Returns true if the event has happened. Then everything before it is visible.
     #[inline]
     pub fn is_complete(&self) -> bool {
         self.state.load(Ordering::Acquire) & DONE != 0
@@ -104,7 +105,7 @@ impl Completion {
         context::blocking_reported(|| self.park(None));
     }
 
-    /// As [`Completion::wait`], for at most `timeout`: true where it happened.
+    /// Waits like [`Completion::wait`], for at most `timeout`. Returns true if the event happened.
     #[track_caller]
     #[must_use = "false: the time ran out"]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
@@ -115,7 +116,8 @@ impl Completion {
         context::blocking_reported(|| self.park(time::now().checked_add(timeout)))
     }
 
-    /// For futures: ready where it happened, else the task is woken when it does.
+    /// Polls the event for a future: ready if it has happened. Otherwise the task is woken when it
+    /// happens.
     pub fn poll_complete(&self, cx: &mut Context<'_>) -> Poll<()> {
         if self.is_complete() || !self.register(cx.waker()) {
             Poll::Ready(())
@@ -124,8 +126,8 @@ impl Completion {
         }
     }
 
-    /// Waits for about as long as a wake-up costs, without sleeping: true where it happened. For a
-    /// thread that is about to wait in a way of his own.
+    /// Waits for about as long as a wake-up costs, without sleeping. Returns true if the event
+    /// happened. For a thread that then waits in its own way.
     pub fn spin(&self) -> bool {
         for _ in 0..SPINS {
             if self.is_complete() {
@@ -145,7 +147,7 @@ impl Completion {
             match deadline {
                 None => parker.park(),
                 Some(end) => match end.saturating_duration_since(time::now()) {
-                    // At the very end, too: a model's clock stands still there.
+                    // The check comes at the very end, too: a model's clock stands still there.
                     Duration::ZERO => {
                         self.forget(&parker.waker());
                         return self.is_complete();
@@ -159,12 +161,13 @@ impl Completion {
         true
     }
 
-    /// Registers a waker; false where it has happened meanwhile and nothing was registered.
+    /// Registers a waker. Returns false if the event has happened meanwhile and nothing was
+    /// registered.
     fn register(&self, waker: &Waker) -> bool {
-        // Cloned, and where it isn't needed dropped, outside the lock: both may be user code.
+        // Cloned, and dropped if it isn't needed, outside the lock: both may be user code.
         let mut own = Some(waker.clone());
         let mut waiters = self.waiters.lock();
-        // Announce. Acquire: where DONE is seen, the completer's writes are too.
+        // Announce. Acquire: if DONE is seen, the completer's writes are too.
         if self.state.fetch_or(WAITERS, Ordering::AcqRel) & DONE != 0 {
             return false;
         }
@@ -182,7 +185,7 @@ impl Completion {
         true
     }
 
-    /// A waiter whose time ran out leaves nothing behind.
+    /// Removes the waker of a waiter whose time ran out.
     fn forget(&self, waker: &Waker) {
         let mut waiters = self.waiters.lock();
         let Some(there) = &mut *waiters else { return };
@@ -197,16 +200,16 @@ impl Completion {
     }
 }
 
-/// Wakes one waiter. Its waker may be a user's and panic: those after it are to be woken as well,
-/// and the completer has nothing to do with it.
+/// Wakes one waiter. Its waker may be a user's and panic: the waiters after it are to be woken as
+/// well, and the completer isn't responsible for it.
 pub(crate) fn wake(waker: Waker) {
     if hint::IN_MODEL {
-        // There a panic is the model's verdict.
+        // In a model, a panic is the verdict.
         return waker.wake();
     }
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
         panics::discard(payload);
-        // The subscriber is user code, too.
+        // The log's subscriber is user code, too.
         let told = panic::catch_unwind(|| tracing::error!("a waker panicked"));
         told.unwrap_or_else(panics::discard);
     }
@@ -214,17 +217,17 @@ pub(crate) fn wake(waker: Waker) {
 
 /// Completes when [`Countdown::done`] has been called `n` times.
 ///
-/// What each caller of `done` did before is visible after a wait: the decrements form one release
-/// sequence, which the last of them acquires.
+/// Everything that each caller of `done` did before is visible after a wait: the decrements form
+/// one release sequence, which the last of them acquires.
 #[derive(Debug)]
 pub struct Countdown {
-    /// A: how many are still to come.
+    /// A: the number of missing calls.
     left: AtomicUsize,
     all: Completion,
 }
 
 impl Countdown {
-    /// Waits for `n` calls; 0 is complete at once.
+    /// Creates a countdown of `n` calls; 0 is complete at once.
     pub fn new(n: usize) -> Self {
         let countdown = Countdown { left: AtomicUsize::new(n), all: Completion::new() };
         if n == 0 {
@@ -233,12 +236,12 @@ impl Countdown {
         countdown
     }
 
-    /// One is done: true for the last. Any context.
+    /// Counts one call. Returns true for the last. Any context.
     ///
     /// # Panics
-    /// Where it is called more than `n` times: the count is then wrong for good.
+    /// If it is called more than `n` times: the count is then wrong for good.
     pub fn done(&self) -> bool {
-        // AcqRel: releases this caller's writes, and the last one acquires everybody's.
+        // AcqRel: releases this caller's writes, and the last caller acquires those of all.
         let before = self.left.fetch_sub(1, Ordering::AcqRel);
         assert!(before != 0, "Countdown::done called more often than it counts");
         if before == 1 {
@@ -247,18 +250,18 @@ impl Countdown {
         before == 1
     }
 
-    /// Returns how many are still to come, as of a moment ago.
+    /// Returns the number of missing calls, as of a moment ago.
     pub fn remaining(&self) -> usize {
         self.left.load(Ordering::Acquire)
     }
 
-    /// Waits for all; as [`Completion::wait`].
+    /// Waits for all calls, like [`Completion::wait`].
     #[track_caller]
     pub fn wait(&self) {
         self.all.wait();
     }
 
-    /// Waits for all, for at most `timeout`; as [`Completion::wait_timeout`].
+    /// Waits for all calls, for at most `timeout`, like [`Completion::wait_timeout`].
     #[track_caller]
     #[must_use = "false: the time ran out"]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {

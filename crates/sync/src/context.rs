@@ -1,18 +1,18 @@
-//! The execution context of a thread: may it block here, whom to tell when it does, and where was
-//! the running task placed?
+//! The execution context of a thread: whether it may block here, who learns when it does, and where
+//! the running task was placed.
 //!
 //! * An **atomic section** is a stretch in which the thread must not block: a call handler, a
 //!   completion handler, a dispatch. It maps the kernel's "interrupts off" to user space.
 //!   [`might_block`] reports a call that may block inside one, with both sites: always counted, and
 //!   in builds with debug assertions also logged and kept (the kernel's `might_sleep`).
-//! * A **blocking region** ([`blocking`]) is the opposite: the thread says that it is about to
+//! * A **blocking region** ([`blocking`]) is the opposite: the thread announces that it is about to
 //!   block, so that its worker pool starts other work meanwhile.
-//! * The **placement token** ([`Placement`]) says where the running task was placed, so that nobody
-//!   places it a second time. "Am I on some worker?" is the wrong question: a worker of another
+//! * The **placement token** ([`Placement`]) records where the running task was placed, so that it
+//!   isn't placed a second time. "Am I on some worker?" is the wrong question: a worker of another
 //!   kind proves nothing about placement.
 //!
-//! * [`Standing`] is what the thread holds of all this: taken before somebody else's code is called
-//!   and compared after, it finds what that code left behind.
+//! * [`Standing`] is the thread's whole context: taken before foreign code is called and compared
+//!   afterwards, it finds what that code left behind.
 //!
 //! Everything here is per thread: no function blocks, and each guard belongs to the thread that
 //! made it.
@@ -32,21 +32,21 @@ per_thread! {
     static LAST: Cell<Option<Violation>> = Cell::new(None);
     static OBSERVER: RefCell<Option<Rc<dyn BlockingObserver>>> = RefCell::new(None);
     static BLOCKING: Cell<u32> = Cell::new(0);
-    /// O: what is to be done before the thread blocks.
+    /// O: the function to call before the thread blocks.
     static BEFORE: Cell<Option<fn()>> = Cell::new(None);
-    /// O: how the thread puts things off; 0: it doesn't.
+    /// O: the way in which the thread defers work; 0: it doesn't.
     static PUTS_OFF: Cell<u32> = Cell::new(0);
-    /// O: how deep inside parts that may take long.
+    /// O: the nesting depth of parts that may take long.
     static LONG: Cell<u32> = Cell::new(0);
     static PLACEMENT: Cell<Option<Placement>> = Cell::new(None);
 }
 
-/// A place in the source, and what is done there.
+/// A place in the source, and the operation there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Site {
-    /// What is done, in a word or two: `"call handler"`, `"Completion::wait"`.
+    /// The operation, in a word or two: `"call handler"`, `"Completion::wait"`.
     pub what: &'static str,
-    /// Where.
+    /// Its place.
     pub location: &'static Location<'static>,
 }
 
@@ -88,8 +88,8 @@ impl AtomicSection {
         AtomicSection::enter_for(Site { what, location: Location::caller() })
     }
 
-    /// As [`enter`](AtomicSection::enter), for a loop that runs what others gave it: `site` names
-    /// one of these, and where it was given.
+    /// Enters a section, for a loop that runs items of others: `site` names one of the items, and
+    /// the place where it was passed in.
     pub fn enter_for(site: Site) -> AtomicSection {
         AtomicSection { outer: SECTION.with(|s| s.replace(Some(site))), not_send: PhantomData }
     }
@@ -101,20 +101,20 @@ impl Drop for AtomicSection {
     }
 }
 
-/// Whether this thread is inside an atomic section.
+/// Returns true if this thread is inside an atomic section.
 pub fn in_atomic_section() -> bool {
     SECTION.with(|s| s.get().is_some())
 }
 
-/// Whether this thread is in no atomic section and [puts nothing off](puts_off).
+/// Returns true if this thread is in no atomic section and [defers nothing](puts_off).
 #[inline]
 pub fn is_plain() -> bool {
     !in_atomic_section() && puts_off() == 0
 }
 
-/// Says that the caller may block. Inside an atomic section this is a [`Violation`]: it is counted,
-/// and with debug assertions also logged (`tracing::error!`) and kept for [`take_violation`]. It
-/// never panics: the caller goes on, and blocks.
+/// Announces that the caller may block. Inside an atomic section this is a [`Violation`]: it is
+/// counted, and with debug assertions also logged (`tracing::error!`) and kept for
+/// [`take_violation`]. It never panics: the caller continues, and blocks.
 #[track_caller]
 pub fn might_block(what: &'static str) {
     if let Some(section) = SECTION.with(Cell::get) {
@@ -131,7 +131,7 @@ fn report(violation: Violation) {
     }
 }
 
-/// How many violations this thread has had.
+/// Returns the number of this thread's violations.
 pub fn violations() -> u64 {
     VIOLATIONS.with(Cell::get)
 }
@@ -141,28 +141,27 @@ pub fn take_violation() -> Option<Violation> {
     LAST.with(Cell::take)
 }
 
-/// Told when its thread is about to block and when it goes on: how a worker pool learns that it may
-/// start other work. The calls come in pairs and don't nest.
+/// An observer of a thread that is about to block and that continues: by it, a worker pool learns
+/// that it may start other work. The calls come in pairs and don't nest.
 pub trait BlockingObserver {
-    /// The thread is about to block.
+    /// Handles a thread that is about to block.
     fn begin(&self);
-    /// The thread goes on.
+    /// Handles a thread that continues.
     fn end(&self);
-    /// The thread begins something long of which nobody knows whether it computes or sleeps. A wait
-    /// inside is told as everywhere, so that the regions nest. By default as
+    /// Handles a thread that begins something long, of which it isn't known whether it computes or
+    /// sleeps. A wait inside is reported as everywhere, so the regions nest. By default like
     /// [`begin`](BlockingObserver::begin).
     fn begin_long(&self) {
         self.begin();
     }
-    /// That is over.
+    /// Handles the end of something long.
     fn end_long(&self) {
         self.end();
     }
 }
 
 /// Makes `observer` this thread's observer until the guard is dropped. For worker loops. A thread
-/// that ends, in the destructors of whose thread-locals there is no place for an observer, has
-/// none.
+/// that is ending, whose thread-locals are being destroyed, can't have an observer.
 pub fn observe(observer: Rc<dyn BlockingObserver>) -> ObserverGuard {
     let outer = OBSERVER.try_with(|o| o.borrow_mut().replace(observer)).ok().flatten();
     ObserverGuard { outer, not_send: PhantomData }
@@ -184,34 +183,36 @@ impl fmt::Debug for ObserverGuard {
 impl Drop for ObserverGuard {
     fn drop(&mut self) {
         let outer = self.outer.take();
-        // Dropped after the borrow: an observer's destructor may look for the observer.
+        // Dropped after the borrow: an observer's destructor may access the observer.
         drop(OBSERVER.try_with(|o| std::mem::replace(&mut *o.borrow_mut(), outer)));
     }
 }
 
 /// Runs `f`, which is expected to block, on this thread: files, sockets, a `Mutex` that is held for
-/// long, a call into another library. On a worker the pool is told before, so that it can start
-/// other work, and told after; regions nest and only the outermost tells. Elsewhere it just runs
-/// `f`. The waits of Corewise do it by themselves. Nothing moves to another thread (as it does in
-/// tokio's `block_in_place`), so thread-locals and the placement stay. Inside an atomic section
-/// this is a violation of the name `what`, as with [`might_block`], and runs `f` all the same.
+/// long, a call into another library. On a worker, the pool learns of the beginning, so that it can
+/// start other work, and of the end. Regions nest, and only the outermost one is reported.
+/// Elsewhere it just runs `f`. The waits of Corewise do this by themselves. Nothing moves to
+/// another thread (unlike with tokio's `block_in_place`), so thread-locals and the placement stay.
+/// Inside an atomic section this is a violation with the name `what`, as with [`might_block`], and
+/// `f` runs all the same.
 #[track_caller]
 pub fn blocking<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
     might_block(what);
     blocking_reported(f)
 }
 
-/// As [`blocking`], for a caller that has said [`might_block`] already: one wait is one violation.
+/// Runs `f` like [`blocking`], for a caller that has called [`might_block`] already: one wait is
+/// one violation.
 pub fn blocking_reported<R>(f: impl FnOnce() -> R) -> R {
     let _region = Region::enter();
     f()
 }
 
-/// Runs `f`, which may compute or sleep for long, on this thread. On a worker the pool is told, so
-/// that others start beside it; what blocks inside is told to it too, if it says so. Inside a
-/// blocking region or another one of these it just runs `f`. Inside an atomic section this is a
-/// violation, as with [`might_block`]. The kernel's counterpart is a work item of a queue that is
-/// `WQ_CPU_INTENSIVE`.
+/// Runs `f`, which may compute or sleep for long, on this thread. On a worker the pool learns of
+/// it, so that others start beside it; blocking calls inside are reported to it, too, if they
+/// announce themselves. Inside a blocking region or another one of these it just runs `f`. Inside
+/// an atomic section this is a violation, as with [`might_block`]. The kernel's counterpart is a
+/// work item of a queue that is `WQ_CPU_INTENSIVE`.
 #[track_caller]
 pub fn long_running<R>(what: &'static str, f: impl FnOnce() -> R) -> R {
     might_block(what);
@@ -243,38 +244,40 @@ impl Drop for Long {
     }
 }
 
-/// Whether this thread is inside a blocking region: its pool, if it has one, counts it as blocked.
+/// Returns true if this thread is inside a blocking region: its pool, if it has one, counts it as
+/// blocked.
 pub fn is_blocking() -> bool {
     BLOCKING.with(|depth| depth.get() > 0)
 }
 
-/// Whether this thread has an observer: a pool that could start other work while it blocks.
+/// Returns true if this thread has an observer: a pool that could start other work while it blocks.
 pub fn is_observed() -> bool {
     OBSERVER.try_with(|o| o.borrow().is_some()).unwrap_or(false)
 }
 
-/// Has `f` called once, on this thread, when it next enters a blocking region; `None` takes that
-/// back. For what the thread has put off and others may wait for, as the kernel's plug. There is
-/// one such function. Where `f` asks for another call, that is made too before the thread blocks.
+/// Sets the function that is called once, on this thread, when it next enters a blocking region;
+/// `None` removes it. It is for deferred work that others may wait for, as the kernel's plug is.
+/// There is one such function. If `f` sets another one, that is called too before the thread
+/// blocks.
 pub fn before_blocking(f: Option<fn()>) {
     BEFORE.with(|before| before.set(f));
 }
 
-/// How this thread puts things off, for which [`before_blocking`] is: a word of the crate that does
-/// so, which counts its guards in it; 0 where the thread does all at once.
+/// Returns how this thread defers work, for which [`before_blocking`] is: a word of the crate that
+/// does so, which counts its guards in it; 0 if the thread defers nothing.
 #[inline]
 pub fn puts_off() -> u32 {
     PUTS_OFF.with(Cell::get)
 }
 
-/// Sets what [`puts_off`] says, and returns what it said before.
+/// Sets the value of [`puts_off`], and returns the old one.
 #[inline]
 pub fn set_puts_off(word: u32) -> u32 {
     PUTS_OFF.with(|puts_off| puts_off.replace(word))
 }
 
-/// Runs `f`, which may be somebody else's, as on a thread that [puts nothing off](puts_off). All
-/// that this thread has put off is done before: `f` may wait for it.
+/// Runs `f`, which may be foreign, as on a thread that [defers nothing](puts_off). All deferred
+/// work of this thread is done before: `f` may wait for it.
 pub fn at_once<R>(f: impl FnOnce() -> R) -> R {
     struct Restore(u32);
     impl Drop for Restore {
@@ -288,7 +291,7 @@ pub fn at_once<R>(f: impl FnOnce() -> R) -> R {
 }
 
 fn do_before() {
-    // Its work may put off more.
+    // Its work may defer more.
     while let Some(before) = BEFORE.with(Cell::take) {
         before();
     }
@@ -300,7 +303,7 @@ struct Region {
 
 impl Region {
     fn enter() -> Region {
-        // At once: what it begins may begin more when it ends, and so on for ever.
+        // At once: work that it begins may begin more when it ends, and so on for ever.
         if BEFORE.with(Cell::get).is_some() {
             at_once(|| ());
         }
@@ -322,23 +325,23 @@ impl Drop for Region {
     }
 }
 
-/// Where the running task was placed. Code that would place it again sees the token and runs
+/// The place where the running task was put. Code that would place it again sees the token and runs
 /// inline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placement {
-    /// The NUMA node, where it is known.
+    /// The NUMA node, if it is known.
     pub node: Option<u32>,
     /// The pod of its worker pool, in the numbering of that pool's affinity scope.
     pub pod: Option<u32>,
 }
 
 impl Placement {
-    /// The token of the task that runs on this thread; `None` where nobody placed it.
+    /// Returns the token of the task that runs on this thread; `None`: it wasn't placed.
     pub fn current() -> Option<Placement> {
         PLACEMENT.with(Cell::get)
     }
 
-    /// Makes this the token of what runs on this thread, until the guard is dropped.
+    /// Makes this the token of the code that runs on this thread, until the guard is dropped.
     pub fn enter(self) -> PlacementGuard {
         PlacementGuard { outer: PLACEMENT.with(|p| p.replace(Some(self))), not_send: PhantomData }
     }
@@ -358,8 +361,8 @@ impl Drop for PlacementGuard {
     }
 }
 
-/// What a thread holds: the atomic section it is in, how deep it is inside blocking regions, and
-/// whether it puts things off.
+/// Context of a thread: its atomic section, its nesting depth of blocking regions, and whether it
+/// defers work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Standing {
@@ -368,21 +371,23 @@ pub struct Standing {
     puts_off: u32,
 }
 
-/// What a call left behind: a guard that it forgot (`std::mem::forget`) or kept alive somewhere.
+/// Context that a call left behind: a guard that it forgot (`std::mem::forget`) or kept alive
+/// somewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leak {
     /// The atomic section that it left the thread in.
     pub section: Option<Site>,
-    /// Blocking regions that it entered and didn't leave; negative: left, and never entered.
+    /// Number of blocking regions that it entered and didn't leave. Negative: it left regions that
+    /// it hadn't entered.
     pub blocking: i64,
-    /// It put things off, or fewer than before: a plug of a block queue was not dropped. They are
-    /// done now.
+    /// True if it left the thread deferring work, or with fewer deferring guards than before: a
+    /// plug of a block queue was not dropped. The work is done now.
     pub puts_off: bool,
 }
 
 impl Standing {
-    /// The calling thread's. Cheap: three thread-local reads.
+    /// Returns the calling thread's context. Cheap: three thread-local reads.
     #[inline]
     pub fn now() -> Standing {
         Standing {
@@ -392,16 +397,15 @@ impl Standing {
         }
     }
 
-    /// Compares with the calling thread's, restores this one where they differ, and says what the
-    /// difference was. The worker pool is told where the thread doesn't block any more.
+    /// Compares this with the calling thread's context, restores this one if they differ, and
+    /// returns the difference. If the thread no longer blocks, the worker pool learns of it.
     #[inline]
     pub fn restore(self) -> Option<Leak> {
         let now = Standing::now();
         if now.is(self) { None } else { Some(self.restore_from(now)) }
     }
 
-    /// Whether they are the same, to the letter: what stands in two places, and reads the same,
-    /// isn't compared.
+    /// Returns true if both are the same, by address: equal texts in two places aren't compared.
     #[inline]
     fn is(self, other: Standing) -> bool {
         let place = |site: Site| (site.what.as_ptr(), ptr::from_ref(site.location));
@@ -445,8 +449,8 @@ impl fmt::Display for Leak {
     }
 }
 
-/// This thread's observer. A thread that is about to end may have dropped its slot already; it has
-/// none then.
+/// Returns this thread's observer. A thread that is about to end may have dropped its slot already;
+/// it has none then.
 fn observer() -> Option<Rc<dyn BlockingObserver>> {
     OBSERVER.try_with(|o| o.borrow().clone()).ok().flatten()
 }
@@ -631,7 +635,7 @@ mod tests {
         }
         let thread = std::thread::spawn(|| {
             AT_THREAD_END.with(|slot| *slot.borrow_mut() = Some(Blocks));
-            // Makes the observer's slot the younger one, so that it is gone first.
+            // This makes the observer's slot the younger one, so that it is dropped first.
             blocking("test", || ());
         });
         thread.join().unwrap();

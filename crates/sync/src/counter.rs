@@ -7,13 +7,12 @@ use crate::facade::atomic::{AtomicU64, Ordering};
 use crate::facade::backend::constructor;
 use crate::own::{self, Slot, Slots};
 
-/// A counter that is added to all the time, by any number of threads that don't slow each other
-/// down, and read now and then: each thread has a count of its own (128 bytes), and the sum is made
-/// by those who ask.
+/// A counter for frequent additions by any number of threads that don't slow each other down, and
+/// for rare reads: each thread has a count of its own (128 bytes), and a read adds them up.
 ///
-/// To add costs about two nanoseconds and no locked instruction; at a thread's first addition it
-/// takes a lock and allocates. A thread that ends leaves its count to the next one. Dropped, it
-/// frees all.
+/// An addition costs about two nanoseconds and no locked instruction. A thread's first addition
+/// takes a lock and allocates. A thread that ends leaves its count to the next one. Dropping the
+/// counter frees all.
 ///
 /// ```
 /// use corewise_sync::Counter;
@@ -32,19 +31,19 @@ use crate::own::{self, Slot, Slots};
 /// between its load and its store, so a count of a CPU would need a locked instruction: five
 /// nanoseconds more.
 pub struct Counter {
-    /// The counts of the threads; made at the first addition.
+    /// The counts of the threads, created at the first addition.
     counts: OnceLock<Arc<Slots<Count>>>,
-    /// A: what was added by threads that end and have no count any more. Relaxed: it orders
+    /// A: additions by threads that are ending and have no count any more. Relaxed: it orders
     /// nothing.
     rest: AtomicU64,
 }
 
-/// What one thread, and those that had its place before, have added. On cache lines of its own.
+/// Sum of the additions of one thread, and of earlier owners of its count, on cache lines of its
+/// own.
 #[derive(Default)]
 #[repr(align(128))]
 struct Count {
-    /// A: the number. Stored by the thread that has it, and by it alone; Relaxed, since it orders
-    /// nothing.
+    /// A: the number. Stored only by the thread that has it; Relaxed, since it orders nothing.
     number: AtomicU64,
 }
 
@@ -56,7 +55,7 @@ impl Slot for Count {
 
 impl Counter {
     constructor! {
-        /// At 0. (`const`, but in builds for loom.)
+        /// Creates a counter at 0. (`const`, except in builds for loom.)
         pub fn new() -> Counter {
             Counter { counts: OnceLock::new(), rest: AtomicU64::new(0) }
         }
@@ -76,15 +75,15 @@ impl Counter {
         }
     }
 
-    /// In a destructor of a thread that ends.
+    /// Adds in a destructor of a thread that ends.
     #[cold]
     fn add_to_the_rest(&self, n: u64) {
         self.rest.fetch_add(n, Ordering::Relaxed);
     }
 
-    /// The sum: at least what was added before the caller knew of it, at most what has been added
-    /// when it returns (as long as nothing wraps around). Takes a lock, and looks at as many counts
-    /// as threads have added at the same time.
+    /// Returns the sum: at least the additions that happened before the call, at most those until
+    /// the return (as long as nothing wraps around). Takes a lock, and reads as many counts as
+    /// threads have added at the same time.
     pub fn total(&self) -> u64 {
         let rest = self.rest.load(Ordering::Relaxed);
         let sum = |counts: &[Arc<Count>]| {
@@ -151,7 +150,7 @@ mod tests {
             }
         }
         thread_local! {
-            // Begun before the thread's list of slots, so that it may end after it.
+            // Initialized before the thread's list of slots, so that it may be dropped after it.
             static LAST: AddsAtItsEnd = const { AddsAtItsEnd(Cell::new(None)) };
         }
         let counter = Arc::new(Counter::new());

@@ -1,20 +1,20 @@
-//! Timers by deadline: a binary heap whose entries can be taken out by handle.
+//! Timers by deadline: a binary heap whose entries can be removed by handle.
 //!
-//! Values stay where they are; only their slots' numbers move in the heap, and each slot knows its
-//! place there. So inserting, cancelling and firing are all O(log n), and nothing is left behind by
-//! a cancelled timer. Equal deadlines fire in the order in which they were set.
+//! Values stay where they are. Only their slots' numbers move in the heap, and each slot knows its
+//! place there. So inserting, cancelling and firing are all O(log n), and a cancelled timer leaves
+//! nothing behind. Equal deadlines fire in the order in which they were set.
 
 use std::time::Duration;
 
-/// A timer that was set. It says nothing once the timer has fired or was taken out: slots are used
-/// again under another number.
+/// The handle of a timer. It is invalid once the timer has fired or was removed: slots are reused
+/// under another number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Handle {
     slot: usize,
     generation: u64,
 }
 
-/// Timers, each with a value. A moment is the time since some origin that is the caller's business.
+/// Timers, each with a value. A moment is the time since an origin that the caller chooses.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,7 +41,7 @@ pub struct Heap<T> {
 
 #[derive(Debug)]
 struct Slot<T> {
-    /// Which timer this slot is for, or was last.
+    /// Number of the timer in this slot, or of the last one.
     generation: u64,
     entry: Option<Entry<T>>,
 }
@@ -82,7 +82,7 @@ impl<T> Heap<T> {
         Handle { slot, generation }
     }
 
-    /// When a timer fires; `None` where it has, or was taken out.
+    /// Returns a timer's deadline; `None` if it has fired, or was removed.
     pub fn deadline(&self, handle: Handle) -> Option<Duration> {
         self.entry(handle).map(|entry| entry.deadline)
     }
@@ -92,23 +92,23 @@ impl<T> Heap<T> {
         slot.entry.as_ref().filter(|_| slot.generation == handle.generation)
     }
 
-    /// Takes a timer out; `None` where it has fired, or was taken out before.
+    /// Removes a timer; `None` if it has fired, or was removed before.
     pub fn remove(&mut self, handle: Handle) -> Option<T> {
         let entry = self.entry(handle)?;
         Some(self.take(entry.place))
     }
 
-    /// Takes out the earliest timer, if it is due.
+    /// Removes and returns the earliest timer, if it is due.
     pub fn pop_due(&mut self, now: Duration) -> Option<T> {
         (self.first()? <= now).then(|| self.take(0))
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub fn first(&self) -> Option<Duration> {
         Some(self.key(*self.order.first()?).0)
     }
 
-    /// The timers that `which` says yes to; in no order. O(n).
+    /// Returns the timers that `which` accepts, in no order. O(n).
     pub fn handles(&self, which: impl Fn(&T) -> bool) -> Vec<Handle> {
         let picked = |slot: &&Slot<T>| slot.entry.as_ref().is_some_and(|e| which(&e.value));
         (self.slots.iter().enumerate())
@@ -117,22 +117,22 @@ impl<T> Heap<T> {
             .collect()
     }
 
-    /// The timers that are set, in no order.
+    /// Returns the values of all timers, in no order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.slots.iter().filter_map(|slot| slot.entry.as_ref().map(|entry| &entry.value))
     }
 
-    /// How many timers are set.
+    /// Returns the number of timers.
     pub fn len(&self) -> usize {
         self.order.len()
     }
 
-    /// Whether none is set.
+    /// Returns true if there are no timers.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// What the order goes by.
+    /// Returns the sort key.
     fn key(&self, slot: usize) -> (Duration, u64) {
         let Slot { generation, entry } = &self.slots[slot];
         let entry = entry.as_ref().expect("a slot in the heap has an entry");
@@ -143,7 +143,7 @@ impl<T> Heap<T> {
         self.key(self.order[one]) < self.key(self.order[other])
     }
 
-    /// Takes out what lies at a place of the heap.
+    /// Removes the entry at a place of the heap.
     fn take(&mut self, place: usize) -> T {
         let last = self.order.len() - 1;
         self.swap(place, last);
@@ -151,7 +151,7 @@ impl<T> Heap<T> {
         let entry = self.slots[slot].entry.take().expect("a slot in the heap has an entry");
         self.free.push(slot);
         if place < last {
-            // The one from the end may belong further up or further down.
+            // The last entry may belong further up or further down.
             self.rise(place);
             self.sink(place);
         }

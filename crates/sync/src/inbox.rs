@@ -2,11 +2,11 @@
 //!
 //! It is Treiber's stack, reversed when it is taken. Nodes are never popped one by one, so the ABA
 //! problem can't arise: a pusher compares the head only to link in front of it, and a node that
-//! left and came back is a valid thing to link in front of. The kernel's `llist` is the same
+//! left and returned is a valid one to link in front of. The kernel's `llist` is the same
 //! structure.
 //!
-//! * Push: one compare-exchange on the head (Release). The push that finds the inbox empty is told
-//!   so: it, and it alone, has to wake the consumer.
+//! * Push: one compare-exchange on the head (Release). Its result says whether the inbox was empty:
+//!   that pusher, and no other, has to wake the consumer.
 //! * Take: one exchange with null (Acquire). Pushes are read-modify-writes of the head, so they
 //!   form one release sequence, and the take sees what every one of them wrote.
 //!
@@ -24,24 +24,24 @@ mod closable;
 
 pub use closable::ClosableInbox;
 
-/// What stands for no node where null says something else.
+/// Marker for no node where null means something else.
 pub(crate) const NOBODY: *mut () = ptr::without_provenance_mut(1);
 
-/// The hook of a node: put one into each type that travels through an [`Inbox`] or lies in a
+/// The hook of a node: put one into each type that travels through an [`Inbox`] or a
 /// [`List`](crate::list::List), one after the other.
 pub struct Link {
     /// P: owned by the pusher until the push, by the taker after the take; atomic only so that a
     /// broken obligation is no data race.
     next: AtomicPtr<()>,
-    /// P: as `next`; the node before it, in a list only. Of a shared node (`Arc`) it is null while
-    /// that is in no inbox or list, and only then, so that it can't be pushed twice.
+    /// P: as `next`; the previous node, in a list only. For a shared node (`Arc`) it is null if and
+    /// only if the node is in no inbox or list, so that the node can't be pushed twice.
     prev: AtomicPtr<()>,
-    /// Of the accesses to both.
+    /// Witness of the accesses to both.
     witness: Witness,
 }
 
 impl Link {
-    /// A hook that is in no inbox.
+    /// Creates a hook that is in no inbox.
     #[inline]
     pub fn new() -> Self {
         Link {
@@ -94,7 +94,7 @@ impl fmt::Debug for Link {
 /// `link` has to return the same [`Link`] each time, one that lives inside `self` and that no other
 /// value returns.
 pub unsafe trait HasLink {
-    /// The hook inside `self`.
+    /// Returns the hook inside `self`.
     fn link(&self) -> &Link;
 }
 
@@ -105,7 +105,7 @@ pub unsafe trait HasLink {
 /// and in place, and no second `into_raw` for the same target succeeds; `link` returns the hook of
 /// the target.
 pub unsafe trait Node: Sized {
-    /// What the pointers in the inbox point to.
+    /// Target of the pointers in the inbox.
     type Target;
     /// Gives the handle up.
     fn into_raw(self) -> NonNull<Self::Target>;
@@ -114,7 +114,7 @@ pub unsafe trait Node: Sized {
     /// # Safety
     /// `raw` came from `into_raw`, and is taken back once.
     unsafe fn from_raw(raw: NonNull<Self::Target>) -> Self;
-    /// The hook of a node that was given up and not taken back.
+    /// Returns the hook of a node that was given up and not taken back.
     ///
     /// # Safety
     /// `raw` came from `into_raw`, and isn't taken back while the reference lives.
@@ -182,7 +182,7 @@ unsafe impl<T: HasLink> Node for Arc<T> {
     }
 }
 
-/// The inbox. Dropping it drops what is in it.
+/// The inbox. Dropping it drops its nodes.
 pub struct Inbox<N: Node> {
     /// A: the node pushed last, or null.
     head: AtomicPtr<N::Target>,
@@ -202,16 +202,16 @@ impl<N: Node> Default for Inbox<N> {
 }
 
 impl<N: Node> Inbox<N> {
-    /// An empty inbox.
+    /// Creates an empty inbox.
     pub fn new() -> Self {
         Inbox { head: AtomicPtr::new(ptr::null_mut()), owns: PhantomData }
     }
 
-    /// Puts a node in; true where the inbox was empty, so that the caller has to see to it that
-    /// somebody takes. Lock-free; any context.
+    /// Pushes a node. Returns true if the inbox was empty: the caller then has to ensure that a
+    /// consumer takes the nodes. Lock-free; any context.
     ///
     /// # Panics
-    /// Where the node is an `Arc` whose target is in an inbox already.
+    /// If the node is an `Arc` whose target is in an inbox already.
     #[inline]
     #[track_caller]
     pub fn push(&self, node: N) -> bool {
@@ -222,8 +222,8 @@ impl<N: Node> Inbox<N> {
         let mut head = self.head.load(Ordering::Relaxed);
         loop {
             link.set_next(head.cast());
-            // Release pairs with the Acquire of `take`: the node and its `next` are seen there.
-            // SeqCst is for protocols that then load something, see `FencePolicy::implied`.
+            // Release pairs with the Acquire of `take`, which sees the node and its `next`. SeqCst
+            // is for protocols that then load something, see `FencePolicy::implied`.
             match self.head.compare_exchange_weak(
                 head,
                 raw.as_ptr(),
@@ -236,7 +236,7 @@ impl<N: Node> Inbox<N> {
         }
     }
 
-    /// Takes everything, first come first. Lock-free; any context.
+    /// Takes all nodes, in the order of arrival. Lock-free; any context.
     #[track_caller]
     pub fn take(&self) -> Batch<N> {
         let mut newest = self.take_newest();
@@ -252,20 +252,20 @@ impl<N: Node> Inbox<N> {
         Batch { first, owns: PhantomData }
     }
 
-    /// Takes everything: the node pushed last, whose `next` is the one before, and so on.
+    /// Takes all nodes: returns the one pushed last, whose `next` is the one before, and so on.
     #[inline]
     #[track_caller]
     pub(crate) fn take_newest(&self) -> Option<NonNull<N::Target>> {
         if self.is_empty() {
             return None;
         }
-        // Acquire pairs with the Release of each push in the head's release sequence. Release: who
-        // finds the inbox empty sees what the taker wrote before.
+        // Acquire pairs with the Release of each push in the head's release sequence. Release: a
+        // thread that finds the inbox empty sees what the taker wrote before.
         NonNull::new(self.head.swap(ptr::null_mut(), Ordering::AcqRel))
     }
 
-    /// Whether nothing is in it (a moment ago). A protocol that decides to sleep on the answer puts
-    /// a `SeqCst` read-modify-write or a full fence before the call.
+    /// Returns true if the inbox is empty (a moment ago). A protocol that decides to sleep on the
+    /// answer puts a `SeqCst` read-modify-write or a full fence before the call.
     #[inline]
     #[track_caller]
     pub fn is_empty(&self) -> bool {
@@ -285,7 +285,7 @@ impl<N: Node> fmt::Debug for Inbox<N> {
     }
 }
 
-/// What one [`Inbox::take`] took: an iterator, oldest first. Dropping it drops what is left.
+/// Nodes of one [`Inbox::take`]: an iterator, oldest first. Dropping it drops the remaining nodes.
 pub struct Batch<N: Node> {
     first: Option<NonNull<N::Target>>,
     owns: PhantomData<N>,
@@ -295,7 +295,7 @@ pub struct Batch<N: Node> {
 unsafe impl<N: Node + Send> Send for Batch<N> {}
 
 impl<N: Node> Batch<N> {
-    /// Whether nothing is left in it.
+    /// Returns true if no node is left.
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }

@@ -1,11 +1,11 @@
-//! The floor under every Corewise crate that has threads: a facade of the standard
-//! primitives, a few one-word synchronization primitives, and the execution context of a thread.
+//! The floor under every Corewise crate that has threads: a facade of the standard primitives, a
+//! few one-word synchronization primitives, and the execution context of a thread.
 //!
-//! Four things live here, and nothing else:
+//! The crate has four parts, and nothing else:
 //!
 //! * **The facade** ([`atomic`], [`cell`], [`thread`], [`hint`], [`Mutex`], [`RwLock`],
 //!   [`Condvar`], [`fence`]). Product code takes its primitives from here, never from
-//!   `std::sync::atomic`, so that the same code runs under the [loom](https://docs.rs/loom) model
+//!   `std::sync::atomic`. So the same code runs under the [loom](https://docs.rs/loom) model
 //!   checker when built with `--cfg loom`, and in the random schedules of
 //!   [shuttle](https://docs.rs/shuttle) with `--cfg shuttle`. The clock is there too ([`time`]),
 //!   and the system ([`sys`]). One folder of `facade/` is one backend.
@@ -14,8 +14,7 @@
 //!   [`ring`], [`hazard`], [`heap`], [`epoch`].
 //! * **The execution context** ([`context`]): atomic sections, [`context::might_block`], blocking
 //!   regions and the placement token of the running task.
-//! * **User code's panics and texts** ([`panics`], [`text`]): caught, discarded, and shown within
-//!   bounds.
+//! * **User panics and texts** ([`panics`], [`text`]): caught, discarded, and shown within bounds.
 //!
 //! Legend of the guard letters used on shared fields in all of Corewise:
 //!

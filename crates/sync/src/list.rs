@@ -1,8 +1,8 @@
-//! A doubly linked list through the nodes themselves: no allocation, and a node in the middle is
-//! taken out in constant time.
+//! A doubly linked list through the nodes themselves: no allocation, and constant time to remove a
+//! node in the middle.
 //!
-//! It carries what an [`Inbox`] carries, by the same hook: a consumer empties the inbox into a list
-//! that its lock guards. It is not shared by itself: `&mut` is the lock.
+//! It carries the nodes of an [`Inbox`], by the same hook: a consumer empties the inbox into a list
+//! that its lock guards. The list itself isn't shared: `&mut` is the lock.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -11,7 +11,7 @@ use std::ptr::{self, NonNull};
 use crate::facade::hint;
 use crate::inbox::{Inbox, Link, NOBODY, Node};
 
-/// The list. Dropping it drops what is in it.
+/// The list. Dropping it drops its nodes.
 pub struct List<N: Node> {
     first: Option<NonNull<N::Target>>,
     last: Option<NonNull<N::Target>>,
@@ -31,39 +31,39 @@ impl<N: Node> Default for List<N> {
 }
 
 impl<N: Node> List<N> {
-    /// An empty list.
+    /// Creates an empty list.
     pub fn new() -> Self {
         List { first: None, last: None, len: 0, owns: PhantomData }
     }
 
-    /// How many nodes are in it.
+    /// Returns the number of nodes.
     #[inline]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether nothing is in it.
+    /// Returns true if the list is empty.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    /// The first node; it stays in the list.
+    /// Returns the first node, which stays in the list.
     pub fn front(&self) -> Option<&N::Target> {
         // SAFETY: a node in the list was given up to it, so its target is valid and in place; it is
         // taken out through `&mut self` only.
         self.first.map(|node| unsafe { node.as_ref() })
     }
 
-    /// The targets, first to last.
+    /// Returns the targets, first to last.
     pub fn iter(&self) -> Iter<'_, N> {
         Iter { next: self.first, list: PhantomData }
     }
 
-    /// Puts a node at the end.
+    /// Appends a node.
     ///
     /// # Panics
-    /// Where the node is an `Arc` whose target is in a list or an inbox already.
+    /// If the node is an `Arc` whose target is in a list or an inbox already.
     pub fn push_back(&mut self, node: N) {
         let raw = node.into_raw();
         let link = Self::link(&raw);
@@ -76,8 +76,8 @@ impl<N: Node> List<N> {
         self.len += 1;
     }
 
-    /// Empties an inbox to the end of the list, in the order of arrival. `see` is shown each
-    /// target, in any order.
+    /// Empties an inbox to the end of the list, in the order of arrival. `see` gets each target, in
+    /// any order.
     #[inline]
     pub fn append(&mut self, inbox: &Inbox<N>, mut see: impl FnMut(&N::Target)) {
         let Some(newest) = inbox.take_newest() else { return };
@@ -104,9 +104,9 @@ impl<N: Node> List<N> {
         }
     }
 
-    /// Takes the first node out.
+    /// Removes and returns the first node.
     ///
-    /// Touches no other node, but asks for the memory of the next.
+    /// It accesses no other node, but prefetches the next.
     #[inline]
     pub fn pop_front(&mut self) -> Option<N> {
         let first = self.first?;
@@ -120,9 +120,10 @@ impl<N: Node> List<N> {
         Some(unsafe { N::from_raw(first) })
     }
 
-    /// Takes the first node out that `wanted` says yes to.
+    /// Removes and returns the first node that `wanted` accepts.
     pub fn take_first(&mut self, mut wanted: impl FnMut(&N::Target) -> bool) -> Option<N> {
-        // By the pointers that were given up, not by references: a node is taken back by its own.
+        // By the pointers that were given up, not by references: a node is taken back by its own
+        // pointer.
         let mut at = self.first;
         while let Some(node) = at {
             // SAFETY: as in `front`.
@@ -135,14 +136,14 @@ impl<N: Node> List<N> {
         None
     }
 
-    /// Takes a node out, wherever in the list it lies.
+    /// Removes a node anywhere in the list.
     ///
     /// # Safety
     /// `node` is in this list.
     pub unsafe fn remove(&mut self, node: NonNull<N::Target>) -> N {
         let link = Self::link(&node);
         let next = NonNull::new(link.next().cast());
-        // That of the first isn't kept.
+        // The first node doesn't keep its predecessor.
         let prev = if self.first == Some(node) { None } else { NonNull::new(link.prev().cast()) };
         match prev {
             Some(prev) => Self::link(&prev).set_next(to_ptr(next)),
@@ -157,7 +158,7 @@ impl<N: Node> List<N> {
         unsafe { N::from_raw(node) }
     }
 
-    /// The hook of a node that is in this list, or about to be.
+    /// Returns the hook of a node that is in this list, or about to be.
     #[inline]
     fn link<'a>(node: &'a NonNull<N::Target>) -> &'a Link
     where
@@ -169,7 +170,7 @@ impl<N: Node> List<N> {
     }
 }
 
-/// What `prev` says: never null, see [`Link`].
+/// Returns the value for `prev`: never null, see [`Link`].
 #[inline]
 fn before<T>(node: Option<NonNull<T>>) -> *mut () {
     node.map_or(NOBODY, |node| node.as_ptr().cast())
@@ -246,7 +247,7 @@ mod tests {
             // SAFETY: the node is in the list.
             let item = unsafe { node.as_ref() };
             backward.insert(0, item.value);
-            // That of the first isn't kept.
+            // The first node doesn't keep its predecessor.
             at =
                 if list.first == Some(node) { None } else { NonNull::new(item.link.prev().cast()) };
         }

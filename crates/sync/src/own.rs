@@ -1,8 +1,8 @@
-//! A slot for each thread that uses an object: what a thread writes there, no other thread does.
+//! A slot for each thread that uses an object. Only that thread writes to it.
 //!
 //! A thread takes a slot at its first use of the object, and gives it back when it ends, for the
 //! next thread. Each thread keeps a list of its slots, and in front of it a small table without a
-//! destructor, in which the object's address is looked up: that is a load and a compare, also in
+//! destructor, in which the object's address is looked up. That is a load and a comparison, even in
 //! the destructors of a thread that ends.
 
 use std::any::Any;
@@ -13,25 +13,25 @@ use std::sync::{Arc, Weak};
 use crate::facade::backend::per_thread;
 use crate::facade::lock::Mutex;
 
-/// What each thread has one of.
+/// The data of one thread.
 pub(crate) trait Slot: Default + Send + Sync + 'static {
-    /// Whether another thread may have it, now that its own has ended.
+    /// Returns true if another thread may take it, now that its own has ended.
     fn is_free(&self) -> bool;
 }
 
-/// All slots of one object. Its address is its name: so that addresses differ in their upper bits,
-/// it is aligned. Slots live as long as it does, and are never freed before.
+/// All slots of one object, which is identified by its address. It is aligned, so that addresses
+/// differ in their upper bits. Slots live as long as it does, and are never freed before.
 #[repr(align(128))]
 pub(crate) struct Slots<S> {
     /// L: is the lock; guards the lists. Taken by a thread that gets or gives back a slot, and by
-    /// those who look at all.
+    /// readers of all.
     lists: Mutex<Lists<S>>,
 }
 
 struct Lists<S> {
     /// Every slot that was ever made.
     all: Vec<Arc<S>>,
-    /// Those that no thread has.
+    /// Slots that no thread has.
     free: Vec<Arc<S>>,
 }
 
@@ -40,7 +40,7 @@ impl<S: Slot> Slots<S> {
         Slots { lists: Mutex::new(Lists { all: Vec::new(), free: Vec::new() }) }
     }
 
-    /// A slot that nobody else has.
+    /// Takes a slot that no other thread has.
     pub(crate) fn take(&self) -> Arc<S> {
         let mut lists = self.lists.lock();
         lists.free.pop().unwrap_or_else(|| {
@@ -50,30 +50,30 @@ impl<S: Slot> Slots<S> {
         })
     }
 
-    /// Its thread has no more need of it.
+    /// Gives back a slot that its thread no longer needs.
     pub(crate) fn give_back(&self, slot: Arc<S>) {
         if slot.is_free() {
             self.lists.lock().free.push(slot);
         }
     }
 
-    /// As [`Slots::give_back`], for a slot that is known by its place.
+    /// Gives back a slot like [`Slots::give_back`], found by its address.
     pub(crate) fn give_back_at(&self, slot: &S) {
         let mut lists = self.lists.lock();
         let found = lists.all.iter().find(|there| ptr::eq(Arc::as_ptr(there), slot)).cloned();
         lists.free.extend(found);
     }
 
-    /// Looks at all slots that there are.
+    /// Calls `f` with all slots.
     pub(crate) fn look<R>(&self, f: impl FnOnce(&[Arc<S>]) -> R) -> R {
         f(&self.lists.lock().all)
     }
 }
 
-/// How many objects a thread may use in turns before it has to look into its list.
+/// Number of objects that a thread may use in turns before it has to search its list.
 const CACHED: usize = 32;
 
-/// An entry of the table: whose slot, and which.
+/// An entry of the table: the object, and its slot.
 type CacheEntry = Cell<(*const (), *const ())>;
 
 per_thread! {
@@ -85,13 +85,13 @@ per_thread! {
 struct ThreadSlots(RefCell<Vec<ThreadSlot>>);
 
 struct ThreadSlot {
-    /// Weak: a thread keeps no object alive. It keeps the address from being used for others,
-    /// though, so that the table can be asked by address.
+    /// Weak: a thread keeps no object alive. This keeps the address from being reused, though, so
+    /// that the table can be searched by address.
     slots: Weak<dyn Owner>,
     slot: Arc<dyn Any + Send + Sync>,
 }
 
-/// The [`Slots`] of whatever kind.
+/// The [`Slots`] of any type.
 trait Owner: Send + Sync {
     fn take_back(&self, slot: Arc<dyn Any + Send + Sync>);
 }
@@ -108,8 +108,8 @@ fn position(slots: *const ()) -> usize {
     (slots.addr() / 128) % CACHED
 }
 
-/// The calling thread's slot: it lives as long as `slots`. `None`: the thread is about to end, and
-/// can have none any more.
+/// Returns the calling thread's slot, which lives as long as `slots`. `None`: the thread is about
+/// to end, and can have no slot any more.
 #[inline]
 pub(crate) fn own<S: Slot>(slots: &Arc<Slots<S>>) -> Option<&S> {
     let asked: *const () = Arc::as_ptr(slots).cast();
@@ -124,7 +124,7 @@ pub(crate) fn own<S: Slot>(slots: &Arc<Slots<S>>) -> Option<&S> {
     }
 }
 
-/// Calls `f` with the calling thread's slot, where it has one. Takes none.
+/// Calls `f` with the calling thread's slot, if it has one. Takes none.
 pub(crate) fn if_any<S: Slot, R>(slots: &Arc<Slots<S>>, f: impl FnOnce(&S) -> R) -> Option<R> {
     let asked: *const () = Arc::as_ptr(slots).cast();
     LIST.try_with(|list| {
@@ -162,7 +162,7 @@ fn look_up<S: Slot>(slots: &Arc<Slots<S>>) -> Option<&S> {
 }
 
 impl ThreadSlot {
-    /// Clears the table's entry: afterwards the `Weak` may go. Always true.
+    /// Clears the table's entry: afterwards the `Weak` may be dropped. Always returns true.
     fn forget(&self) -> bool {
         let whose: *const () = self.slots.as_ptr().cast();
         let _ = TABLE.try_with(|table| {

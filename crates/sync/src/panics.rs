@@ -1,8 +1,8 @@
 //! Panics of user code, where they are caught.
 //!
-//! Corewise calls functions that aren't its own in many places, and a panic in there ends where it
-//! is called. Its payload is the user's value too: it may panic once more when it is dropped, and
-//! that must not get out either.
+//! Corewise calls user functions in many places, and a panic in one ends where it is called. Its
+//! payload is the user's value, too: it may panic again when it is dropped, and that must not
+//! escape, either.
 
 use std::any::Any;
 use std::fmt;
@@ -10,9 +10,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use crate::text;
 
-/// What user code panicked with. Its owner may have the payload; others only see the message.
+/// The payload of a panic of user code. Its owner may have the payload; others only see the
+/// message.
 pub struct PanicPayload(
-    /// Boxed once more, so that a result is hardly larger than its value.
+    /// Boxed twice, so that a result is hardly larger than its value.
     Box<Box<dyn Any + Send>>,
 );
 
@@ -21,18 +22,18 @@ pub struct PanicPayload(
 unsafe impl Sync for PanicPayload {}
 
 impl PanicPayload {
-    /// Of what `std::panic::catch_unwind` gives.
+    /// Wraps the result of `std::panic::catch_unwind`.
     pub fn new(payload: Box<dyn Any + Send>) -> PanicPayload {
         PanicPayload(Box::new(payload))
     }
 
-    /// The panic's message; where the payload is no text, a sentence that says so.
+    /// Returns the panic's message; if the payload is no text, a sentence that says so.
     pub fn message(&self) -> &str {
         message(&**self.0)
     }
 
-    /// The payload, as `std::panic::catch_unwind` gives it. Dropping it runs the destructor of what
-    /// it panicked with, on the thread that does.
+    /// Returns the payload, as `std::panic::catch_unwind` returns it. Dropping it runs the
+    /// payload's destructor, on the thread that drops it.
     pub fn into_inner(self) -> Box<dyn Any + Send> {
         *self.0
     }
@@ -45,7 +46,8 @@ impl fmt::Debug for PanicPayload {
     }
 }
 
-/// What a panic said: what `panic!` was given, or that it wasn't text. Any context.
+/// Returns the message of a panic: the argument of `panic!`, or a sentence that it was no text. Any
+/// context.
 pub fn message(payload: &(dyn Any + Send)) -> &str {
     match payload.downcast_ref::<&'static str>() {
         Some(text) => text,
@@ -53,18 +55,18 @@ pub fn message(payload: &(dyn Any + Send)) -> &str {
     }
 }
 
-/// Calls a stranger's code, and returns `None` if that panics. The payload is the stranger's too,
-/// so it is [discarded](discard).
+/// Calls user code, and returns `None` if that panics. The payload is the user's too, so it is
+/// [discarded](discard).
 #[inline]
 pub fn caught<R>(f: impl FnOnce() -> R) -> Option<R> {
     catch_unwind(AssertUnwindSafe(f)).map_err(discard).ok()
 }
 
-/// How many panics of destructors in a row [`discard`] catches.
+/// Number of successive panics of destructors that [`discard`] catches.
 const DROPS: u32 = 8;
 
-/// Drops a payload. If that panics, drops the payload of that panic, and so on, eight times at
-/// most: a payload whose destructor always makes another one is leaked then. Runs the user's
+/// Drops a payload. If that panics, drops the payload of that panic, and so on, at most eight
+/// times: a payload whose destructor always creates another one is leaked then. Runs user
 /// destructors, on this thread.
 pub fn discard(payload: Box<dyn Any + Send>) {
     let mut payload = payload;
@@ -93,7 +95,7 @@ mod tests {
         assert_eq!(said(|| std::panic::panic_any(7)), "a payload that is not text");
     }
 
-    /// A payload whose destructor panics with another one, so many times.
+    /// A payload whose destructor panics with another one, this many times.
     struct Bomb(u32, Arc<()>);
     impl Drop for Bomb {
         fn drop(&mut self) {

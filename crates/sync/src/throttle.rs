@@ -1,4 +1,4 @@
-//! How often something is told that may happen a million times a second.
+//! Rate limit of log messages for events that may happen a million times a second.
 
 use std::fmt;
 use std::panic::AssertUnwindSafe;
@@ -7,17 +7,17 @@ use std::time::Duration;
 use crate::facade::spin::SpinLock;
 use crate::time::Stamp;
 
-/// So many at once.
+/// Number of messages at once.
 const BURST: u32 = 8;
-/// And one more after each such time.
+/// Interval after which one more message is admitted.
 const EVERY: Duration = Duration::from_secs(10);
 
-/// Says which of many like messages go to the log: the first 8, then one every 10 seconds, which
-/// tells how many were left out before it. One for each thing that the messages are about, so that
+/// Decides which of many similar messages are logged: the first 8, then one every 10 seconds, with
+/// the number of suppressed ones before it. Use one throttle for each subject of messages, so that
 /// none hides another's.
 ///
-/// A message that says that one was left out is as long as the one that was. So the first that is
-/// left out is held back: where it stays the only one it is told itself, late.
+/// A message that one was suppressed is as long as the suppressed one. So the first suppressed
+/// message is held back. If it remains the only one, it is logged itself, late.
 ///
 /// ```
 /// use corewise_sync::Throttle;
@@ -40,7 +40,7 @@ pub struct Throttle {
     count: SpinLock<Count>,
 }
 
-/// A message: it is told with how many like it were left out before.
+/// A message, which gets the number of similar ones that were suppressed before.
 struct Line(AssertUnwindSafe<Box<dyn FnOnce(Option<u64>) + Send>>);
 
 impl Line {
@@ -55,7 +55,7 @@ impl fmt::Debug for Line {
     }
 }
 
-/// Messages that were left out: their number, and, where that is 1, the message.
+/// Suppressed messages: their number, and, if that is 1, the message.
 #[derive(Debug, Default)]
 #[must_use = "nobody else tells what was left out"]
 pub struct LeftOut {
@@ -64,13 +64,13 @@ pub struct LeftOut {
 }
 
 impl LeftOut {
-    /// Returns how many there are.
+    /// Returns the number of messages.
     pub fn messages(&self) -> u64 {
         self.messages
     }
 
-    /// Tells the message, where it is one, or has `several` tell how many there are. Nothing
-    /// happens where there is none.
+    /// Logs the message, if it is a single one. If there are more, `several` gets their number.
+    /// Does nothing if there are none.
     pub fn tell(self, several: impl FnOnce(u64)) {
         match (self.messages, self.first) {
             (0, _) => {}
@@ -79,13 +79,14 @@ impl LeftOut {
         }
     }
 
-    /// Adds others.
+    /// Adds other suppressed messages.
     pub fn add(&mut self, others: LeftOut) {
         self.messages = self.messages.saturating_add(others.messages);
         self.first = self.first.take().or(others.first);
     }
 
-    /// How many are told beside the next message: one is told itself, before that.
+    /// Returns the number to be told beside the next message. A single one is logged itself, before
+    /// that.
     fn before_another(self) -> Option<u64> {
         let mut several = None;
         self.tell(|messages| several = Some(messages));
@@ -95,47 +96,47 @@ impl LeftOut {
 
 #[derive(Debug)]
 struct Count {
-    /// How many may go now.
+    /// Number of messages that may be logged now.
     may: u32,
     /// The time up to which `may` was counted.
     since: Stamp,
     left_out: LeftOut,
-    /// A thread is about to bring the message that is held back: it isn't counted yet, and others
-    /// that are left out are.
+    /// True while a thread is about to create the message that is held back. It isn't counted yet,
+    /// but other suppressed messages are.
     held_soon: bool,
 }
 
-/// What becomes of a message.
+/// Decision about a message.
 #[derive(Debug)]
 enum Verdict {
     Tell(LeftOut),
-    /// The caller makes it, to be held back.
+    /// The caller creates it, to be held back.
     Hold,
     LeaveOut,
 }
 
 impl Throttle {
-    /// Nothing was told yet.
+    /// Creates a throttle that has logged nothing yet.
     pub fn new() -> Throttle {
         Throttle::with_rate(BURST, EVERY)
     }
 
-    /// As [`Throttle::new`], with another first number, and another time between the later ones: a
-    /// nanosecond at least.
+    /// Creates a throttle with another initial number, and another interval: at least a nanosecond.
     pub fn with_rate(burst: u32, every: Duration) -> Throttle {
         let count = Count::new(burst, Stamp::coarse());
         Throttle { burst, every: every.max(Duration::from_nanos(1)), count: SpinLock::new(count) }
     }
 
-    /// Tells a message, or leaves it out. `make` is called at once, by this thread, and only for
-    /// one that is told or held back: it returns what tells it, with how many were left out before;
-    /// that owns what it tells, since another thread may call it, later. Any context that both may
-    /// be called in.
+    /// Logs a message, or suppresses it. `make` is called at once, by this thread, and only for a
+    /// message that is logged or held back. It returns a function that logs the message, with the
+    /// number of suppressed ones before it. That function owns its data, since another thread may
+    /// call it, later. Any context that both may be called in.
     pub fn tell<L: FnOnce(Option<u64>) + Send + 'static>(&self, make: impl FnOnce() -> L) {
         self.tell_as(|| true, make);
     }
 
-    /// As [`tell`](Throttle::tell), where `all`, of which this is a part, admits it too.
+    /// Logs a message like [`tell`](Throttle::tell), if `all`, of which this is a part, admits it
+    /// too.
     pub fn tell_within<L: FnOnce(Option<u64>) + Send + 'static>(
         &self,
         all: &Throttle,
@@ -170,7 +171,7 @@ impl Throttle {
         }
     }
 
-    /// Whether one more message may go now. Counts it.
+    /// Returns true if one more message may be logged now, and counts it.
     #[must_use = "a caller that tells it anyway needn't ask"]
     pub fn admit(&self) -> bool {
         let now = Stamp::coarse();
@@ -181,14 +182,15 @@ impl Throttle {
         may.is_some()
     }
 
-    /// Counts these as left out again: something else keeps them from being told. Any context.
+    /// Counts these as suppressed again, as something else keeps them from being logged. Any
+    /// context.
     pub fn put_back(&self, left_out: LeftOut) {
         let surplus = self.count.lock().add(left_out);
         drop(surplus);
     }
 
-    /// Whether it is as good as new: nothing was left out that hasn't been told since, and it
-    /// admits as many at once as at first.
+    /// Returns true if it is as good as new: every suppressed message has been reported since, and
+    /// it admits as many at once as at first.
     pub fn is_rested(&self) -> bool {
         let now = Stamp::coarse();
         let mut count = self.count.lock();
@@ -196,7 +198,8 @@ impl Throttle {
         count.may == self.burst && count.left_out.messages == 0 && !count.held_soon
     }
 
-    /// Returns what was left out since the last message that was told. It counts as told now.
+    /// Returns the messages that were suppressed since the last one was logged. They count as
+    /// reported now.
     pub fn take_left_out(&self) -> LeftOut {
         self.count.lock().take_left_out()
     }
@@ -240,7 +243,7 @@ impl Count {
         }
     }
 
-    /// Counts more as left out. The caller drops the returned line outside of the lock.
+    /// Counts more as suppressed. The caller drops the returned line outside the lock.
     fn add(&mut self, more: LeftOut) -> Option<Line> {
         self.left_out.messages = self.left_out.messages.saturating_add(more.messages);
         match self.left_out.messages {
@@ -250,8 +253,8 @@ impl Count {
     }
 
     fn take_left_out(&mut self) -> LeftOut {
-        // Of one that is counted alone the message is about to come, or another thread has counted
-        // it while it made the first: then there are two in a moment.
+        // A single counted message is about to arrive, or another thread has counted it while it
+        // created the first: then there are two in a moment.
         if self.left_out.messages == 1 && self.left_out.first.is_none() {
             return LeftOut::default();
         }
@@ -265,8 +268,8 @@ mod tests {
 
     use super::*;
 
-    /// A throttle that never refills, and what it tells: the message's number, and how many were
-    /// left out before.
+    /// Creates a throttle that never refills, and a channel that gets each logged message's number,
+    /// and the number of suppressed ones before it.
     fn told(burst: u32, messages: u64) -> (Throttle, Receiver<(u64, Option<u64>)>) {
         let throttle = Throttle::with_rate(burst, Duration::from_secs(1 << 30));
         let (tell, told) = channel();
@@ -298,7 +301,7 @@ mod tests {
         assert_eq!(admit(at(100_000)), Some(20));
         assert!((1..BURST).all(|_| admit(at(100_000)) == Some(0)));
         assert_eq!(admit(at(100_000)), None);
-        // A clock that is behind gives nothing.
+        // A clock that is behind adds nothing.
         assert_eq!(admit(at(0)), None);
     }
 
@@ -353,7 +356,7 @@ mod tests {
     fn while_one_is_made_that_is_held_back_another_is_counted_and_never_alone() {
         let throttle = Throttle::with_rate(0, Duration::from_secs(1 << 30));
         throttle.tell(|| {
-            // As another thread would, meanwhile.
+            // Another thread would do this meanwhile.
             throttle.tell(|| |_| ());
             assert_eq!(throttle.take_left_out().messages(), 0, "there will be two");
             |_| ()

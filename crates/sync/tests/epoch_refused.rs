@@ -1,4 +1,4 @@
-//! Epochs where the system refuses `membarrier`: the same on full fences. One process, one test:
+//! Epochs in a system that refuses `membarrier`: the same on full fences. One process, one test:
 //! the refusal is for good.
 #![cfg(not(any(loom, shuttle)))]
 
@@ -28,7 +28,7 @@ fn without_membarrier_a_value_is_still_whole_for_who_reads_it() {
         }
         for number in 1..=if cfg!(miri) { 20 } else { 5_000 } {
             let mut old = cell.swap(vec![number; 8]);
-            // Spoilt before it is freed.
+            // Overwritten before it is freed.
             old.iter_mut().enumerate().for_each(|(i, spoilt)| *spoilt = i as u64);
         }
         over.store(true, Ordering::Relaxed);

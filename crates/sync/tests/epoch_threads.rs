@@ -1,4 +1,4 @@
-//! Epochs on real threads: readers that never stop, writers that take away what they read.
+//! Epochs on real threads: readers that never stop, and writers that take away what they read.
 #![cfg(not(any(loom, shuttle)))]
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
@@ -12,7 +12,7 @@ use corewise_sync::epoch::{Epochs, ReadMostly, Section};
 
 const WRITES: u64 = if cfg!(miri) { 20 } else { 2_000 };
 
-/// A value that says when it is dropped, and is spoilt then.
+/// A value that records its drop, and is overwritten then.
 struct Watched {
     number: u64,
     check: u64,
@@ -66,12 +66,11 @@ fn readers_see_whole_values_that_never_go_back_and_each_is_dropped_once() {
     assert_eq!(drops.load(Ordering::Relaxed) as u64, WRITES + 1);
 }
 
-/// Store buffering, many times: a reader that went in unseen must not find what was taken away. The
-/// memory isn't freed, so that a mistake is seen and not only suffered. Before it goes in each
-/// time, a reader writes to memory that no cache holds: its next stores are seen late, and its
-/// loads aren't. (With a heavy fence that is only a full fence of the writer's own, a release build
-/// fails in one run of three on the 2 CPUs it was written on. `fence_litmus.rs` catches that in
-/// each.)
+/// Repeats store buffering: a reader that entered unseen must not find a removed object. The memory
+/// isn't freed, so that a mistake is detected. Before each section, a reader writes to memory that
+/// no cache holds: its next stores become visible late, and its loads don't. (With a heavy fence
+/// that is only a full fence of the writer's own, a release build fails in one run of three on 2
+/// CPUs. `fence_litmus.rs` catches that in each.)
 #[test]
 fn no_reader_finds_a_removed_object() {
     const GONE: u64 = 1 << 63;
@@ -113,7 +112,7 @@ fn no_reader_finds_a_removed_object() {
     });
 }
 
-/// Says when its thread is about to sleep.
+/// An observer that records that its thread is about to sleep.
 struct Told(Arc<AtomicBool>);
 
 impl context::BlockingObserver for Told {
@@ -137,7 +136,7 @@ fn a_waiter_sleeps_until_the_section_ends() {
         });
         let section = epochs.enter();
         inside.wait();
-        // Asleep, or about to: it has looked in vain.
+        // Asleep, or about to be: its checks have failed.
         while !told.load(Ordering::Relaxed) {
             thread::yield_now();
         }
@@ -189,7 +188,7 @@ fn threads_and_epochs_come_and_go() {
     }
 }
 
-/// Reads a cell on another thread, until it is told to stop.
+/// Reads a cell on another thread, until the end of `f`.
 fn while_somebody_reads<T: Send + Sync>(cell: &ReadMostly<T>, f: impl FnOnce(&dyn Fn())) {
     let (begun, stop) = (Barrier::new(2), Barrier::new(2));
     thread::scope(|scope| {
@@ -214,8 +213,7 @@ fn a_writer_does_not_wait_for_a_reader_and_the_next_one_drops_what_that_has_read
     let new = |number| Watched::new(number, &drops);
     let cell = ReadMostly::new(new(0));
     while_somebody_reads(&cell, |let_it_end| {
-        // Each but the first was perhaps read by the reader, which is inside: it may have found any
-        // of them.
+        // Each but the first may have been found by the reader, which is inside.
         (1..=5).for_each(|number| cell.replace(new(number)));
         cell.update(|old| new(old.number + 1));
         assert_eq!(drops.load(Ordering::Relaxed), 0);
@@ -291,7 +289,7 @@ fn a_refused_swap_and_an_update_that_panics_change_nothing() {
     assert_eq!(cell.swap("new".into()), "as it was", "no section was left open");
 }
 
-/// A blocking call in a section is reported, in builds with debug assertions.
+/// Tests that a blocking call in a section is reported, in builds with debug assertions.
 #[test]
 fn a_section_is_an_atomic_section_where_that_is_looked_at() {
     let cell = ReadMostly::new(1);
@@ -314,8 +312,8 @@ fn guards_may_be_dropped_in_any_order() {
     assert_eq!((one.swap(3), other.swap(4)), (1, 2));
 }
 
-/// Destructors of thread-locals may read, also those that come after the thread's slots were given
-/// back.
+/// Tests that destructors of thread-locals may read, even those that run after the thread's slots
+/// were given back.
 #[test]
 fn a_thread_that_ends_may_still_read() {
     static CELL: ReadMostly<u64> = ReadMostly::new(1);
@@ -326,7 +324,7 @@ fn a_thread_that_ends_may_still_read() {
             SEEN.fetch_add(*CELL.read(), Ordering::Relaxed);
         }
     }
-    /// Keeps its section open while the thread's slots are given back.
+    /// A value that keeps its section open while the thread's slots are given back.
     struct Holds(#[allow(dead_code)] Section<'static>);
     thread_local! {
         static FIRST: RefCell<Option<Reads>> = const { RefCell::new(None) };
@@ -334,7 +332,7 @@ fn a_thread_that_ends_may_still_read() {
     }
     for hold in [false, true, false] {
         thread::spawn(move || {
-            // Older than the list of slots, so dropped after it.
+            // Older than the list of slots, so it is dropped after it.
             FIRST.with(|first| *first.borrow_mut() = Some(Reads));
             if hold {
                 HELD.with(|held| *held.borrow_mut() = Some(Holds(CELL.epochs().enter())));

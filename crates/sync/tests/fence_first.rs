@@ -1,5 +1,5 @@
 //! The asymmetric fences while the kernel takes its time to register the process. One process, one
-//! test: it is registered once. (Miri has no `membarrier`, and so nobody to wait for.)
+//! test: it is registered once. (Miri has no `membarrier`, so nothing to wait for.)
 #![cfg(not(any(loom, shuttle, miri)))]
 
 mod litmus;
@@ -11,7 +11,7 @@ use corewise_sync::fence::{heavy, hold_registration, kind, light, prepare};
 
 #[test]
 fn a_heavy_fence_waits_for_no_registration_and_misses_nothing_before_and_after_it() {
-    /// The kernel answers in the middle of a run, beside this heavy fence.
+    /// Number of the heavy fence beside which the kernel answers, in the middle of a run.
     static FENCES: AtomicU32 = AtomicU32::new(0);
     const ANSWERED_AT: u32 = 20_000;
     hold_registration(true);

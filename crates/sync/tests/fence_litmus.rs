@@ -1,6 +1,6 @@
-//! The asymmetric fences on real threads, with what the system offers. The ignored test shows that
-//! the machine reorders where nothing prevents it, so that a broken pair is caught here (on x86
-//! with several CPUs it does, in 1 to 50 % of the rounds).
+//! The asymmetric fences on real threads, with the system's barrier. The ignored test shows that
+//! the machine reorders if nothing prevents it, so that a broken pair is caught here (on x86 with
+//! several CPUs it does, in 1 to 50 % of the rounds).
 #![cfg(not(any(loom, shuttle)))]
 
 mod litmus;
@@ -22,8 +22,7 @@ fn two_full_fences_do_as_well() {
     litmus::nothing_is_missed("full fences", ROUNDS, full, full);
 }
 
-/// Not a test of ours but of the machine and of the two above: fails where it doesn't reorder, or
-/// they wouldn't see it.
+/// Tests the machine and the two tests above: fails if it doesn't reorder, or they wouldn't see it.
 #[test]
 #[ignore = "depends on the machine: run it to see that the others can fail"]
 fn this_machine_reorders_if_the_heavy_fence_is_local() {

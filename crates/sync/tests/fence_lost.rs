@@ -1,4 +1,4 @@
-//! The asymmetric fences where `membarrier` worked and then is refused, as in a sandbox that was
+//! The asymmetric fences if `membarrier` worked and then is refused, as in a sandbox that was
 //! entered while they were in use. One process, one test: the refusal is for good.
 #![cfg(not(any(loom, shuttle)))]
 
@@ -10,7 +10,7 @@ use corewise_sync::fence::{FenceKind, heavy, light, prepare, refuse_membarrier};
 
 #[test]
 fn a_membarrier_that_is_refused_later_is_replaced_without_a_miss() {
-    /// The refusal comes in the middle of a run, at this heavy fence.
+    /// Number of the heavy fence at which the refusal comes, in the middle of a run.
     static FENCES: AtomicU32 = AtomicU32::new(0);
     const REFUSED_AT: u32 = 100;
     let heavy_and_then_refused = || {

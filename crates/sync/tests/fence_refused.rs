@@ -1,4 +1,4 @@
-//! The asymmetric fences where the system refuses `membarrier` from the start. One process, one
+//! The asymmetric fences in a system that refuses `membarrier` from the start. One process, one
 //! test: the refusal is for good.
 #![cfg(not(any(loom, shuttle)))]
 

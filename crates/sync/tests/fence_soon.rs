@@ -1,5 +1,5 @@
-//! Asymmetric fences are decided once in a process, in the background where somebody makes what
-//! uses them. One process, one test.
+//! Asymmetric fences are decided once in a process, in the background when a type that uses them is
+//! created. One process, one test.
 #![cfg(not(any(loom, shuttle)))]
 
 use std::thread;

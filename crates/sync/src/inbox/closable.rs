@@ -1,8 +1,9 @@
-//! An inbox that can be closed: who pushes to it then gets the node back.
+//! An inbox that can be closed: after that, pushers get their nodes back.
 //!
-//! It is for nodes that keep what holds the inbox alive (a recycled request that has a reference to
-//! its queue): such a circle ends only if nobody can push behind the last take. Closing is a value
-//! of the same word that pushes go to, so there is no moment between "it is open" and the push.
+//! It is for nodes that keep the owner of the inbox alive (a recycled request that has a reference
+//! to its queue): such a cycle ends only if no thread can push after the last take. Closing is a
+//! value of the same word that pushes go to, so there is no moment between "it is open" and the
+//! push.
 //!
 //! Model: `tests/loom/inbox.rs`.
 
@@ -13,9 +14,9 @@ use std::ptr::{self, NonNull};
 use super::{Batch, Inbox, NOBODY, Node};
 use crate::facade::atomic::Ordering;
 
-/// An [`Inbox`] that can be closed for good. Dropping it drops what is in it.
+/// An [`Inbox`] that can be closed for good. Dropping it drops its nodes.
 pub struct ClosableInbox<N: Node> {
-    /// Its head is `NOBODY` once it is closed.
+    /// Inbox whose head is `NOBODY` once it is closed.
     inbox: Inbox<N>,
 }
 
@@ -26,7 +27,7 @@ impl<N: Node> Default for ClosableInbox<N> {
 }
 
 impl<N: Node> ClosableInbox<N> {
-    /// An empty inbox, open.
+    /// Creates an empty, open inbox.
     pub fn new() -> Self {
         ClosableInbox { inbox: Inbox::new() }
     }
@@ -35,12 +36,12 @@ impl<N: Node> ClosableInbox<N> {
         NOBODY.cast()
     }
 
-    /// Puts a node in; true where the inbox was empty. Lock-free; any context. Where it succeeds,
-    /// the inbox isn't touched behind the exchange that published the node: the thread that takes
+    /// Pushes a node. Returns true if the inbox was empty. Lock-free; any context. If it succeeds,
+    /// the inbox isn't accessed after the exchange that published the node: the thread that takes
     /// the node may free both.
     ///
     /// # Errors
-    /// The node comes back where the inbox is closed.
+    /// The node is returned if the inbox is closed.
     ///
     /// # Panics
     /// As [`Inbox::push`].
@@ -68,7 +69,7 @@ impl<N: Node> ClosableInbox<N> {
         }
     }
 
-    /// Takes everything, last come first. Nothing, where it is closed. Lock-free; any context.
+    /// Takes all nodes, the last one first. None, if the inbox is closed. Lock-free; any context.
     #[inline]
     pub fn take(&self) -> Batch<N> {
         let mut head = self.inbox.head.load(Ordering::Relaxed);
@@ -86,13 +87,13 @@ impl<N: Node> ClosableInbox<N> {
         Self::batch(ptr::null_mut())
     }
 
-    /// Closes it for good, and takes everything, last come first.
+    /// Closes it for good, and takes all nodes, the last one first.
     pub fn close(&self) -> Batch<N> {
         let head = self.inbox.head.swap(Self::closed(), Ordering::AcqRel);
         Self::batch(if head == Self::closed() { ptr::null_mut() } else { head })
     }
 
-    /// What the taken list is given out as: its links lead from the last node to the first.
+    /// Returns the taken list as a batch: its links lead from the last node to the first.
     fn batch(head: *mut N::Target) -> Batch<N> {
         Batch { first: NonNull::new(head), owns: PhantomData }
     }

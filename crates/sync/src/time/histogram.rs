@@ -8,11 +8,11 @@ use crate::facade::atomic::aside::AtomicU64;
 
 /// Buckets to a power of two, as a power of two.
 const FINE: u32 = 3;
-/// Longer times (18 minutes) count as this one.
+/// Longest time (18 minutes). Longer ones count as this one.
 const LONGEST: u64 = (1 << 40) - 1;
 const BUCKETS: usize = bucket_of(LONGEST) + 1;
 
-/// The bucket of a time in nanoseconds.
+/// Returns the bucket of a time in nanoseconds.
 const fn bucket_of(nanos: u64) -> usize {
     if nanos < 1 << FINE {
         return nanos as usize;
@@ -22,7 +22,7 @@ const fn bucket_of(nanos: u64) -> usize {
     ((power as usize) << FINE) + (nanos >> power) as usize
 }
 
-/// The longest time of a bucket, in nanoseconds.
+/// Returns the longest time of a bucket, in nanoseconds.
 const fn end_of(bucket: usize) -> u64 {
     if bucket < 1 << FINE {
         return bucket as u64;
@@ -34,7 +34,7 @@ const fn end_of(bucket: usize) -> u64 {
 
 /// The writer's side of a histogram of times. It has some 2.5 kB.
 ///
-/// Buckets are eight to a power of two (as in HdrHistogram), so a time is known to an eighth; those
+/// Buckets are eight to a power of two (as in HdrHistogram), so a time is known to an eighth. Times
 /// over 18 minutes count as 18 minutes. Counting takes no lock. A reader sees each bucket as of
 /// some moment, and those moments lie close together.
 ///
@@ -55,13 +55,13 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Nothing was counted yet.
+    /// Creates an empty histogram.
     pub fn new() -> Self {
         Histogram { counts: std::array::from_fn(|_| AtomicU64::new(0)), longest: AtomicU64::new(0) }
     }
 
-    /// Counts a time, as often as `weight` says. Any thread; where several do, each of them pays
-    /// for a line that all write.
+    /// Counts a time, `weight` times. Any thread; if there are several, each of them pays for a
+    /// line that all write.
     #[inline]
     pub fn record(&self, time: Duration, weight: u32) {
         let nanos = nanos_of(time);
@@ -71,8 +71,8 @@ impl Histogram {
         }
     }
 
-    /// As [`Histogram::record`], where only one thread at a time ever records here: no locked
-    /// operation. (Where more do, counts get lost.)
+    /// Counts a time like [`Histogram::record`], if only one thread at a time ever records here: no
+    /// locked operation. (With more, counts get lost.)
     #[inline]
     pub fn record_alone(&self, time: Duration, weight: u32) {
         let nanos = nanos_of(time);
@@ -83,7 +83,7 @@ impl Histogram {
         }
     }
 
-    /// What was counted so far.
+    /// Returns the counts so far.
     pub fn read(&self) -> Latencies {
         Latencies {
             counts: self.counts.iter().map(|count| count.load(Ordering::Relaxed)).collect(),
@@ -108,23 +108,23 @@ fn nanos_of(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How long something took, how often: a histogram as it was at one moment.
+/// Distribution of times: a histogram as it was at one moment.
 #[derive(Clone, PartialEq, Eq, Default)]
 pub struct Latencies {
-    /// By bucket; empty where nothing was ever counted.
+    /// Counts by bucket. Empty if nothing was ever counted.
     counts: Vec<u64>,
-    /// Nanoseconds.
+    /// Longest time in nanoseconds.
     longest: u64,
 }
 
 impl Latencies {
-    /// How many times there are. Where only some are measured, each counts for those that weren't.
+    /// Returns the number of times. If only some are measured, each counts for those that weren't.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 
-    /// The time that `share` of all (0 to 1) didn't exceed: the end of its bucket, so up to an
-    /// eighth too long. `None` where there are none.
+    /// Returns the time that `share` of all (0 to 1) didn't exceed: the end of its bucket, so up to
+    /// an eighth too long. `None`: nothing was counted.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -138,7 +138,7 @@ impl Latencies {
     /// ```
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let all = self.count();
-        // Nearest rank; the first where `share` is 0 or no number.
+        // Nearest rank; the first if `share` is 0 or no number.
         let rank = ((all as f64 * share).ceil() as u64).clamp(1, all.max(1));
         let mut below = 0;
         let bucket = self.counts.iter().position(|count| {
@@ -148,18 +148,18 @@ impl Latencies {
         Some(Duration::from_nanos(end_of(bucket).min(self.longest)))
     }
 
-    /// The longest, exactly. `None` where there are none.
+    /// Returns the longest time, exactly. `None`: nothing was counted.
     pub fn longest(&self) -> Option<Duration> {
         (self.count() > 0).then(|| Duration::from_nanos(self.longest))
     }
 
-    /// The buckets that aren't empty: their longest time, and how many times are in them.
+    /// Returns the buckets that aren't empty: their longest time, and the number of times in them.
     pub fn buckets(&self) -> impl Iterator<Item = (Duration, u64)> {
         let filled = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         filled.map(|(bucket, &count)| (Duration::from_nanos(end_of(bucket)), count))
     }
 
-    /// Adds those of another one.
+    /// Adds the counts of another one.
     pub fn merge(&mut self, other: &Latencies) {
         self.counts.resize(self.counts.len().max(other.counts.len()), 0);
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
@@ -176,7 +176,7 @@ impl fmt::Debug for Latencies {
 }
 
 impl fmt::Display for Latencies {
-    /// Median, 99th percentile and longest.
+    /// Writes median, 99th percentile and longest.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.quantile(0.5), self.quantile(0.99), self.longest()) {
             (Some(p50), Some(p99), Some(longest)) => {

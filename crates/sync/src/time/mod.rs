@@ -1,18 +1,18 @@
-//! The clocks that product code reads, one for deadlines of others, and histograms of times.
+//! Clocks that product code reads, one for the deadlines of others, and histograms of times.
 //!
 //! [`now`] and [`Stamp`] read the system's monotonic clock. Under loom it stands still. Shuttle has
-//! no time: there the clock stands still, but for a wait whose time runs out, which may happen at
-//! any moment: it moves the clock on to its end. So code that compares deadlines sees what it would
-//! see on a machine whose threads are arbitrarily slow, and a seed replays it exactly.
+//! no time: there the clock stands still, except for a wait whose time runs out, which may happen
+//! at any moment: that moves the clock on to its end. So code that compares deadlines behaves as on
+//! a machine whose threads are arbitrarily slow, and a seed replays it exactly.
 //!
-//! # Which clock a deadline means
+//! # Clock of a deadline
 //!
 //! On Linux the monotonic clock stands still while the system is suspended; the clock of
-//! [`BootStamp`] goes on. Waits (a [`Parker`](crate::Parker), a [`Completion`](crate::Completion),
-//! [`sys::Timer`](crate::sys::Timer), `poll`, tokio's timers) are by the monotonic clock: one that
-//! begins before a suspend may end late by that suspend. So a deadline that another machine counts
-//! on is compared with a [`BootStamp`] after the wait, and never taken for over or not over by the
-//! wait itself.
+//! [`BootStamp`] continues. Waits (a [`Parker`](crate::Parker), a
+//! [`Completion`](crate::Completion), [`sys::Timer`](crate::sys::Timer), `poll`, tokio's timers)
+//! use the monotonic clock: one that begins before a suspend may end late by that suspend. So a
+//! deadline that another machine counts on is compared with a [`BootStamp`] after the wait. The
+//! wait itself never decides whether it is over.
 //!
 //! | deadline | clock | why |
 //! | --- | --- | --- |
@@ -47,98 +47,101 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use crate::facade::backend::clock;
 use crate::facade::hint;
 
-/// Now. Any context. Take a later one, and [`duration_since`](std::time::Instant::duration_since),
-/// for what an `Instant` says with `elapsed`: that would ask the system.
+/// Returns the present time. Any context. To get the time since an `Instant`, subtract it from a
+/// later one by [`duration_since`](std::time::Instant::duration_since): `elapsed` would ask the
+/// system.
 #[inline]
 pub fn now() -> std::time::Instant {
     clock::now()
 }
 
-/// The time of day, since 1970: for what people read, and what outlives the system. It may be set,
-/// forwards and backwards. In a model it stands still. Any context.
+/// Returns the time of day, since 1970: for people, and for data that outlives the system. It may
+/// be set, forwards and backwards. In a model it stands still. Any context.
 pub fn wall() -> Duration {
     if hint::IN_MODEL {
         return Duration::from_secs(1);
     }
-    // A clock that says less than 1970 isn't set.
+    // A clock before 1970 isn't set.
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// A moment, as nanoseconds of the monotonic clock: one word, for what is written by one thread and
-/// read by others. Meaningful within one run of the system only.
+/// A moment, as nanoseconds of the monotonic clock: one word, written by one thread and read by
+/// others. Meaningful within one run of the system only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Stamp(u64);
 
 impl Stamp {
-    /// Now, to the nanosecond: some 25 ns to read, more on a virtual machine. Any context.
+    /// Returns the present moment, to the nanosecond: some 25 ns to read, more on a virtual
+    /// machine. Any context.
     #[inline]
     pub fn precise() -> Stamp {
         Stamp(clock::precise())
     }
 
-    /// Now, to the timer tick: up to 10 ms ago, but read in some 5 ns. Any context.
+    /// Returns the present moment, to the timer tick: up to 10 ms ago, but read in some 5 ns. Any
+    /// context.
     #[inline]
     pub fn coarse() -> Stamp {
         Stamp(clock::coarse())
     }
 
-    /// From a number that [`Stamp::nanos`] gave.
+    /// Returns the stamp of a number that [`Stamp::nanos`] returned.
     #[inline]
     pub const fn from_nanos(nanos: u64) -> Stamp {
         Stamp(nanos)
     }
 
-    /// The number: never 0 but where the system has just begun.
+    /// Returns the number: never 0, unless the system has just begun.
     #[inline]
     pub fn nanos(self) -> u64 {
         self.0
     }
 
-    /// So much later.
+    /// Returns a stamp that is later by `time`.
     #[inline]
     pub fn plus(self, time: std::time::Duration) -> Stamp {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         Stamp(self.0.saturating_add(nanos))
     }
 
-    /// How much later it is than `earlier`; zero where it isn't. Between a precise and a coarse
-    /// stamp that is a tick out.
+    /// Returns the time since `earlier`; zero if that is later. Between a precise and a coarse
+    /// stamp the error is a tick.
     #[inline]
     pub fn since(self, earlier: Stamp) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
 }
 
-/// A moment, as nanoseconds of the clock that also goes on while the system is suspended: for what
-/// another machine counts on. See [the table](self#which-clock-a-deadline-means). Meaningful within
-/// one run of the system only.
+/// A moment, as nanoseconds of the clock that continues while the system is suspended: for
+/// deadlines that another machine counts on. See [the table](self#clock-of-a-deadline). Meaningful
+/// within one run of the system only.
 ///
-/// On Linux it is `CLOCK_BOOTTIME`. Other systems, and backends of the facade, have the monotonic
-/// clock for it: there a suspend isn't seen.
+/// On Linux it is `CLOCK_BOOTTIME`. Other systems, and backends of the facade, use the monotonic
+/// clock: there a suspend isn't seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootStamp(u64);
 
 impl BootStamp {
-    /// Now, to the nanosecond: as cheap as [`Stamp::precise`]. Any context.
+    /// Returns the present moment, to the nanosecond: as cheap as [`Stamp::precise`]. Any context.
     #[inline]
     pub fn now() -> BootStamp {
         BootStamp(clock::with_suspends())
     }
 
-    /// So many nanoseconds after the clock began.
+    /// Returns the moment this many nanoseconds after the clock began.
     #[inline]
     pub const fn from_nanos(nanos: u64) -> BootStamp {
         BootStamp(nanos)
     }
 
-    /// So much later.
+    /// Returns a stamp that is later by `time`.
     #[inline]
     pub fn plus(self, time: std::time::Duration) -> BootStamp {
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         BootStamp(self.0.saturating_add(nanos))
     }
 
-    /// How much later it is than `earlier`; zero where it isn't.
+    /// Returns the time since `earlier`; zero if that is later.
     #[inline]
     pub fn since(self, earlier: BootStamp) -> std::time::Duration {
         std::time::Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -4,12 +4,12 @@ use std::time::{Duration, Instant};
 
 use super::now;
 
-/// A clock for deadlines that somebody else has to meet, such as a client that is to take a reply.
+/// A clock for deadlines that another party has to meet, such as a client that is to take a reply.
 ///
 /// A process can be stopped for any time (`SIGSTOP`, the freezer of cgroups, a paused container)
-/// while the system's clock goes on. A client that owes it something then seems to be late, though
-/// nobody looked. This clock counts at most one *slice* of the time between two calls of
-/// [`now`](PausableClock::now). A pause of any length therefore costs a slice.
+/// while the system's clock continues. A client that owes it something then seems to be late,
+/// although the process didn't check. This clock counts at most one *slice* of the time between two
+/// calls of [`now`](PausableClock::now). A pause of any length therefore costs a slice.
 ///
 /// Its owner calls it at least once in each slice while a deadline is pending, so no wait is longer
 /// than [`slice`](PausableClock::slice). Work that takes longer for another reason goes through
@@ -34,20 +34,20 @@ pub struct PausableClock {
 }
 
 impl PausableClock {
-    /// Slices in a timeout: how much of its timeout a pause may cost a client. More slices are more
-    /// wake-ups for each one that is waited for.
+    /// Number of slices in a timeout: the part of its timeout that a pause may cost a client. More
+    /// slices are more wake-ups for each client that is waited for.
     const SLICES: u32 = 8;
     /// The shortest slice: below it a busy system looks like a pause.
     const SHORTEST: Duration = Duration::from_millis(1);
 
-    /// A clock for timeouts of this length or longer ones: its slice is an eighth of that, and a
-    /// millisecond at least.
+    /// Creates a clock for timeouts of at least this length. Its slice is an eighth of that, and at
+    /// least a millisecond.
     pub fn for_timeout(timeout: Duration) -> PausableClock {
         let slice = (timeout / Self::SLICES).max(Self::SHORTEST);
         PausableClock { slice, last: now(), paused: Duration::ZERO }
     }
 
-    /// The time by this clock. Never goes back, and is never later than the system's.
+    /// Returns the time by this clock. It never goes back, and is never later than the system's.
     pub fn now(&mut self) -> Instant {
         self.read(now())
     }
@@ -56,23 +56,23 @@ impl PausableClock {
         let lap = real.saturating_duration_since(self.last);
         self.paused += lap.saturating_sub(self.slice);
         self.last = real;
-        // No earlier than the moment at which the clock was made.
+        // Not before the moment at which the clock was created.
         real - self.paused
     }
 
-    /// How long the process did not run since this was made: all that was beyond a slice between
-    /// two calls of [`now`](PausableClock::now).
+    /// Returns the time for which the process did not run since the clock was created: everything
+    /// beyond a slice between two calls of [`now`](PausableClock::now).
     pub fn paused(&self) -> Duration {
         self.paused
     }
 
-    /// The longest wait between two calls of [`now`](PausableClock::now).
+    /// Returns the longest wait between two calls of [`now`](PausableClock::now).
     pub fn slice(&self) -> Duration {
         self.slice
     }
 
-    /// Runs something that may take longer than a slice without being a pause, such as a look-up of
-    /// a name. All of its time counts.
+    /// Runs work that may take longer than a slice without being a pause, such as a look-up of a
+    /// name. All of its time counts.
     pub fn working<T>(&mut self, work: impl FnOnce() -> T) -> T {
         self.now();
         let done = work();
@@ -109,7 +109,7 @@ mod tests {
             }
             begun
         });
-        // A scheduler that kept this thread away before the work may have cost something.
+        // A scheduler that kept this thread waiting before the work may have cost something.
         assert!(clock.paused <= begun - made, "{clock:?}");
     }
 }

@@ -6,8 +6,8 @@ use corewise_sync::{Completion, Countdown, cell::UnsafeCell, thread};
 
 struct Shared {
     event: Completion,
-    /// Written before the event, read after it: loom reports a race if the event doesn't order
-    /// them.
+    /// Value that is written before the event, read after it: loom reports a race if the event
+    /// doesn't order them.
     value: UnsafeCell<u32>,
 }
 

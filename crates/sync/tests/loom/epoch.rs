@@ -1,4 +1,4 @@
-//! Models of epochs: after a grace period nobody reads any more, and a waiter is woken. Without
+//! Models of epochs: after a grace period no thread reads any more, and a waiter is woken. Without
 //! either fence both go wrong. `src/epoch/README.md` names the steps.
 
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
     builder.check(f);
 }
 
-/// Something that is published, and its readers.
+/// An object that is published, and its readers.
 struct Shared {
     published: AtomicBool,
     /// P: read inside a section that found it published; its owner's again after a grace period.
@@ -82,8 +82,8 @@ fn loom_epoch_without_the_heavy_fences_somebody_still_reads() {
     assert!(said.is_empty() || said.contains("Causality violation"), "{said}");
 }
 
-/// The section has begun before the writer comes: only its end, and the writer's sleep, are at
-/// stake.
+/// Runs a section that has begun before the writer comes: only its end, and the writer's sleep, are
+/// at stake.
 fn a_section_ends_while_somebody_waits<A: AsymmetricPolicy>() {
     model(|| {
         let (shared, epochs) = (Shared::new(), Epochs::<A>::default());
@@ -168,7 +168,7 @@ fn a_cell_is_read_and_replaced<A: AsymmetricPolicy>() {
         let cell = Arc::new(ReadMostly::with_epochs(Epochs::<A>::default(), Box::new(1)));
         let reader = {
             let cell = Arc::clone(&cell);
-            // By the thread's own slot.
+            // It uses the thread's own slot.
             thread::spawn(move || {
                 let read = **cell.read();
                 assert!(read == 1 || read == 2);
@@ -185,7 +185,7 @@ fn loom_epoch_a_cell_that_is_replaced_is_read_before_or_after() {
     a_cell_is_read_and_replaced::<Asymmetric>();
 }
 
-/// A value that is spoilt when it is dropped: loom sees where that is.
+/// A value that is overwritten when it is dropped, so that loom sees where that is.
 struct Spoilt(UnsafeCell<u32>);
 
 // SAFETY: what the models check: nobody reads it while it is dropped.
@@ -223,7 +223,7 @@ fn an_old_value_is_dropped_behind_its_readers<A: AsymmetricPolicy>() {
             })
         };
         cell.replace(Spoilt::new(2));
-        // Drops what the first one has left, if that is over.
+        // This drops what the first one has left, if that is over.
         cell.replace(Spoilt::new(3));
         assert_eq!(cell.read().number(), 3);
         reader.join().unwrap();

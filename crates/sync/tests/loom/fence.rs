@@ -47,8 +47,8 @@ fn loom_fence_without_the_heavy_one_neither_may_see_the_other() {
     assert!(said.is_empty() || said.contains("neither saw the other"), "{said}");
 }
 
-/// A rare side that finds nothing decided, a frequent side, and a decider beside them. Where the
-/// rare side finds a barrier it would call the kernel, which loom knows nothing of.
+/// Runs a rare side that finds nothing decided, a frequent side, and a decider beside them. If the
+/// rare side finds a barrier, it would call the kernel, which loom doesn't know.
 fn the_first_way_is_decided(announce_first: bool) {
     loom::model(move || {
         let words = Arc::new((AtomicBool::new(false), AtomicBool::new(false), FenceState::new()));

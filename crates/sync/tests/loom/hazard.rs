@@ -1,5 +1,5 @@
-//! Hazard pointers under every interleaving: what a thread uses while its keeper ends isn't dropped
-//! before the thread is through.
+//! Hazard pointers under every interleaving: an object that a thread uses while its keeper ends
+//! isn't dropped before the thread is done.
 
 use std::mem::ManuallyDrop;
 use std::ptr;
@@ -10,7 +10,8 @@ use corewise_sync::cell::UnsafeCell;
 use corewise_sync::hazard::Hazards;
 use corewise_sync::{model::must_fail, thread};
 
-/// Written when it is dropped, so that loom sees who touches it at that time or after.
+/// An object that is written when it is dropped, so that loom sees which thread accesses it at that
+/// time or after.
 struct Object(Arc<UnsafeCell<bool>>);
 
 // SAFETY: loom looks after the cell.
@@ -32,8 +33,8 @@ impl Drop for Object {
     }
 }
 
-/// A thread that uses two objects in turn, against the one that retires the first once its keeper
-/// is over. No other order helps it.
+/// Runs a thread that uses two objects in turn, against one that retires the first once its keeper
+/// is over. No other ordering helps it.
 fn used_in_turn(protected: bool) {
     let hazards = Arc::<Hazards>::default();
     let [first, second] = [(); 2].map(|()| Object::new());
@@ -66,8 +67,8 @@ fn used_in_turn(protected: bool) {
     drop(second);
 }
 
-/// A thread that retires something may find in the other's slot what that protects next: it has to
-/// learn from it that the first use is over.
+/// Models a thread that retires something and may find in the other's slot what that protects next:
+/// by that it has to learn that the first use is over.
 #[test]
 fn loom_hazard_the_next_protection_ends_the_use_before() {
     loom::model(|| used_in_turn(true));

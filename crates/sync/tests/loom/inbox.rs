@@ -8,7 +8,8 @@ use corewise_sync::{cell::UnsafeCell, thread};
 
 struct Item {
     link: Link,
-    /// Written before the push without any ordering of its own: the inbox has to carry it over.
+    /// Value that is written before the push without any ordering of its own: the inbox has to
+    /// transfer it.
     value: UnsafeCell<u32>,
 }
 
@@ -73,7 +74,7 @@ fn loom_inbox_a_shared_node_may_be_pushed_again_as_soon_as_it_was_taken() {
             thread::spawn(move || {
                 let mut batch = inbox.take();
                 assert!(batch.next().is_some());
-                // Orders nothing: only so that the push below isn't refused.
+                // This orders nothing: it only keeps the push below from being refused.
                 taken.store(true, Ordering::Relaxed);
                 assert!(batch.next().is_some() && batch.next().is_none());
             })

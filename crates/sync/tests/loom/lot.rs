@@ -1,4 +1,4 @@
-//! Sleeping on a word where the system has no futex: a sleeper is never left behind.
+//! Sleeping on a word in a system without futexes: a sleeper is never left behind.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ fn loom_lot_all_sleepers_on_a_word_are_woken_and_those_on_another_sleep_on() {
             let its = Arc::clone(&shared);
             thread::spawn(move || sleeps_until_set(&its))
         });
-        // Nobody: its sleepers are on the other word.
+        // This wakes none: the sleepers are on the other word.
         shared.lot.wake(&shared.other, u32::MAX);
         shared.word.store(1, Ordering::Release);
         shared.lot.wake(&shared.word, u32::MAX);

@@ -1,5 +1,5 @@
-//! The ring under every interleaving: nothing lost, nothing doubled, contents seen, nobody asleep
-//! beside an item. The fence is the sleepers' alone: all else has to hold without it, and is
+//! The ring under every interleaving: nothing lost, nothing doubled, contents seen, no thread
+//! asleep beside an item. Only the sleepers need the fence: all else has to hold without it, and is
 //! checked so.
 
 use std::ptr::NonNull;
@@ -16,14 +16,14 @@ use corewise_sync::{Completion, thread};
 const BOUND: usize = 3;
 
 struct Item {
-    /// Written before the append, and read after the take, without any ordering of its own: the
-    /// ring has to carry it over.
+    /// Value that is written before the append, and read after the take, without any ordering of
+    /// its own: the ring has to transfer it.
     value: UnsafeCell<usize>,
-    /// How often it was taken.
+    /// Number of times that it was taken.
     taken: AtomicUsize,
 }
 
-/// A ring, and what goes through it.
+/// A ring, and the items that go through it.
 struct Model<F: FencePolicy> {
     ring: Ring<Item, F>,
     items: Vec<Item>,
@@ -41,7 +41,7 @@ impl<F: FencePolicy> Model<F> {
         Arc::new(Model { ring: Ring::new(capacity), items: (0..items).map(item).collect() })
     }
 
-    /// The item, with what it is to carry.
+    /// Returns the item, with its value.
     fn made(&self, number: usize) -> NonNull<Item> {
         let item = &self.items[number];
         // SAFETY: it is in no ring, and its appender's.
@@ -49,7 +49,8 @@ impl<F: FencePolicy> Model<F> {
         NonNull::from(item)
     }
 
-    /// True where the ring took it; else it lies elsewhere, and counts as taken.
+    /// Appends an item. Returns true if the ring took it. Otherwise it is kept elsewhere, and
+    /// counts as taken.
     fn append(&self, number: usize) -> bool {
         let item = self.made(number);
         match self.ring.begin() {
@@ -62,7 +63,7 @@ impl<F: FencePolicy> Model<F> {
         true
     }
 
-    /// Its number. It was taken out by the caller.
+    /// Checks an item that the caller took, and returns its number.
     fn took(&self, item: NonNull<Item>) -> usize {
         let number = self.items.iter().position(|there| NonNull::from(there) == item);
         let number = number.expect("one of the items");
@@ -74,7 +75,7 @@ impl<F: FencePolicy> Model<F> {
         number
     }
 
-    /// Takes a batch of so many at most.
+    /// Takes a batch of at most `most` items.
     fn take_batch(&self, most: u64) -> usize {
         let Ok(mut batch) = self.ring.reserve(|_| most) else { return 0 };
         let taken = batch.by_ref().filter_map(|at| self.ring.take(at)).map(|item| self.took(item));
@@ -83,8 +84,8 @@ impl<F: FencePolicy> Model<F> {
         taken
     }
 
-    /// At the end of a model: what is still there can be found in the way in which workers look,
-    /// and then each item was taken once.
+    /// Ends a model: the remaining items can be found in the way in which workers search, and each
+    /// item was taken once.
     fn ends(&self) {
         assert!(!self.ring.waits() || !self.ring.is_empty(), "nobody has the tail");
         while self.take_batch(1) > 0 || !self.ring.is_empty() {}
@@ -98,7 +99,7 @@ impl<F: FencePolicy> Model<F> {
     }
 }
 
-/// Runs these at the same time as the last one, and then looks at what is left.
+/// Runs these at the same time as the last one, and then checks what is left.
 fn at_once<F: FencePolicy>(
     model: &Arc<Model<F>>,
     others: &[fn(&Model<F>)],
@@ -125,7 +126,7 @@ fn loom_ring_appenders_do_not_get_into_each_others_cells() {
             model.append(1);
         };
         at_once(&model, &[two], |model| {
-            // Two in one go, where there is room for two.
+            // Two at once, if there is room for two.
             let first = model.made(2);
             match model.ring.begin() {
                 None => {
@@ -204,7 +205,7 @@ fn loom_ring_an_item_is_taken_by_name_or_by_a_taker() {
     });
 }
 
-/// A look at whatever is there, which reads it, and takes item 1.
+/// Scans all items, reads them, and takes item 1.
 fn looks(model: &Model<NoFence>) {
     let taken = model.ring.look(|item| {
         // SAFETY: items live as long as the model.
@@ -277,7 +278,7 @@ fn loom_ring_items_left_behind_are_found() {
     every_order(BOUND, || {
         let model = Model::<NoFence>::new(2, 3);
         assert!(model.append(0) && model.append(1));
-        // Leaves its second one, where it gets two.
+        // Leaves its second one, if it gets two.
         let leaves: fn(&Model<NoFence>) = |model| {
             let mut batch = model.ring.reserve(|_| 2).expect("the only one that reserves");
             let first = batch.next().and_then(|at| model.ring.take(at));
@@ -356,7 +357,7 @@ fn loom_ring_nothing_waits_and_nothing_is_left_where_all_was_taken_only() {
     });
 }
 
-/// An appender that checks after Begin, as it has to.
+/// Appends and checks after Begin, as an appender has to.
 fn checks_in_between<F: FencePolicy>(model: &Model<F>, sleeps: &AtomicU32) -> bool {
     let item = model.made(0);
     let begun = model.ring.begin().expect("the only appender");
@@ -365,8 +366,8 @@ fn checks_in_between<F: FencePolicy>(model: &Model<F>, sleeps: &AtomicU32) -> bo
     somebody
 }
 
-/// One item is appended while the one worker goes to sleep. How the appender learns whether to wake
-/// it, and whether the worker may park, are the protocol.
+/// Appends one item while the one worker goes to sleep. The protocol is how the appender learns
+/// whether to wake it, and whether the worker may park.
 fn append_against_sleep<F: FencePolicy>(
     append: fn(&Model<F>, &AtomicU32) -> bool,
     may_park: fn(&Model<F>) -> bool,
@@ -403,7 +404,7 @@ fn loom_ring_a_worker_does_not_sleep_beside_an_item() {
     append_against_sleep::<FullFence>(checks_in_between, |model| !model.ring.waits());
 }
 
-/// In this model a worker is left asleep.
+/// Asserts that the model leaves a worker asleep.
 fn sleeps_for_ever(test: &str, model: impl FnOnce()) {
     let said = must_fail(test, model);
     assert!(said.is_empty() || said.contains("deadlock"), "failed for another reason:\n{said}");

@@ -1,5 +1,5 @@
-//! The event for one waiter under every interleaving: the waiter is woken, what was written is
-//! seen, and one of the two sides is told that it is the last.
+//! The event for one waiter under every interleaving: the waiter is woken, earlier writes are seen,
+//! and one of the two sides learns that it is the last.
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -9,7 +9,7 @@ use corewise_sync::{Parker, Signal, cell::UnsafeCell, model::must_fail, thread};
 
 struct Shared {
     signal: Signal,
-    /// Written before the event, read after it; and written again by the side that is the last.
+    /// Value that is written before the event, read after it, and written again by the last side.
     value: UnsafeCell<u32>,
 }
 // SAFETY: only the order that the signal gives keeps the accesses apart; that is what is modelled.
@@ -52,7 +52,8 @@ fn loom_a_signal_that_isn_t_completed_leaves_its_waiter_asleep() {
     });
 }
 
-/// Counts; a parker's waker allocates, and the model needs no sleep to see that it was woken.
+/// A waker that counts. A parker's waker allocates, and the model needs no sleep to see that it was
+/// woken.
 struct Woken(AtomicUsize);
 impl Wake for Woken {
     fn wake(self: Arc<Self>) {
@@ -105,7 +106,7 @@ fn loom_a_thread_may_wait_after_a_poll() {
     });
 }
 
-/// The two sides end, each at its time, and exactly one is told that it is the last: it resets.
+/// Ends the two sides at different times: exactly one learns that it is the last, and resets.
 fn one_is_the_last(polls: bool) {
     let shared = shared();
     let other = Arc::clone(&shared);

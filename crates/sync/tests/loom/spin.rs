@@ -1,5 +1,5 @@
-//! The spin lock under every interleaving: one at a time has the value, and sees what was done
-//! before.
+//! The spin lock under every interleaving: one thread at a time has the value, and sees earlier
+//! writes.
 
 use std::sync::Arc;
 

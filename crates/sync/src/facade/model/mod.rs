@@ -105,7 +105,7 @@ impl ParkerToken {
         true
     }
 
-    /// Checks a few times while others run, and then the time is over.
+    /// Polls the token until the time is over, and lets others run between the checks.
     fn poll_until(&self, end: Instant) -> bool {
         loop {
             let over = deadline::is_over(end);
