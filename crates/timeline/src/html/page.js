@@ -1,5 +1,5 @@
 'use strict';
-// The page's own script: it draws what stands in #data onto a canvas. Nothing is fetched; names are
+// The page's own script: it draws the content of #data onto a canvas. Nothing is fetched; names are
 // only ever drawn or set as text.
 (() => {
   const data = JSON.parse(document.getElementById('data').textContent);
@@ -15,7 +15,7 @@
   const CHAIN = 1, NO_CALLBACK = 2, ASYNC = 4, START_SOFT = 8, END_SOFT = 16, MAYBE_INSIDE = 32;
 
   let t, rows, groups, rowHeight, from, to, hover = -1, chosen = -1, hits = null, colours, frame = 0;
-  // What would be asked of the document for each bar: the width of the chart, and what its rows are.
+  // Cached for each bar: the width of the chart, and its rows.
   let wide = 1, mode = 'lane';
 
   // A length of time with three digits, as in the tables.
@@ -26,7 +26,7 @@
     return value.toFixed(digits) + ' ' + unit;
   }
 
-  // How long a span took, with its sign where that isn't exact.
+  // The time of a span, with its sign unless it is exact.
   const took = s => s.h ?? time(s.e - s.s);
 
   // A moment, in the timeline's own time, as exact as a kernel's stamps.
@@ -66,7 +66,7 @@
         const first = rows.length, mine = [];
         for (const i of named.get(name)) {
           const s = t.spans[i];
-          // A span of no length takes its moment, so that a hundred of them do not hide each other.
+          // A span of no length occupies its moment, so that a hundred of them don't hide each other.
           let row = mine.find(r => r.until < s.s || (r.until === s.s && r.last < s.s));
           if (!row) { row = { spans: [], until: -1, last: -1 }; mine.push(row); rows.push(row); }
           row.spans.push(i);
@@ -100,7 +100,7 @@
     }
     main.style.height = height + 'px';
     spacer.style.height = Math.max(0, all - height) + 'px';
-    // At once: the canvases are empty now, and may be shown so.
+    // Drawn at once: the canvases are empty now, and may be shown.
     if (colours) { draw(); drawOverview(); }
   }
 
@@ -142,7 +142,7 @@
     pen.clip();
     const marked = [];
     for (let r = first; r < last; r++) drawRow(rows[r], r, marked);
-    // What is on the critical path or was found lies on top.
+    // Spans on the critical path and search hits lie on top.
     for (const i of marked) bar(t.spans[i], true);
     chain();
     if (chosen >= 0) edges(chosen, true);
@@ -216,7 +216,7 @@
       if (s.s > to) break;
       if (s.e < from) continue;
       if (s.f & CHAIN || (hits && hits.has(s.i)) || s.i === chosen || s.i === hover) { marked.push(s.i); continue; }
-      // What would fall onto the same pixel looks the same.
+      // Bars on the same pixel look the same.
       const right = x(s.e);
       if (right <= drawn && s.o === class_) continue;
       drawn = Math.max(Math.ceil(right), Math.floor(x(s.s)) + 2);
@@ -230,7 +230,7 @@
     const x1 = Math.max(x(s.s), left() - 4), x2 = Math.min(Math.max(x(s.e), x(s.s) + 2), wide + 4);
     const faint = hits && !hits.has(s.i);
     pen.globalAlpha = faint ? .25 : 1;
-    // In a row of several it would lie on others.
+    // In a row of several spans it would cover others.
     if (s.q < s.s && x(s.s) - x(s.q) > 2 && (EACH[mode] || s.i === hover || s.i === chosen)) {
       pen.strokeStyle = colours.quiet;
       pen.lineWidth = 1;
@@ -243,7 +243,7 @@
     }
     pen.fillStyle = hits && hits.has(s.i) ? colours.found : colours[s.o];
     if (s.h) {
-      // It may have been over: hatched, and not filled as what was measured is.
+      // Hatched, not filled: the span may have been over.
       pen.globalAlpha *= .3;
       pen.fillRect(x1, top, x2 - x1, tall);
       pen.globalAlpha = faint ? .25 : 1;
@@ -254,7 +254,7 @@
       const strong = s.f & CHAIN || s.i === chosen || s.i === hover;
       pen.strokeStyle = strong ? colours.path : colours[s.o + '-edge'];
       pen.lineWidth = strong && long > 3 ? 2 : 1;
-      // An end that nobody measured is drawn open.
+      // An end that wasn't measured is drawn open.
       pen.beginPath();
       pen.moveTo(x2, top + .5);
       pen.lineTo(x1 + .5, top + .5);
@@ -296,7 +296,7 @@
     if (!EACH[mode]) {
       const text = long > 20 ? fit(pen, s.n, long - 8) : '';
       pen.fillStyle = inside;
-      // A few letters of a long name tell nothing.
+      // A few letters of a long name are useless.
       if (text.length >= Math.min(8, s.n.length)) pen.fillText(text, x1 + 4, middle);
       return;
     }
@@ -368,7 +368,7 @@
     pen.stroke();
   }
 
-  // The most that ran at once at each pixel of the overview, found out once for a width.
+  // The largest number that ran at once at each pixel of the overview, computed once for a width.
   function profile(across, width) {
     const key = width + ' ' + left();
     if (t.profile?.key === key) return t.profile.tall;
@@ -397,7 +397,7 @@
     for (const i of t.path) small.fillRect(across(t.spans[i].s), base + 1, Math.max(1, across(t.spans[i].e) - across(t.spans[i].s)), 3);
     small.font = '11px system-ui, sans-serif';
     small.fillStyle = colours.text;
-    // Fewer words where there is less room: a number that is cut is another number.
+    // Fewer words if there is less room: a number that is cut off is another number.
     const most = ['at most ' + t.most + (t.most === 1 ? ' bar' : ' bars') + ' at once', 'at most ' + t.most, '≤' + t.most];
     const said = most.find(words => small.measureText(words).width <= left() - 10);
     if (said) small.fillText(said, 6, 13);
@@ -411,7 +411,7 @@
     small.strokeRect(across(from) + .5, 1, Math.max(2, across(to) - across(from)) - 1, height - 2);
   }
 
-  // Shows from `a` to `b`, within what there is.
+  // Shows from `a` to `b`, within the timeline.
   function view(a, b) {
     const least = Math.min(1000, t.length), long = Math.min(Math.max(b - a, least), t.length * 1.04 || 1);
     const low = -t.length * .02, high = t.length * 1.02;
@@ -523,7 +523,7 @@
     hits = null;
     found.textContent = '';
     if (words) {
-      // Without what keeps a name from right to left in its place.
+      // Without the isolates around right-to-left names.
       const text = s => [s.n, s.d, s.o, s.m, s.k, t.lanes[s.l]].join(' ').replace(/[\u2068\u2069]/g, '').toLowerCase();
       hits = new Set(t.spans.filter(s => text(s).includes(words)).map(s => s.i));
       let sum = 0, sign = '';
