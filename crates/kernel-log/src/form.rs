@@ -1,5 +1,5 @@
-//! The forms of the lines that are understood and of what stands before them, and the moments of
-//! lines with the digits that they are written with.
+//! The forms of lines and of their prefixes, and the moments of lines with the precision of their
+//! digits.
 
 named! {
     /// The forms of lines that are understood.
@@ -22,7 +22,7 @@ named! {
         ProbeEndPatched = "probe FUNCTION in driver DRIVER for device DEVICE returned N after N usecs",
         /// A probe of the platform bus begins, as the same patch prints it.
         ProbeCalled = "platform probe FUNCTION is being called",
-        /// What a probe cost, and where it ran.
+        /// The cost of a probe, and its worker.
         ProbeCost = "DRIVER DEVICE: CPU: N, COMM: WORKER, probe cost: N ns",
         /// A driver is tried on a device.
         ProbeStart = "probing driver DRIVER with device",
@@ -32,13 +32,13 @@ named! {
         Bound = "driver_bound: bound to device",
         /// A probe failed.
         ProbeFailed = "probe with driver DRIVER failed with error N",
-        /// Why a probe was put off.
+        /// The reason why a probe was deferred.
         Deferral = "error -EPROBE_DEFER: REASON",
         /// A device goes on the list of deferred ones, or leaves it.
         DeferredList = "Added to deferred list",
         /// A device waits for another one.
         Link = "Linked as a consumer to DEVICE",
-        /// What became of other links.
+        /// A change of other links.
         LinkNote = "Fixed dependency cycle(s) with DEVICE",
         /// A device is registered.
         DeviceAdd = "device: 'DEVICE': device_add",
@@ -60,7 +60,7 @@ named! {
         ShutdownTail = "reboot: ACTION",
         /// The first line of a boot.
         Version = "Linux version VERSION",
-        /// The clock behind printed durations is another one from here on.
+        /// A new clock behind printed durations.
         ClockSource = "clocksource: Switched to clocksource NAME",
         /// Command line, machine, and the ends of the boot's phases.
         BootMark = "Kernel command line: WORDS, DMI: MACHINE, Run PROGRAM as init process",
@@ -68,7 +68,7 @@ named! {
 }
 
 named! {
-    /// What stands before messages.
+    /// The prefixes of messages.
     Prefix {
         /// The kernel's stamp.
         Printk = "[    1.234567]",
@@ -76,65 +76,65 @@ named! {
         CallerId = "[ T8227]",
         /// The level, as a number.
         Level = "<6>",
-        /// `dmesg -x`.
+        /// The prefix of `dmesg -x`.
         Facility = "kern  :info  :",
-        /// `dmesg -T`: whole seconds.
+        /// The stamp of `dmesg -T`, in whole seconds.
         DmesgCtime = "[Wed Mar  4 13:21:03 2026]",
-        /// `dmesg --reltime` or `--show-delta`: differences.
+        /// A difference of `dmesg --reltime` or `--show-delta`.
         DmesgDelta = "[  +0.000013]",
-        /// `dmesg -H`, where a minute begins: only the minute.
+        /// The minute alone, at the first line of a minute of `dmesg -H`.
         DmesgMinute = "[Nov23 00:06]",
-        /// `dmesg --time-format iso`, `journalctl -o short-iso`.
+        /// The stamp of `dmesg --time-format iso` and `journalctl -o short-iso`.
         Iso = "2026-03-04T13:21:03,123456+00:00",
-        /// `dmesg --json`.
+        /// An object of `dmesg --json`.
         DmesgJson = "{\"pri\": 6, \"time\": 1.234567, \"msg\": \"",
-        /// The device `/dev/kmsg`.
+        /// The prefix of the device `/dev/kmsg`.
         Kmsg = "6,339,5140900,-;",
-        /// `journalctl`, and the files of syslog: whole seconds.
+        /// The prefix of `journalctl` and of syslog's files, in whole seconds.
         Journal = "mar 06 13:18:23 host kernel:",
-        /// `journalctl -o short-monotonic`.
+        /// The prefix of `journalctl -o short-monotonic`.
         JournalMonotonic = "[    5.140900] host kernel:",
-        /// `journalctl -o json`.
+        /// An object of `journalctl -o json`.
         JournalJson = "{\"MESSAGE\": \"",
-        /// `journalctl -o export`, and `-o verbose`.
+        /// A field of `journalctl -o export` and `-o verbose`.
         JournalExport = "MESSAGE=",
-        /// An object of JSON in each line, with the console's line in one of its fields.
+        /// An object of JSON per line, with the console's line in one of its fields.
         JsonLine = "{\"log\": \"",
-        /// Android: the CPU, and the task that logs.
+        /// The CPU and task that logs, on Android.
         AndroidTask = "(0)[1:swapper/0]",
-        /// `adb logcat -b kernel`.
+        /// The prefix of `adb logcat -b kernel`.
         Logcat = "01-01 00:00:05.140 0 0 I :",
-        /// The logs of LAVA.
+        /// The prefix of LAVA's logs.
         Lava = "- {\"lvl\": \"target\", \"msg\": \"",
-        /// What a terminal program, or `ts`, puts before each line.
+        /// The time that a terminal program, or `ts`, puts before each line.
         Clock = "13:18:23.123",
         /// A stamp that lost its brackets.
         Bare = "172.609825",
-        /// Anything else, which is known by the message behind it. Its times are not read.
+        /// Any other prefix, known by the message behind it. Its times are not read.
         Carrier = "another prefix",
-        /// A mail's quotation.
+        /// A quotation mark of a mail.
         MailQuote = "> ",
-        /// Not before but behind the line: CR and LF, from a serial console.
+        /// CR and LF behind the line, from a serial console.
         CrLf = "CR LF",
     }
 }
 
-/// When a line was logged, by the clock that its prefix shows.
+/// The moment at which a line was logged, by the clock that its prefix shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// Nanoseconds since that clock's zero.
     pub ns: u64,
     pub clock: Clock,
-    /// True when only the second is known.
+    /// True if only the second is known.
     pub coarse: bool,
-    /// True when it is of the receiver's clock, such as a journal: not before the
-    /// kernel wrote it, and maybe long after.
+    /// True for a stamp of the receiver's clock, such as a journal's: not before the kernel wrote
+    /// the line, and perhaps long after.
     pub received: bool,
-    /// What it was cut off to, in nanoseconds: the digits of its fraction tell.
+    /// Unit to which the stamp is truncated, in nanoseconds; the digits of its fraction tell.
     pub unit: u64,
 }
 
-/// What a stamp counts from.
+/// Zero of a stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Clock {
     /// The boot: the kernel's own clock.
@@ -146,7 +146,7 @@ pub(crate) enum Clock {
 }
 
 impl Stamp {
-    /// The moment `ns` of a clock, as fine as the kernel's own stamps.
+    /// Creates a stamp at `ns` of a clock, with the precision of the kernel's own stamps.
     pub(crate) fn new(ns: u64, clock: Clock) -> Stamp {
         Stamp { ns, clock, coarse: false, received: false, unit: MICRO }
     }
@@ -156,17 +156,17 @@ impl Stamp {
     }
 }
 
-/// What the kernel's own stamps are cut off to.
+/// Unit to which the kernel's own stamps are truncated.
 pub(crate) const MICRO: u64 = 1000;
 
-/// What a time with these digits behind its point was cut off to.
+/// Returns the unit of a time with these digits behind its point.
 pub(crate) fn unit(text: &str) -> u64 {
     let fraction = text.split_once(['.', ',']).map_or("", |(_, fraction)| fraction);
     let digits = fraction.bytes().take_while(u8::is_ascii_digit).count().min(9);
     10u64.pow(9 - digits as u32)
 }
 
-/// The digits behind a decimal point of seconds, as nanoseconds.
+/// Returns the digits behind a decimal point of seconds as nanoseconds.
 pub(crate) fn fraction_ns(digits_behind: &str) -> Option<u64> {
     let digits_behind = digits_behind.get(..9).unwrap_or(digits_behind);
     if !digits(digits_behind) {

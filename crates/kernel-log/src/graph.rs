@@ -1,4 +1,4 @@
-//! Which device waits for which, and where that is known from.
+//! The graph of devices that wait for each other, with the source of each edge.
 
 use corewise_timeline::EdgeKind;
 use std::collections::{BTreeMap, HashSet};
@@ -8,7 +8,7 @@ use std::fmt;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DeviceGraph {
     edges: Vec<GraphEdge>,
-    /// The driver of each device of which it is known.
+    /// Driver of each device for which it is known.
     pub drivers: BTreeMap<String, String>,
 }
 
@@ -16,17 +16,17 @@ pub struct DeviceGraph {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct GraphEdge {
-    /// The device that is needed: a supplier, or a parent.
+    /// Device that is needed: a supplier, or a parent.
     pub supplier: String,
-    /// The device that needs it: a consumer, or a child.
+    /// Device that needs it: a consumer, or a child.
     pub consumer: String,
-    /// Which of the two relations it is.
+    /// Relation between the two.
     pub kind: EdgeKind,
-    /// What said so.
+    /// Source of the edge.
     pub source: EdgeSource,
 }
 
-/// What says that one device depends on another. The first ones are better proof than the last.
+/// The source of an edge. Earlier variants are better proof than later ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum EdgeSource {
@@ -36,18 +36,18 @@ pub enum EdgeSource {
     Sysfs,
     /// A line `Linked as a consumer to`.
     LinkLine,
-    /// A probe that was put off since a supplier was not ready.
+    /// A probe that was deferred because a supplier was not ready.
     Deferral,
     /// A line that names the parent.
     ParentLine,
-    /// The line that says which buses lie behind a PCI bridge.
+    /// A line with the buses behind a PCI bridge.
     BridgeLine,
     /// A device's name that is a path.
     Name,
 }
 
 impl EdgeSource {
-    /// A few words, for people.
+    /// Returns a few words for people.
     pub fn as_str(self) -> &'static str {
         match self {
             EdgeSource::File => "dependency file",
@@ -62,18 +62,18 @@ impl EdgeSource {
 }
 
 impl DeviceGraph {
-    /// A graph without devices.
+    /// Creates a graph without devices.
     pub fn new() -> DeviceGraph {
         DeviceGraph::default()
     }
 
-    /// All edges, in the order in which they were added.
+    /// Returns all edges, in the order in which they were added.
     pub fn edges(&self) -> &[GraphEdge] {
         &self.edges
     }
 
-    /// Adds an edge. A device does not depend on itself: such an edge is passed over. An edge that
-    /// was added twice counts once.
+    /// Adds an edge. A device does not depend on itself: such an edge is ignored. An edge that is
+    /// added twice counts once.
     pub fn add(
         &mut self,
         supplier: impl Into<String>,
@@ -87,7 +87,7 @@ impl DeviceGraph {
         }
     }
 
-    /// Adds the edges and drivers of another graph; gives the edges that were new.
+    /// Adds the edges and drivers of another graph, and returns the new edges.
     pub fn merge(&mut self, other: &DeviceGraph) -> Vec<GraphEdge> {
         let mut known: HashSet<(String, String)> =
             self.edges.iter().map(|e| (e.supplier.clone(), e.consumer.clone())).collect();
@@ -118,7 +118,7 @@ impl DeviceGraph {
     ///
     /// # Errors
     ///
-    /// When a line is none of these: the error says which one, and what was expected.
+    /// Fails if a line is none of these. The error names the line and what was expected.
     ///
     /// # Examples
     ///
@@ -176,7 +176,7 @@ impl DeviceGraph {
 struct Word {
     text: String,
     quoted: bool,
-    /// A colon stood behind it, which is not part of it.
+    /// True if a colon stood behind the name. The colon is not part of it.
     colon: bool,
 }
 
@@ -205,14 +205,14 @@ fn words(line: &str) -> Result<Vec<Word>, &'static str> {
     Ok(words)
 }
 
-/// A line of a dependency file is none.
+/// An invalid line of a dependency file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DependencyError {
     /// The line's number; the first is 1.
     pub line: usize,
     /// The line.
     pub text: String,
-    /// What was expected.
+    /// Expected syntax.
     pub reason: &'static str,
 }
 

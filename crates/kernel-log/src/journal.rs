@@ -11,22 +11,22 @@ use serde_json::Value;
 
 use crate::form::{Clock, Prefix, Stamp};
 
-/// One entry: the message, and what stands beside it.
+/// One entry: the message and its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct JournalEntry {
     pub message: String,
     pub stamp: Option<Stamp>,
     pub thread: Option<u32>,
     pub kind: Prefix,
-    /// Another program than the kernel wrote it.
+    /// True if a program other than the kernel wrote the entry.
     pub foreign: bool,
-    /// The name of the boot that it is of.
+    /// Name of the boot of the entry.
     pub boot: Option<String>,
-    /// The message is what stood on a console, with its own prefixes.
+    /// True if the message is a line of a console, with its own prefixes.
     pub console: bool,
 }
 
-/// The fields that matter, as both programs name them.
+/// The relevant fields, under the names of both programs.
 #[derive(Deserialize)]
 struct Fields {
     #[serde(rename = "MESSAGE")]
@@ -68,7 +68,7 @@ impl Fields {
     fn entry(self) -> Option<JournalEntry> {
         let text = |t: Option<FieldText>| t.and_then(FieldText::text);
         if let Some(message) = text(self.message) {
-            // The kernel's own stamp, else when the journal got it.
+            // The kernel's own stamp, or the time at which the journal got the entry.
             let source = text(self.source);
             let received = source.is_none();
             let micros = source.or(text(self.monotonic));
@@ -95,7 +95,7 @@ impl Fields {
         let caller = text(self.caller);
         Some(JournalEntry {
             message,
-            // Another program's line, with the console's in it.
+            // Another program's line that contains a line of the console.
             console: ns.is_none(),
             stamp: ns.map(|ns| Stamp::new(ns, Clock::Boot)),
             thread: caller.and_then(|c| c.trim().strip_prefix('T')?.parse().ok()),
@@ -106,8 +106,8 @@ impl Fields {
     }
 }
 
-/// Reads a line that is a whole object, behind `data:` or a separator, as two forms of
-/// `journalctl -o json` have it.
+/// Reads a line that is a whole object, perhaps behind `data:` or a separator, as in two forms of
+/// `journalctl -o json`.
 pub(crate) fn line(text: &str) -> Option<JournalEntry> {
     let text = text.trim().trim_start_matches('\u{1e}').trim_end_matches(',');
     let text = text.strip_prefix("data: ").unwrap_or(text);
@@ -121,11 +121,11 @@ pub(crate) fn line(text: &str) -> Option<JournalEntry> {
     known.or_else(|| line_of_console(serde_json::from_str(text).ok()?))
 }
 
-/// Where the programs that write a line of JSON for each line of a console put that line.
+/// Fields in which programs that write a line of JSON for each line of a console put that line.
 const FIELDS: [&str; 8] =
     ["log", "message", "textPayload", "line", "text", "body", "_raw", "@message"];
 
-/// An object with a line of a console in one of its fields, or in one of a field's own.
+/// Reads an object with a line of a console in one of its fields, or in a field of one of them.
 fn line_of_console(object: serde_json::Map<String, Value>) -> Option<JournalEntry> {
     let inner = object.values().filter_map(Value::as_object);
     let text = std::iter::once(&object)
@@ -170,7 +170,7 @@ fn lava(object: &str) -> Option<JournalEntry> {
     })
 }
 
-/// `{dt: '…', lvl: target, msg: '…'}`, as older versions wrote it: the message is last.
+/// Reads `{dt: '…', lvl: target, msg: '…'}`, the form of older versions: the message is last.
 fn flow(object: &str) -> Option<Lava> {
     let inside = object.strip_prefix('{')?.trim_end().strip_suffix('}')?;
     let (before, msg) = inside.split_once("msg: ").or_else(|| inside.split_once("msg': "))?;
@@ -183,7 +183,7 @@ fn flow(object: &str) -> Option<Lava> {
     Some(Lava { lvl, msg: Value::String(text) })
 }
 
-/// Writes those escapes of YAML that JSON lacks as JSON does.
+/// Rewrites those escapes of YAML that JSON lacks as JSON's.
 fn json_escapes(text: &str) -> String {
     let mut json = String::with_capacity(text.len());
     let mut rest = text;
@@ -210,22 +210,22 @@ fn json_escapes(text: &str) -> String {
     json
 }
 
-/// Puts objects together that stand on several lines, a field on each.
+/// Collects objects that stand on several lines, with a field on each.
 #[derive(Debug, Default)]
 pub(crate) struct PrettyJson {
     fields: Option<serde_json::Map<String, Value>>,
 }
 
-/// What a line was to [`PrettyJson`].
+/// Result of a line for [`PrettyJson`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum JournalStep {
-    /// Nothing: it is no part of an object.
+    /// The line is no part of an object.
     No,
-    /// A part.
+    /// The line is a part of an object.
     Part,
-    /// The last part.
+    /// The line is the last part.
     Entry(JournalEntry),
-    /// No part, and so what was before it is an entry.
+    /// The line is no part, so the lines before it are an entry.
     Behind(JournalEntry),
 }
 
@@ -246,7 +246,7 @@ impl PrettyJson {
         let Some(fields) = &mut self.fields else { return JournalStep::No };
         let field = text.strip_prefix('"').and_then(|t| t.split_once('"'));
         let Some((name, rest)) = field else {
-            // The brackets around all of it, or something else altogether.
+            // The brackets around all of it, or a line that is no JSON.
             if !matches!(text, "]" | "[" | "") {
                 self.fields = None;
                 return JournalStep::No;
@@ -263,14 +263,14 @@ impl PrettyJson {
     }
 }
 
-/// Puts the fields of entries together.
+/// Collects the fields of entries.
 ///
 /// A value that holds a line's end or a control character stands on lines of its own, behind its
-/// length. The kernel writes none of those; they are passed over.
+/// length. The kernel writes no such value; they are skipped.
 #[derive(Debug, Default)]
 pub(crate) struct Export {
     entry: Option<ExportFields>,
-    /// Fields are indented, and a line that is not ends the entry.
+    /// True if fields are indented, and a line that is not ends the entry.
     verbose: bool,
 }
 
@@ -313,7 +313,7 @@ impl Export {
         }
         let Some(fields) = &mut self.entry else { return JournalStep::No };
         match name {
-            // Where an entry has several, the first one counts.
+            // If an entry has several, the first one counts.
             "MESSAGE" if fields.message.is_none() => fields.message = Some(value.to_owned()),
             "_SOURCE_MONOTONIC_TIMESTAMP" => fields.source = value.parse().ok(),
             "__MONOTONIC_TIMESTAMP" => fields.monotonic = value.parse().ok(),
@@ -330,7 +330,7 @@ impl Export {
         ended.map_or(JournalStep::Part, JournalStep::Entry)
     }
 
-    /// The entry that has begun: the next one begins, or the log is over.
+    /// Returns the entry that has begun: the next one begins, or the log is over.
     pub(crate) fn finish(&mut self) -> Option<JournalEntry> {
         let fields = self.entry.take()?;
         let message = fields.message?;
@@ -348,13 +348,14 @@ impl Export {
     }
 }
 
-/// `Wed 2026-03-04 13:21:00.000000 UTC [s=ab12;i=1;b=cd34]`, before the fields of an entry.
+/// Returns true for `Wed 2026-03-04 13:21:00.000000 UTC [s=ab12;i=1;b=cd34]`, the line before the
+/// fields of an entry.
 fn heads(text: &str) -> bool {
     let cursor = text.strip_suffix(']').and_then(|text| text.split_once(" [s="));
     cursor.is_some_and(|(time, cursor)| !time.starts_with(' ') && cursor.contains(";i="))
 }
 
-/// `NAME=value`.
+/// Splits `NAME=value`.
 fn field(text: &str) -> Option<(&str, &str)> {
     let (name, value) = text.split_once('=')?;
     let letter = |b: u8| b.is_ascii_uppercase() || b.is_ascii_digit() || b == b'_';

@@ -1,11 +1,11 @@
-//! Reads kernel logs: what booting and shutting down cost, device by device.
+//! Reads kernel logs and reports the cost of boot and shutdown, device by device.
 //!
-//! A [`Reader`] takes the bytes of a log as they come, in any pieces, and gives a [`KernelLog`]. It
-//! knows the lines that a kernel prints with `initcall_debug`, those that its driver core prints
-//! with dynamic debugging, and those of a few patches ([`Form`]), behind whatever the program that
-//! saved the log put before them ([`Prefix`]). Any excerpt will do: nothing has to begin at a boot,
-//! or end with one. A line that looks like one of the forms and is none is kept with the number of
-//! its line ([`SuspiciousLine`]); nothing is dropped silently.
+//! A [`Reader`] takes the bytes of a log, in any pieces, and returns a [`KernelLog`]. It knows the
+//! lines that a kernel prints with `initcall_debug`, those that its driver core prints with dynamic
+//! debugging, and those of a few patches ([`Form`]). It also knows the prefixes of the programs
+//! that save logs ([`Prefix`]). Any excerpt will do: it need not begin at a boot, or end with one.
+//! A line that only looks like one of the forms is kept with its number ([`SuspiciousLine`]);
+//! nothing is dropped silently.
 //!
 //! ```
 //! use corewise_kernel_log::Reader;
@@ -13,7 +13,8 @@
 //! let mut reader = Reader::new();
 //! reader.feed(b"[    5.140900][  T207] calling  nvme_init+0x0/0xff0 [nvme] @ 207\n");
 //! reader.feed(b"[    5.240900][  T207] probe of 0000:01:00.0 returned 0 after 90000 usecs\n[   ");
-//! reader.feed(b" 5.240950][  T207] initcall nvme_init+0x0/0xff0 [nvme] returned 0 after 100040 usecs\n");
+//! reader.feed(b" 5.240950][  T207] initcall nvme_init+0x0/0xff0 [nvme] ");
+//! reader.feed(b"returned 0 after 100040 usecs\n");
 //! let log = reader.finish();
 //! assert_eq!(log.boot.spans().len(), 2);
 //! assert_eq!(log.boot.serial_sum(), std::time::Duration::from_micros(100_040));
@@ -54,11 +55,12 @@
 //!
 //! # Memory
 //!
-//! What is kept grows with the lines that were understood, not with the log: some 300 bytes each,
-//! and four times that at the end. It is bounded: beyond some 300 000 lines that are understood,
-//! which no machine prints, the others are counted, and a note says so. Some 260 000 messages are
-//! remembered with their moments, to tell what is there twice, and a megabyte of a dump whose parts
-//! have to be put in order. A compressed log that unpacks to far more than logs do is given up.
+//! The reader's memory grows with the lines that were understood, not with the log: some 300 bytes
+//! each, and four times that at the end. It is bounded. Beyond some 300 000 such lines, which no
+//! machine prints, the reader only counts lines, and a note says so. The reader remembers some 260
+//! 000 messages with their moments, to find those that are there twice, and a megabyte of a dump
+//! whose parts must be reordered. It gives up a compressed log that unpacks to far more than logs
+//! do.
 //!
 //! [`Certainty::Inferred`]: corewise_timeline::Certainty::Inferred
 //! [`Certainty::UpperBound`]: corewise_timeline::Certainty::UpperBound
@@ -74,10 +76,10 @@ macro_rules! named {
         }
 
         impl $name {
-            /// All of them.
+            /// All variants.
             pub const ALL: [$name; [$($text),*].len()] = [$($name::$variant),*];
 
-            /// How it looks.
+            /// Returns its text for people.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $($name::$variant => $text,)*
@@ -111,7 +113,7 @@ pub use lines::encoding::Unread;
 pub use log::{BootSummary, Bound, Deferral, KernelLog, Split, SplitShare, SuspiciousLine};
 pub use reader::Reader;
 
-/// The README's example is a test too.
+/// The README, whose example is a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub mod readme {}

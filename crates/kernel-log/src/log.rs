@@ -1,4 +1,4 @@
-//! What a log says of a boot.
+//! The result of reading a log: one boot.
 
 use crate::form::{Form, Prefix};
 use crate::graph::{DeviceGraph, EdgeSource};
@@ -7,7 +7,7 @@ use corewise_timeline::{Driver, Length, SpanId, Timeline};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What one log says about one boot of one machine, up to its end.
+/// The contents of a log for one boot of one machine, up to its end.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct KernelLog {
@@ -16,52 +16,52 @@ pub struct KernelLog {
     pub boot: Timeline,
     /// Shutdowns of devices, by the same clock.
     pub shutdown: Timeline,
-    /// The driver of each device that has one by this log. Where no line names it, it is the module
-    /// (or the part of the kernel) whose init call probed the device, or
-    /// [seems to have](Driver::is_inferred).
+    /// Driver of each device that has one by this log. If no line names the driver, the entry is
+    /// the module (or the part of the kernel) whose init call probed the device, or [seems to
+    /// have](Driver::is_inferred).
     pub drivers: BTreeMap<String, Driver>,
-    /// The devices whose probes were put off, those that cost most first.
+    /// Devices whose probes were deferred, the most expensive first.
     pub deferrals: Vec<Deferral>,
-    /// Where the time of the init call went that waits for deferred probes; None: it is not there.
+    /// Time of the init call that waits for deferred probes; `None` if the log lacks that call.
     pub deferred_probe: Option<Split>,
-    /// Which device waits for which, as far as this log tells, and what was applied to it.
+    /// Dependencies between devices, from this log and from the graphs that were applied.
     pub graph: DeviceGraph,
-    /// The first [`SUSPICIOUS_KEPT`](KernelLog::SUSPICIOUS_KEPT) lines that look like one of the
-    /// forms and are none.
+    /// First [`SUSPICIOUS_KEPT`](KernelLog::SUSPICIOUS_KEPT) lines that only look like one of the
+    /// forms.
     pub suspicious: Vec<SuspiciousLine>,
-    /// How many of those there were.
+    /// Number of such lines.
     pub suspicious_total: u64,
-    /// How many lines were of which form, in the order of [`Form`].
+    /// Number of lines of each form, in the order of [`Form`].
     pub forms: Vec<(Form, u64)>,
-    /// How many lines had which prefix, in the order of [`Prefix`].
+    /// Number of lines with each prefix, in the order of [`Prefix`].
     pub prefixes: Vec<(Prefix, u64)>,
-    /// Notes on the log as such, a sentence each. Those on the numbers stand with them, in the
+    /// Notes on the whole log, a sentence each. Notes on the numbers are in the
     /// [notes](Timeline::notes) of `boot` and `shutdown`.
     pub notes: Vec<String>,
-    /// Lines in all, of this boot.
+    /// Number of lines of this boot.
     pub lines: u64,
-    /// The boots that the log holds, where there are several, and one of them was asked for
-    /// ([`Reader::finish`](crate::Reader::finish)): the first
-    /// [`BOOTS_KEPT`](KernelLog::BOOTS_KEPT) of them.
+    /// Boots of the log, if it holds several and one of them was asked for
+    /// ([`Reader::finish`](crate::Reader::finish)): the first [`BOOTS_KEPT`](KernelLog::BOOTS_KEPT)
+    /// of them.
     pub boots: Vec<BootSummary>,
-    /// The form that the log has, and that is not read: then there is nothing in all of this.
+    /// Format of a log that can't be read. All other fields are empty then.
     pub unread: Option<Unread>,
-    /// The kernel's version.
+    /// Version of the kernel.
     pub kernel: Option<String>,
-    /// The kernel's command line.
+    /// Command line of the kernel.
     pub command_line: Option<String>,
-    /// The machine, as the kernel names it.
+    /// Name of the machine in the kernel's log.
     pub machine: Option<String>,
 }
 
 impl KernelLog {
-    /// How many suspicious lines are kept with their text.
+    /// Number of suspicious lines that are kept with their text.
     pub const SUSPICIOUS_KEPT: usize = 1000;
 
-    /// How many boots of a log are listed.
+    /// Number of boots of a log that are listed.
     pub const BOOTS_KEPT: usize = 1000;
 
-    /// Where the edges come from, each source once.
+    /// Returns the sources of the edges, each once.
     pub fn edges_from(&self) -> Vec<EdgeSource> {
         let mut sources: Vec<_> = self.graph.edges().iter().map(|e| e.source).collect();
         sources.sort_unstable();
@@ -70,95 +70,94 @@ impl KernelLog {
     }
 }
 
-/// One of the boots that a log holds, in short.
+/// A summary of one of the boots in a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BootSummary {
-    /// The number of its first line; the first of the log is 1.
+    /// Number of its first line; the first line of the log is 1.
     pub first_line: u64,
-    /// How many lines it has.
+    /// Number of its lines.
     pub lines: u64,
-    /// Its first stamp, by the log's clock.
+    /// First stamp, by the log's clock.
     pub from: Option<Duration>,
-    /// Its last one.
+    /// Last stamp.
     pub to: Option<Duration>,
-    /// Init calls that ended.
+    /// Number of init calls that ended.
     pub initcalls: usize,
-    /// Probes that ended.
+    /// Number of probes that ended.
     pub probes: usize,
-    /// Devices that were shut down.
+    /// Number of devices that were shut down.
     pub shutdowns: usize,
-    /// The kernel's version.
+    /// Version of the kernel.
     pub kernel: Option<String>,
 }
 
-/// One device's probes that were put off.
+/// The deferred probes of one device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Deferral {
-    /// The device.
+    /// Name of the device.
     pub device: String,
-    /// Its driver, where the log tells.
+    /// Driver of the device, if the log names it.
     pub driver: Option<Driver>,
-    /// How many probes were put off.
+    /// Number of deferred probes.
     pub attempts: usize,
-    /// How many of them the driver itself put off (517). The others (-517) did not get to it: the
-    /// driver core knew that a supplier was missing.
+    /// Number of probes that the driver itself deferred (517). The others (-517) did not reach the
+    /// driver: the driver core knew that a supplier was missing.
     pub by_driver: usize,
-    /// When the first of them ended, by the log's clock. None: nobody knows.
+    /// End of the first of them, by the log's clock; `None` if unknown.
     pub first: Option<Duration>,
-    /// When the last of them ended.
+    /// End of the last of them.
     pub last: Option<Duration>,
-    /// What they took together: time for nothing.
+    /// Time of all of them together, which was in vain.
     pub total: Length,
-    /// Whether it was bound after all.
+    /// Final state of the device.
     pub bound: Bound,
-    /// What it waited for, as the log has it, each reason once and at most
-    /// [`REASONS_KEPT`](Deferral::REASONS_KEPT) of them.
+    /// Reasons in the log, each once and at most [`REASONS_KEPT`](Deferral::REASONS_KEPT) of them.
     pub reasons: Vec<String>,
 }
 
 impl Deferral {
-    /// How many different reasons are kept for a device.
+    /// Largest number of different reasons that are kept for a device.
     pub const REASONS_KEPT: usize = 16;
 }
 
-/// Whether a device that was put off was bound after all.
+/// The final state of a device whose probe was deferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Bound {
-    /// Not within this log.
+    /// Never bound within this log.
     #[default]
     Never,
-    /// At that moment of the log's clock.
+    /// Bound at that moment of the log's clock.
     At(Duration),
-    /// By a later line than the last try, but nobody knows when.
+    /// Bound by a line after the last try, at an unknown time.
     Somewhen,
 }
 
-/// Where the time of one span went.
+/// The time of one span, split by device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Split {
-    /// The span, of the boot.
+    /// Span of the boot.
     pub span: SpanId,
-    /// How long it took.
+    /// Length of the span.
     pub total: Length,
-    /// What ran inside it, by device, the longest first. Where they ran side by side, these add up
-    /// to more than the total.
+    /// Time inside the span for each device, the longest first. If probes ran in parallel, these
+    /// add up to more than the total.
     pub shares: Vec<SplitShare>,
-    /// The time in which none of them ran.
+    /// Time in which none of them ran.
     pub rest: Length,
 }
 
-/// What ran for one device inside a span.
+/// Time for one device inside a span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SplitShare {
-    /// The device.
+    /// Name of the device.
     pub device: String,
-    /// How often something ran for it.
+    /// Number of spans of the device.
     pub times: usize,
-    /// How long all of that took together.
+    /// Length of all of them together.
     pub took: Length,
 }
 
@@ -166,10 +165,10 @@ pub struct SplitShare {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SuspiciousLine {
-    /// Its number in the log; the first is 1.
+    /// Number of the line in the log; the first is 1.
     pub line: u64,
-    /// Its first 200 characters.
+    /// First 200 characters of the line.
     pub text: String,
-    /// Why it is suspicious.
+    /// Reason for the suspicion.
     pub why: &'static str,
 }

@@ -1,7 +1,7 @@
 //! The device graph of a sysfs tree, from the symbolic links in it.
 //!
-//! The crate opens no file: a walker of `/sys/devices` says what lies there, link by link. A
-//! tree need not be copied to be used elsewhere, a list of its links will do:
+//! The crate opens no file: a walker of `/sys/devices` reports its links, one by one. A tree need
+//! not be copied to be used elsewhere; a list of its links is enough:
 //!
 //! ```text
 //! find /sys/devices -type l -printf '%p -> %l\n' > links
@@ -20,7 +20,9 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// use corewise_kernel_log::sysfs::Listing;
 ///
 /// let mut listing = Listing::new();
-/// listing.line("/sys/devices/pci0000:00/0000:00:06.0/driver -> ../../../bus/pci/drivers/pcieport");
+/// listing.line(
+///     "/sys/devices/pci0000:00/0000:00:06.0/driver -> ../../../bus/pci/drivers/pcieport",
+/// );
 /// listing.line(
 ///     "/sys/devices/pci0000:00/0000:00:06.0/0000:01:00.0/subsystem -> ../../../../bus/pci",
 /// );
@@ -33,20 +35,19 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 pub struct Listing {
     /// Folders that are devices, by path: their drivers.
     devices: BTreeMap<String, Option<String>>,
-    /// Consumer's path, the supplier as the link names it, and the link itself.
+    /// Path of the consumer, the supplier as the link names it, and the link itself.
     suppliers: Vec<(String, String, String)>,
     /// Links between devices that order nothing.
     sync_state_only: HashSet<String>,
 }
 
 impl Listing {
-    /// A listing of nothing.
+    /// Creates an empty listing.
     pub fn new() -> Listing {
         Listing::default()
     }
 
-    /// Takes one symbolic link: where it lies, and where it leads. Links that say nothing of the
-    /// graph are passed over.
+    /// Takes one symbolic link: its path and its target. Ignores links that aren't about the graph.
     pub fn link(&mut self, path: &str, target: &str) {
         let Some((folder, name)) = path.rsplit_once('/') else { return };
         let last = |path: &str| path.rsplit('/').next().unwrap_or(path).to_owned();
@@ -67,14 +68,14 @@ impl Listing {
         }
     }
 
-    /// Says that a device link, by its name below `/sys/devices/virtual/devlink`, only syncs state:
-    /// it orders neither probes nor shutdowns.
+    /// Records that a device link, by its name below `/sys/devices/virtual/devlink`, only syncs
+    /// state: it orders neither probes nor shutdowns.
     pub fn sync_state_only(&mut self, link: &str) {
         self.sync_state_only.insert(link.to_owned());
     }
 
     /// Takes one line of a listing, as in the [module's](self) example: `PATH -> TARGET`, or
-    /// `…/LINK/sync_state_only:1`. False: it is neither.
+    /// `…/LINK/sync_state_only:1`. Returns false if it is neither.
     pub fn line(&mut self, line: &str) -> bool {
         let line = line.trim();
         if let Some((path, target)) = line.split_once(" -> ") {
@@ -94,8 +95,8 @@ impl Listing {
         }
     }
 
-    /// The graph: parents by path, suppliers by the links between devices, and drivers. Devices are
-    /// named as the kernel's log names them.
+    /// Returns the graph: parents by path, suppliers by the links between devices, and drivers.
+    /// Devices have their names in the kernel's log.
     pub fn graph(self) -> DeviceGraph {
         let mut graph = DeviceGraph::new();
         let mut names: HashMap<String, &str> = HashMap::new();
@@ -129,7 +130,7 @@ impl Listing {
     }
 }
 
-/// A device's name: sysfs cannot have a `/` in one.
+/// Returns a device's name: sysfs cannot have a `/` in one.
 fn device(path: &str) -> String {
     path.rsplit('/').next().unwrap_or(path).replace('!', "/")
 }

@@ -1,5 +1,5 @@
-//! The devices that a log tells of: their dependencies, with the edges between spans that follow,
-//! and their drivers, by the lines that name them and by the probes' surroundings.
+//! The devices in a log: their dependencies, with the edges between spans that follow, and their
+//! drivers. Drivers come from the lines that name them and from the surroundings of probes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -9,7 +9,7 @@ use crate::facts::Facts;
 use crate::graph::{DeviceGraph, EdgeSource, GraphEdge};
 use crate::message::{names, split_head};
 
-/// Every dependency that the log tells.
+/// Returns every dependency in the log.
 pub(crate) fn graph(facts: &Facts, boot: &Timeline, shutdown: &Timeline) -> DeviceGraph {
     let mut graph = DeviceGraph::new();
     for (consumer, supplier, source) in &facts.links {
@@ -24,7 +24,7 @@ pub(crate) fn graph(facts: &Facts, boot: &Timeline, shutdown: &Timeline) -> Devi
     let devices: HashSet<&str> = all.filter(|(kind, _)| device(*kind)).map(|(_, n)| n).collect();
     let mut ordered: Vec<&str> = devices.iter().copied().collect();
     ordered.sort_unstable();
-    // The innermost bridge is the one with the fewest buses behind it.
+    // The innermost bridge has the fewest buses behind it.
     let mut behind: HashMap<(&str, u8), (&str, u8)> = HashMap::new();
     for (bridge, first, last) in &facts.bridges {
         let Some((segment, _)) = names::pci(bridge) else { continue };
@@ -44,7 +44,7 @@ pub(crate) fn graph(facts: &Facts, boot: &Timeline, shutdown: &Timeline) -> Devi
                 }
             }
         }
-        // The nearest ancestor that is in this log.
+        // The nearest ancestor in this log.
         let parents = std::iter::successors(names::parent(device), |name| names::parent(name));
         if let Some(parent) = parents.take(16).find(|p| devices.contains(p.as_str())) {
             graph.add(parent, device, EdgeKind::Parent, EdgeSource::Name);
@@ -53,11 +53,11 @@ pub(crate) fn graph(facts: &Facts, boot: &Timeline, shutdown: &Timeline) -> Devi
     graph
 }
 
-/// Puts the edges between devices that have spans into a timeline, except those that it has; in a
-/// shutdown they point the other way. Where a device between two others has no span, as it has
-/// nothing to probe, the two are joined.
+/// Adds the edges between devices with spans to a timeline, unless it has them. In a shutdown they
+/// point the other way. If a device between two others has no span, since it has nothing to probe,
+/// the two are joined.
 pub(crate) fn join(timeline: &mut Timeline, graph: &DeviceGraph, shutdown: bool) {
-    // The last probe that ended well stands for the device: the others were in vain.
+    // The last successful probe stands for the device: the others were in vain.
     let mut spans: HashMap<String, SpanId> = HashMap::new();
     for (id, span) in timeline.iter() {
         let counts = matches!(span.kind, SpanKind::Probe | SpanKind::Shutdown);
@@ -96,33 +96,33 @@ pub(crate) fn join(timeline: &mut Timeline, graph: &DeviceGraph, shutdown: bool)
     }
 }
 
-/// How many devices without spans are gone through from one that has one.
+/// Largest number of devices without spans that are passed on the way from a device with one.
 const THROUGH: usize = 1024;
 
 /// The drivers of devices, by the devices' names.
 pub(crate) type Drivers = BTreeMap<String, Driver>;
 
-/// Whether `driver` says more than what is `known`: that is nothing, or only likely while this is
-/// proven.
+/// Returns true if `driver` is better known than `known`: nothing is known, or something likely
+/// while `driver` is proven.
 pub(crate) fn is_surer(driver: &Driver, known: Option<&Driver>) -> bool {
     known.is_none_or(|known| known.is_inferred() && !driver.is_inferred())
 }
 
-/// Notes `driver` as a device's, unless what is known is as sure.
+/// Records `driver` for a device, unless what is known is as sure.
 pub(crate) fn learn(drivers: &mut Drivers, device: &str, driver: &Driver) {
     if is_surer(driver, drivers.get(device)) {
         drivers.insert(device.to_owned(), driver.clone());
     }
 }
 
-/// Sets the driver of `device` where `drivers` has a surer one than is known.
+/// Sets the driver of `device` if `drivers` has a surer one.
 pub(crate) fn set(known: &mut Option<Driver>, device: &str, drivers: &Drivers) {
     if let Some(driver) = drivers.get(device).filter(|driver| is_surer(driver, known.as_ref())) {
         *known = Some(driver.clone());
     }
 }
 
-/// The driver of each device, from the best line there is.
+/// Returns the driver of each device, from the best line in the log.
 pub(crate) fn drivers_of(facts: &mut Facts) -> Drivers {
     let told = facts.drivers.drain();
     let mut drivers: Drivers = told.map(|(device, driver)| (device, driver.into())).collect();
@@ -136,8 +136,9 @@ pub(crate) fn drivers_of(facts: &mut Facts) -> Drivers {
     drivers
 }
 
-/// The probes right inside an init call, with what that registered: a module, as a rule, is the
-/// driver, and `NAME_driver_init` registers `NAME`. Only where no line says better.
+/// Returns the probes directly inside an init call, with the driver that the call registered. A
+/// module, as a rule, is the driver, and `NAME_driver_init` registers `NAME`. Used only if no line
+/// is better.
 pub(crate) fn registered(boot: &Timeline) -> Vec<(SpanId, Driver)> {
     let mut found = Vec::new();
     let probe = |s: &Span| s.kind == SpanKind::Probe && s.driver.is_none();
@@ -156,9 +157,9 @@ pub(crate) fn registered(boot: &Timeline) -> Vec<(SpanId, Driver)> {
     found
 }
 
-/// Says the driver of each device that has none yet, or a less sure one.
+/// Sets the driver of each device that has none yet, or a less sure one.
 pub(crate) fn set_drivers(timeline: &mut Timeline, drivers: &Drivers) {
-    // Another driver than the one that took the device may have failed.
+    // A driver that failed may be another than the one that took the device.
     let other = |s: &Span| {
         s.driver.is_some() && matches!(s.outcome, Outcome::Failed(_) | Outcome::Skipped(_))
     };
@@ -174,8 +175,8 @@ pub(crate) fn set_drivers(timeline: &mut Timeline, drivers: &Drivers) {
     }
 }
 
-/// Driver and device of a shutdown line. A device that was probed in this log settles where the
-/// blank is.
+/// Splits a shutdown line into driver and device. A device that was probed in this log decides
+/// which blank divides them.
 pub(crate) fn head<'a>(head: &'a str, known: &HashSet<&str>) -> Option<(&'a str, &'a str)> {
     let blanks = head.match_indices(' ').map(|(at, _)| (&head[..at], &head[at + 1..]));
     blanks.clone().find(|(_, device)| known.contains(device)).or_else(|| split_head(head))

@@ -1,4 +1,4 @@
-//! From what was read to what it means: spans, their edges, and the sentences beside them.
+//! The conclusions from the facts of a log: spans, their edges, and notes.
 
 mod devices;
 mod nesting;
@@ -18,8 +18,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 impl KernelLog {
-    /// Adds what somebody else knows of the graph: the edges that are new go into both timelines,
-    /// the drivers to the devices that had none, or only a [likely](Driver::is_inferred) one.
+    /// Adds a graph from another source. New edges go into both timelines, the drivers to devices
+    /// that had none, or only a [likely](Driver::is_inferred) one.
     pub fn apply(&mut self, graph: &DeviceGraph) {
         self.graph.merge(graph);
         for (device, name) in &graph.drivers {
@@ -35,7 +35,7 @@ impl KernelLog {
     }
 }
 
-/// Concludes from the facts of one boot.
+/// Draws the conclusions from the facts of one boot.
 pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
     facts.suspicious.sort_by_key(|suspicious| suspicious.line);
     let rules = Rules::of(&facts);
@@ -44,7 +44,7 @@ pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
     }
     let mut drivers = drivers_of(&mut facts);
     let mut boot = spans::boot(&facts, &rules, &drivers);
-    // The drivers that were tried, be a device bound or not.
+    // Drivers that were tried, even on devices that weren't bound.
     let mut tried = drivers.clone();
     for (id, driver) in registered(&boot.timeline) {
         let span = &mut boot.timeline.spans_mut()[id.index()];
@@ -84,7 +84,7 @@ pub(crate) fn conclude(mut facts: Facts) -> KernelLog {
     }
 }
 
-/// Where the time of the init call went that waits for the deferred probes.
+/// Returns how the init call that waits for the deferred probes spent its time.
 fn split(boot: &Timeline) -> Option<Split> {
     let waits = |s: &&Span| s.kind == SpanKind::Initcall && s.name == nesting::DEFERRED;
     let (span, call) = boot.iter().find(|(_, s)| waits(s))?;
@@ -96,7 +96,7 @@ fn split(boot: &Timeline) -> Option<Split> {
     let mut exact = call.took().is_exact() && boot.unplaced().is_empty();
     let unit = boot.resolution();
     exact &= boot.has_order();
-    // They come by start. A worker goes on with them when the call has stopped waiting.
+    // Probes come by start. A worker continues them after the call has stopped waiting.
     for inner in probes.filter(|s| s.start < call.end && s.end > call.start) {
         let (start, end) = (inner.start.max(call.start), inner.end.min(call.end));
         let share = shares.entry(&inner.name).or_insert((0, Length::ZERO));
@@ -128,7 +128,7 @@ fn split(boot: &Timeline) -> Option<Split> {
     Some(Split { span, total: call.took(), shares, rest })
 }
 
-/// All devices that were put off, those that cost most first.
+/// Returns all devices whose probes were deferred, the most expensive first.
 fn deferrals(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Vec<Deferral> {
     let mut groups: HashMap<&str, Deferral> = HashMap::new();
     for probe in &facts.probes {

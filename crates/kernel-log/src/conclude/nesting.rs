@@ -1,9 +1,9 @@
-//! Decides which span ran inside which, and which beside the others. Pure: times and names in,
-//! indexes out.
+//! Decides which span ran inside which other one, and which ran beside others: a pure function from
+//! times and names to indexes.
 //!
-//! A log names the thread of an init call, and seldom that of a probe. Time is what is left: what
-//! ran inside another span on one thread lies within its time. The reverse does not hold, since
-//! threads run side by side, so each of these speaks against it:
+//! A log names the thread of an init call, and seldom that of a probe. Otherwise only time tells: a
+//! span that ran inside another one on the same thread lies within its time. The reverse does not
+//! hold, since threads run in parallel. Each of these speaks against it:
 //!
 //! * two probes that overlap in part ran on two threads, and so did, as far as one can tell, all
 //!   that hang together by such overlaps: none of them is inside another, unless its name says so;
@@ -14,32 +14,33 @@
 //! * where several init calls ran at that time, the one whose module or function is named like the
 //!   driver is meant; where none is, nobody knows.
 //!
-//! Only two lines that name one thread prove it: a thread runs one thing at a time, whatever speaks
-//! against it. A place that time alone shows is likely, and marked as unproven.
+//! Only two lines that name the same thread prove nesting: a thread runs one thing at a time,
+//! whatever speaks against it. A nesting that follows from time alone is likely, and marked as
+//! unproven.
 
 use crate::message::names;
 
-/// The longest list of spans that is looked at for one: no machine runs more probes at once, and a
-/// log that says so must not take for ever.
+/// Longest list of spans that is searched for one span. No machine runs more probes at once, and
+/// the list bounds the time for a log that claims so.
 const AT_ONCE: usize = 512;
 
-/// What is known of a span. Times in nanoseconds.
+/// Facts about a span. Times are in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct NestingItem<'a> {
     pub kind: NestingKind,
     pub start: u64,
     pub end: u64,
     pub thread: Option<u32>,
-    /// The device of a probe or fixup; the function of an init call.
+    /// Device of a probe or fixup; function of an init call.
     pub name: &'a str,
-    /// The driver of a probe; the module of an init call.
+    /// Driver of a probe; module of an init call.
     pub owner: Option<&'a str>,
-    /// A probe of a device that was put off before.
+    /// True for a probe of a device that was deferred before.
     pub retry: bool,
-    /// Said to be asynchronous.
+    /// True if the log says that it ran asynchronously.
     pub asynchronous: bool,
-    /// What the stamps are cut off to, where that is more than the tolerance: within it the order
-    /// isn't known.
+    /// Unit to which the stamps are truncated, if that exceeds the tolerance. Within the unit, the
+    /// order is unknown.
     pub unit: u64,
 }
 
@@ -50,21 +51,21 @@ pub(crate) enum NestingKind {
     Fixup,
 }
 
-/// What was decided of a span.
+/// Decisions about a span.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Placement {
     pub inside: Option<usize>,
     pub asynchronous: bool,
-    /// It stands within the time of several init calls, and nothing tells which one ran it.
+    /// True if it lies within several init calls, and nothing tells which one ran it.
     pub ambiguous: bool,
-    /// No line says on which thread it ran, so that it may have run beside the one that it is
-    /// inside of, or inside one that it seems to have run beside.
+    /// True if no line names its thread. It may have run beside the span that it is inside of, or
+    /// inside one that it seems to have run beside.
     pub unproven: bool,
-    /// Stamps that are cut off leave open whether an init call ran it.
+    /// True if truncated stamps leave open whether an init call ran it.
     unsure: bool,
 }
 
-/// Decides for all spans, which must come by start, and of equal starts the longer first.
+/// Decides for all spans. They must come by start, the longer first if starts are equal.
 pub(crate) fn decide(items: &[NestingItem<'_>]) -> Vec<Placement> {
     let mut places = vec![Placement::default(); items.len()];
     let calls = within_calls(items, &mut places);
@@ -79,8 +80,8 @@ pub(crate) fn decide(items: &[NestingItem<'_>]) -> Vec<Placement> {
     places
 }
 
-/// A start that was computed from a printed duration may be late by what printing took, and by the
-/// cut-off part of a microsecond.
+/// Returns true if `inner` may have begun within `outer`. A start that was computed from a printed
+/// duration may be late by the time of printing, and by the truncated part of a microsecond.
 fn begins_within(outer: &NestingItem<'_>, inner: &NestingItem<'_>) -> bool {
     const LATE: u64 = 20_000;
     outer.start <= inner.start.saturating_add(LATE)
@@ -94,14 +95,14 @@ fn holds(outer: &NestingItem<'_>, inner: &NestingItem<'_>) -> bool {
         && (inner.unit == 0 || outer.start.saturating_add(inner.unit) <= inner.start)
 }
 
-/// Whether stamps that are cut off leave it open.
+/// Returns true if truncated stamps leave open whether `outer` ran `inner`.
 fn may_hold(outer: &NestingItem<'_>, inner: &NestingItem<'_>) -> bool {
     outer.start < inner.start.saturating_add(inner.unit)
         && inner.end < outer.end.saturating_add(inner.unit)
         && inner.unit > 0
 }
 
-/// Keeps of `active` what is not over at `now`.
+/// Removes from `active` the spans that have ended at `now`.
 fn retire(active: &mut Vec<usize>, items: &[NestingItem<'_>], now: u64) {
     active.retain(|&i| items[i].end > now);
     if active.len() > AT_ONCE {
@@ -109,11 +110,11 @@ fn retire(active: &mut Vec<usize>, items: &[NestingItem<'_>], now: u64) {
     }
 }
 
-/// For each probe and fixup, the init call that it ran in.
+/// Returns for each probe and fixup the init call that it ran in.
 fn within_calls(items: &[NestingItem<'_>], places: &mut [Placement]) -> Vec<Option<usize>> {
     let mut calls = vec![None; items.len()];
     let mut active: Vec<usize> = Vec::new();
-    // The starts of probes are computed, and so may be before that of the call that they are in.
+    // Starts of probes are computed, so they may lie before the start of the surrounding call.
     let mut order: Vec<usize> = (0..items.len()).collect();
     order.sort_by_key(|&i| (items[i].start.saturating_add(late(&items[i])), i));
     for i in order {
@@ -148,7 +149,7 @@ fn within_calls(items: &[NestingItem<'_>], places: &mut [Placement]) -> Vec<Opti
             && !places[i].ambiguous
             && !item.retry
         {
-            // It began in an init call, or in some, and ended later.
+            // The probe began in one or more init calls, and ended later.
             let left = |a: &usize| {
                 let over = items[*a].end;
                 item.start.saturating_add(item.unit) <= over
@@ -166,8 +167,8 @@ fn within_calls(items: &[NestingItem<'_>], places: &mut [Placement]) -> Vec<Opti
     calls
 }
 
-/// Whether nothing says on which thread a probe ran. One that was put off is tried again by a
-/// worker of the driver core.
+/// Returns true if nothing tells the thread of a probe. A worker of the driver core retries a
+/// deferred probe.
 fn thread_unknown(item: &NestingItem<'_>) -> bool {
     item.kind == NestingKind::Probe && item.thread.is_none() && !item.asynchronous && !item.retry
 }
@@ -179,7 +180,7 @@ fn late(item: &NestingItem<'_>) -> u64 {
 /// The init call that waits until the deferred probes were tried again.
 pub(crate) const DEFERRED: &str = "deferred_probe_initcall";
 
-/// Whether an init call is, by its name, that of a probe's driver.
+/// Returns true if an init call is, by its name, that of a probe's driver.
 fn belongs(call: &NestingItem<'_>, probe: &NestingItem<'_>) -> bool {
     probe.owner.is_some_and(|driver| {
         names::starts_with(call.name, driver)
@@ -189,7 +190,7 @@ fn belongs(call: &NestingItem<'_>, probe: &NestingItem<'_>) -> bool {
     })
 }
 
-/// Joins the probes that overlap in part, and marks them as asynchronous.
+/// Groups the probes that overlap in part, and marks them as asynchronous.
 fn groups(
     items: &[NestingItem<'_>],
     calls: &[Option<usize>],
@@ -205,7 +206,7 @@ fn groups(
                 && before(items[a].start, item.start)
                 && before(items[a].end, item.end)
                 && !begins_late(&items[a], item);
-            // Two init calls on two threads explain an overlap.
+            // Two init calls on two threads explain the overlap.
             let explained = calls[a].is_some() && calls[i].is_some() && calls[a] != calls[i];
             if !crosses || explained {
                 continue;
@@ -222,9 +223,10 @@ fn groups(
     groups
 }
 
-/// Of two that ran at once, on two threads, marks the one that is not known to be in its turn.
+/// Marks two spans that ran at once on two threads as asynchronous. If only one of them ran in an
+/// init call, marks the other one alone.
 fn apart(a: usize, b: usize, calls: &[Option<usize>], places: &mut [Placement]) {
-    // One of them is known to be beside the rest: that will do.
+    // One of them is already known to run beside the rest, which is enough.
     if places[a].asynchronous || places[b].asynchronous {
         return;
     }
@@ -235,7 +237,7 @@ fn apart(a: usize, b: usize, calls: &[Option<usize>], places: &mut [Placement]) 
     }
 }
 
-/// True when `item` seems to begin before `before` ends only because its start is not exact.
+/// Returns true if `item` seems to begin before `before` ends only because its start is inexact.
 fn begins_late(before: &NestingItem<'_>, item: &NestingItem<'_>) -> bool {
     before.end - item.start < 20_000.min((item.end - item.start) / 2).max(item.unit)
 }
@@ -258,7 +260,7 @@ fn within_probes(
     let mut active: Vec<usize> = Vec::new();
     let mut order: Vec<usize> =
         (0..items.len()).filter(|&i| items[i].kind != NestingKind::Initcall).collect();
-    // So that one that begins within the tolerance before its parent still comes after it.
+    // A span that begins within the tolerance before its parent still comes after it.
     order.sort_by_key(|&i| {
         (items[i].start.saturating_add(late(&items[i])), std::cmp::Reverse(items[i].end), i)
     });
@@ -288,7 +290,7 @@ fn within_probes(
             places[i].asynchronous = false;
             places[i].ambiguous = false;
         }
-        // A span that it lies within and is not inside of ran beside it.
+        // A span that contains this one in time only ran beside it.
         let outer: Vec<usize> = chain(i, places).collect();
         for &a in &active {
             if calls[a] == calls[i] && holds(&items[a], item) && !outer.contains(&a) {
@@ -303,18 +305,18 @@ fn within_probes(
     }
 }
 
-/// The spans around `i`, itself first.
+/// Returns the spans around `i`, beginning with `i` itself.
 fn chain(i: usize, places: &[Placement]) -> impl Iterator<Item = usize> {
     std::iter::successors(Some(i), |&i| places[i].inside).take(64)
 }
 
-/// Whether the name of `inner` says that it is part of `outer`.
+/// Returns true if the name of `inner` says that it is part of `outer`.
 fn named_after(outer: &NestingItem<'_>, inner: &NestingItem<'_>) -> bool {
     let parents = std::iter::successors(names::parent(inner.name), |name| names::parent(name));
     parents.take(16).any(|parent| parent == outer.name)
 }
 
-/// Whether a probe of `outer` may have registered `inner`.
+/// Returns true if a probe of `outer` may have registered `inner`.
 fn related(outer: &NestingItem<'_>, inner: &NestingItem<'_>) -> bool {
     if outer.name == inner.name {
         return false;
@@ -331,7 +333,7 @@ fn related(outer: &NestingItem<'_>, inner: &NestingItem<'_>) -> bool {
 mod tests {
     use super::*;
 
-    /// Probes by device, driver, start and end in milliseconds.
+    /// Returns probes by device, driver, start and end in milliseconds.
     fn probes(
         spans: &[(&'static str, Option<&'static str>, u64, u64)],
     ) -> Vec<NestingItem<'static>> {
@@ -361,7 +363,7 @@ mod tests {
         items.remove(0)
     }
 
-    /// What each is inside of, by name, and whether it is asynchronous.
+    /// Returns for each span the name of the one around it, and true if it is asynchronous.
     fn decided(
         items: &mut [NestingItem<'static>],
     ) -> Vec<(&'static str, Option<&'static str>, bool)> {
@@ -399,7 +401,7 @@ mod tests {
 
     #[test]
     fn a_probe_within_a_crowd_is_inside_none_of_it() {
-        // c lies within b, and would be inside, if a did not show that more than one thread ran.
+        // c lies within b, and would be inside if a did not show that more than one thread ran.
         let mut items = probes(&[("a", None, 0, 20), ("b", None, 5, 30), ("c", None, 6, 28)]);
         assert!(decided(&mut items).iter().all(|(_, inside, _)| inside.is_none()));
     }

@@ -1,4 +1,4 @@
-//! The sentences beside the numbers: what a log does not say, and what was concluded instead.
+//! The notes beside the numbers: gaps of a log, and the conclusions that fill them.
 
 use super::policy::{Rules, Unit};
 use super::spans::Boot;
@@ -8,8 +8,7 @@ use crate::facts::records::ReportedEnd;
 use crate::form::{Form, Prefix};
 use corewise_timeline::{Certainty, Outcome, SpanKind, Timeline, count, duration, verb};
 
-/// Adds to both timelines what has to be known of their numbers; gives what concerns the log as
-/// such.
+/// Adds to both timelines the notes on their numbers, and returns the notes on the whole log.
 pub(crate) fn notes(
     facts: &Facts,
     rules: &Rules,
@@ -32,7 +31,7 @@ pub(crate) fn notes(
     } else if boot.timeline.is_empty() && shutdown.is_empty() {
         note("the known lines name no device with a start or an end".into());
     }
-    // Where lines weren't kept, ends are among them.
+    // The lines that were dropped include ends.
     match facts.unfinished() {
         _ if facts.left_out > 0 => {}
         (0, _) => {}
@@ -97,21 +96,21 @@ fn many(n: u64) -> usize {
     usize::try_from(n).unwrap_or(usize::MAX)
 }
 
-/// So many lines were something.
+/// Returns `1 line was` or `n lines were`, the beginning of a sentence.
 fn were(n: u64) -> String {
     format!("{} {}", count(many(n), "line"), verb(many(n), "was", "were"))
 }
 
-/// `3 init calls and 1 probe`; None: none of them.
+/// Returns a list such as `3 init calls and 1 probe`; `None` if all counts are 0.
 fn listed(kinds: [(usize, &str); 2]) -> Option<String> {
     let kinds = kinds.iter().filter(|(n, _)| *n > 0).map(|&(n, what)| count(n, what));
     Some(kinds.collect::<Vec<_>>().join(" and ")).filter(|kinds| !kinds.is_empty())
 }
 
-/// Why there is no order in time.
+/// Adds the reasons why there is no order in time.
 fn of_both(facts: &Facts, rules: &Rules, mut timelines: [&mut Timeline; 2]) {
     let mut notes = Vec::new();
-    // `dmesg -H`, where a minute begins.
+    // `dmesg -H`, at the first line of a minute.
     let minutes = facts.prefixes.get(&Prefix::DmesgMinute).copied().unwrap_or_default();
     if minutes > 0 {
         notes.push(
@@ -186,7 +185,7 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
         all.iter().filter(|(k, outcome)| *k == kind && f(outcome)).count()
     };
     let unbound = all_of(SpanKind::Probe, |o| o.message() == Some(NOT_BOUND));
-    // By what was printed: ENODEV, ENXIO.
+    // Errors that were printed: ENODEV, ENXIO.
     let skipped =
         |kind| all_of(kind, |o| matches!(o, Outcome::Skipped(_)) && o.message() != Some(NOT_BOUND));
     let (calls, probes) = (skipped(SpanKind::Initcall), skipped(SpanKind::Probe));
@@ -354,10 +353,10 @@ fn of_boot(facts: &Facts, rules: &Rules, boot: &mut Boot) {
     }
 }
 
-/// So many probes without their last line are named.
+/// Largest number of probes without their last line that a note names.
 const NAMED: usize = 16;
 
-/// The probes of which a line says how they ended, but whose last line isn't in the log.
+/// Returns a note on the probes whose outcome a line tells, but whose last line isn't in the log.
 fn without_end(facts: &Facts) -> Option<String> {
     let told = |(device, said): (&str, &ReportedEnd)| {
         let driver = said.driver.as_ref().map(|driver| format!(" ({driver})")).unwrap_or_default();

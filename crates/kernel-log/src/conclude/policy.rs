@@ -1,5 +1,5 @@
-//! What a whole log says about how its kernel prints results and durations, and how much its stamps
-//! say.
+//! The rules of a whole log: how its kernel prints results and durations, and how far its stamps
+//! can be trusted.
 
 use crate::facts::Facts;
 use crate::facts::records::{Fixup, Initcall, Probe};
@@ -8,31 +8,31 @@ use crate::message::{PrintedDuration, version};
 use corewise_timeline::Length;
 use std::time::Duration;
 
-/// What has to be known of the whole log before one line of it can be judged.
+/// Rules of a log, found before any of its lines is judged.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Rules {
-    /// A probe that returned 1 bound its device, and one that returned 0 did not.
+    /// True if a probe that returned 1 bound its device, and one that returned 0 did not.
     pub one_is_bound: bool,
-    /// Until when the clock behind printed durations ticked.
+    /// Time in which the clock behind printed durations ticked.
     pub ticks: Option<Ticks>,
-    /// What the durations of init calls are counted in.
+    /// Unit of the durations of init calls.
     pub unit: Unit,
-    /// The init calls of all threads may have one clock: the kernel is not known to be older.
+    /// True if the init calls of all threads may share one clock: the kernel is not known to be
+    /// older.
     pub one_clock: bool,
-    /// The stamps are the receiver's, and nothing shows that they keep up with the
-    /// kernel.
+    /// True if the stamps are the receiver's, and nothing shows that they keep up with the kernel.
     pub late: bool,
 }
 
-/// What the durations of init calls are counted in.
+/// Unit of the durations of init calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Unit {
-    /// Microseconds, as they say.
+    /// Microseconds, as printed.
     #[default]
     Micros,
     /// Nanoseconds shifted by ten: 1.024 microseconds.
     Shifted,
-    /// One of the two.
+    /// One of the two; nothing tells which.
     Either,
 }
 
@@ -45,17 +45,17 @@ impl Unit {
 /// The time in which the clock behind printed durations ticked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ticks {
-    /// How many init calls ended in it.
+    /// Number of init calls that ended in it.
     pub calls: usize,
-    /// The last line in it.
+    /// Last line in it.
     until: u64,
-    /// How long a tick is. Where all durations are zero it is the longest that kernels have.
+    /// Length of a tick. If all durations are zero, it is the longest tick that kernels have.
     pub tick: Duration,
-    /// Whether a duration of a whole tick shows how long one is.
+    /// True if the duration of a whole tick shows its length.
     pub shown: bool,
-    /// Between which lines the clock ticked again.
+    /// Lines between which the clock ticked again.
     again: Option<(u64, u64)>,
-    /// The lines at which it ceased to tick, with their stamps.
+    /// Lines at which it stopped ticking, with their stamps.
     ceased: [Option<(u64, Option<Stamp>)>; 2],
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Ticks {
 const TICKS: [u64; 4] = [10_000_000, 4_000_000, 3_333_333, 1_000_000];
 
 impl Rules {
-    /// Looks at all of it.
+    /// Finds the rules of a log from all its facts.
     pub(crate) fn of(facts: &Facts) -> Rules {
         let with = |f: &dyn Fn(i64) -> bool| facts.probes.iter().filter(|p| f(p.result)).count();
         // Since 2021 a driver's own errors are printed as positive numbers, so EPERM is a 1 too.
@@ -83,8 +83,8 @@ impl Rules {
         Rules { one_is_bound, ticks, unit, one_clock, late }
     }
 
-    /// How long an init call can have taken by what was printed, and what to draw. `gap` is the
-    /// time between its two lines.
+    /// Returns the time that an init call can have taken by its printed duration, and the length to
+    /// draw. `gap` is the time between its two lines.
     pub(crate) fn initcall(
         &self,
         index: usize,
@@ -105,10 +105,10 @@ impl Rules {
             },
         };
         match gap {
-            // The stamps are finer, and a tick is lost where interrupts are off; printing is in
-            // them.
+            // The stamps are finer, and ticks are lost while interrupts are off. The gap includes
+            // printing.
             Some(gap) if ticks.is_some() => told.between_lines(gap),
-            // The clock of all of them may have been set when it had long begun.
+            // Another call may have set the shared clock long after this call had begun.
             None if self.overtaken(call) || self.may_have_begun_before(index, call) => {
                 let since_boot = call.ended.and_then(since_boot);
                 Estimate { most: since_boot.map(|most| most.max(told.least)), ..told }
@@ -119,27 +119,28 @@ impl Rules {
             {
                 Estimate { drawn: gap, most: Some(gap), ..told }
             }
-            // So much no line takes to print: another one may have begun that isn't in the log.
+            // No line takes that long to print: a call that isn't in the log may have begun.
             Some(gap) if gap > time + time / 10 + PRINTING => Estimate { most: Some(gap), ..told },
             Some(gap) => told.within(gap),
         }
         .since_boot(call.ended)
     }
 
-    /// Whether the printed time of an init call may be counted from where another one began.
+    /// Returns true if the printed time of an init call may be counted from the start of another
+    /// one.
     pub(crate) fn overtaken(&self, call: &Initcall) -> bool {
         call.overtaken && self.one_clock
     }
 
-    /// Whether an init call without its first line may have taken longer than it says: one of
-    /// another thread may have set the clock of all of them. While that ticks at first there is one
-    /// thread only, as a program that loads modules needs a file system.
+    /// Returns true if an init call without its first line may have taken longer than it says: a
+    /// call of another thread may have set the shared clock. While that clock ticks at first, there
+    /// is one thread only, since a program that loads modules needs a file system.
     pub(crate) fn may_have_begun_before(&self, index: usize, call: &Initcall) -> bool {
         let at_first = self.ticks.is_some_and(|ticks| index < ticks.calls);
         call.lines.0.is_none() && self.one_clock && !at_first
     }
 
-    /// Likewise for a probe.
+    /// Returns the time that a probe can have taken by its printed duration.
     pub(crate) fn probe(&self, probe: &Probe) -> Estimate {
         let PrintedDuration { time, unit } = probe.took;
         let ticked = || self.ticks_probe(probe) || self.probe_spans_clocks(probe);
@@ -151,7 +152,7 @@ impl Rules {
         .since_boot(probe.ended)
     }
 
-    /// Whether an init call ended while the clock behind its duration ticked.
+    /// Returns true if an init call ended while the clock behind its duration ticked.
     pub(crate) fn ticks_call(&self, index: usize, call: &Initcall) -> bool {
         self.ticks.is_some_and(|ticks| {
             let (first, last) = call.lines;
@@ -160,7 +161,7 @@ impl Rules {
         })
     }
 
-    /// Whether a probe's duration is in whole ticks.
+    /// Returns true if a probe's duration is in whole ticks.
     pub(crate) fn ticks_probe(&self, probe: &Probe) -> bool {
         self.ticks.is_some_and(|ticks| {
             let us = u64::try_from(probe.took.time.as_micros()).unwrap_or(u64::MAX);
@@ -170,21 +171,22 @@ impl Rules {
         })
     }
 
-    /// Whether an init call may have begun while the clock ticked, and ended when it no longer did:
-    /// what was printed is the difference of two clocks.
+    /// Returns true if an init call may have begun while the clock ticked and ended when it no
+    /// longer did. Its printed duration is then the difference of two clocks.
     pub(crate) fn call_spans_clocks(&self, call: &Initcall) -> bool {
         let (first, last) = call.lines;
         self.ticks.is_some_and(|t| t.spans((first, last), (call.begun, call.ended), call.took.time))
     }
 
-    /// Likewise for a probe.
+    /// Returns true if a probe may have begun while the clock ticked and ended when it no longer
+    /// did.
     pub(crate) fn probe_spans_clocks(&self, probe: &Probe) -> bool {
         let Probe { line, begun, ended, took, .. } = probe;
         self.ticks.is_some_and(|t| t.spans((None, *line), (*begun, *ended), took.time))
     }
 
-    /// Likewise for a fixup of a PCI device: every kernel so far shifts its nanoseconds. `gap` is
-    /// the time between its two lines.
+    /// Returns the time that a fixup of a PCI device can have taken: every kernel so far shifts its
+    /// nanoseconds. `gap` is the time between its two lines.
     pub(crate) fn fixup(&self, fixup: &Fixup, gap: Option<Duration>) -> Estimate {
         let time = fixup.took.time;
         let ticked = |ticks: &Ticks| {
@@ -201,8 +203,8 @@ impl Rules {
         .since_boot(fixup.ended)
     }
 
-    /// How many durations are longer than the kernel had run by the stamps of their lines: one of
-    /// the two clocks is wrong.
+    /// Returns the number of durations that are longer than the kernel had run by the stamps of
+    /// their lines: one of the two clocks is wrong.
     pub(crate) fn longer_than_clock(facts: &Facts) -> usize {
         let calls = facts.initcalls.iter().map(|call| (call.took, call.ended));
         let probes = facts.probes.iter().map(|probe| (probe.took, probe.ended));
@@ -217,19 +219,19 @@ impl Rules {
 }
 
 impl Ticks {
-    /// Whether the clock ticked again after a better one.
+    /// Returns true if the clock ticked again after a better one.
     pub(crate) fn again(self) -> bool {
         self.again.is_some()
     }
 
-    /// Whether it did at a line.
+    /// Returns true if the clock ticked again at a line.
     fn ticks_again_at(self, line: u64) -> bool {
         self.again.is_some_and(|(from, to)| from < line && line < to)
     }
 
-    /// Whether something between these lines and stamps, whose first ones may be unknown, may have
-    /// begun before the clock ceased to tick, and ended after that. Where the stamps don't tell, it
-    /// may have.
+    /// Returns true if the time between these lines and stamps, whose first ones may be unknown,
+    /// may span the moment at which the clock stopped ticking. Returns true if the stamps don't
+    /// tell.
     fn spans(
         &self,
         (first, last): (Option<u64>, u64),
@@ -252,7 +254,8 @@ impl Ticks {
         })
     }
 
-    /// A duration in whole ticks: between those that it has begun and those that it has ended in.
+    /// Returns the bounds of a duration in whole ticks: each of its ends may lie anywhere in a
+    /// tick.
     fn told(self, took: PrintedDuration, unit: Unit) -> Estimate {
         let us = u64::try_from(took.time.as_micros()).unwrap_or(u64::MAX);
         let time = match ticks_of(us, nanos(self.tick), unit) {
@@ -264,18 +267,18 @@ impl Ticks {
     }
 }
 
-/// How many ticks a printed number is.
+/// Returns the number of ticks in a printed number.
 fn ticks_of(printed: u64, tick: u64, unit: Unit) -> Option<u64> {
     let unit = unit.ns();
     let ns = printed.checked_mul(unit)?;
     let n = (ns.checked_add(tick / 2)? / tick).max(1);
     let whole = n.checked_mul(tick)? / unit;
-    // A tick that is no whole number of units may be cut off on either side.
+    // A tick that is no whole number of units may be truncated at either end.
     let off = u64::from(tick % unit != 0);
     (whole.abs_diff(printed) <= off).then_some(n)
 }
 
-/// How long the kernel has run by the stamp of a line, where it is its own.
+/// Returns the time that the kernel has run by the stamp of a line, if the stamp is the kernel's.
 fn since_boot(stamp: Stamp) -> Option<Duration> {
     (stamp.clock == Clock::Boot && !stamp.coarse).then(|| Duration::from_nanos(stamp.ns))
 }
@@ -284,19 +287,19 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// The part by which a stamp and a duration are cut off.
+/// Truncated part of a stamp and of a duration.
 const ROUNDED: Duration = Duration::from_micros(3);
 
-/// What it takes to print a line on a slow console.
+/// Time to print a line on a slow console.
 const PRINTING: Duration = Duration::from_millis(10);
 
-/// What a printed duration says.
+/// Meaning of a printed duration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Estimate {
-    /// What a bar is drawn by.
+    /// Length of the bar.
     pub drawn: Duration,
     pub least: Duration,
-    /// None: it may have been any longer.
+    /// Longest possible time; `None` if there is no bound.
     pub most: Option<Duration>,
 }
 
@@ -305,20 +308,20 @@ impl Estimate {
         Estimate { drawn: time, least: time, most: Some(time) }
     }
 
-    /// The rest of a unit isn't printed.
+    /// Returns the estimate of a time whose fraction of a unit isn't printed.
     fn cut_off(time: Duration, unit: Duration) -> Estimate {
         Estimate { drawn: time, least: time, most: Some(time.saturating_add(unit)) }
     }
 
-    /// Whole ticks, between two lines. Where ticks that came late contradict the lines, they bound
-    /// nothing.
+    /// Bounds whole ticks by the time between two lines. If late ticks contradict the lines, they
+    /// bound nothing.
     fn between_lines(self, gap: Duration) -> Estimate {
         let least = if self.least < gap { self.least } else { Duration::ZERO };
         Estimate { drawn: gap, least, most: Some(gap) }
     }
 
-    /// It took no longer than that: it lies between two lines. Where it was printed longer than
-    /// that, two clocks disagree, and nobody knows which is right.
+    /// Bounds the time by `gap`, since it lies between two lines. If the printed time is longer,
+    /// two clocks disagree, and nothing tells which is right.
     fn within(self, gap: Duration) -> Estimate {
         let Estimate { drawn, least, most } = self;
         match least > gap.saturating_add(ROUNDED) {
@@ -330,8 +333,8 @@ impl Estimate {
         }
     }
 
-    /// It ended at that stamp, and can't have begun before the boot. Where it was printed longer
-    /// than that, two clocks disagree here too.
+    /// Bounds the time by the stamp of its end, since nothing begins before the boot. If the
+    /// printed time is longer, two clocks disagree.
     fn since_boot(self, ended: Option<Stamp>) -> Estimate {
         let Estimate { drawn, least, most } = self;
         let unit = Duration::from_nanos(ended.map_or(0, |ended| ended.unit));
@@ -344,7 +347,7 @@ impl Estimate {
         }
     }
 
-    /// How long it took.
+    /// Returns the length of the time.
     pub(crate) fn length(self) -> Length {
         match self.most {
             Some(most) => Length::between(self.least, most).telling(self.drawn),
@@ -352,20 +355,21 @@ impl Estimate {
         }
     }
 
-    /// The bounds, where a bar doesn't say it all.
+    /// Returns the bounds, unless the bar shows the exact time.
     pub(crate) fn bounds(self) -> Option<(Duration, Duration)> {
         let most = self.most.unwrap_or(self.drawn);
         (self.least != most).then_some((self.least, most))
     }
 }
 
-/// Until when the clock behind printed durations ticked, and the unit that this shows, if it does.
+/// Returns the time in which the clock behind printed durations ticked, and the unit that this
+/// shows, if it does.
 ///
-/// A kernel begins with a clock that ticks, and says when it takes a better one. Durations that
-/// end before that line are whole ticks, zero among them. Where the log lacks the line, the first
+/// A kernel begins with a clock that ticks, and prints a line when it takes a better one. Durations
+/// that end before that line are whole ticks, zero among them. If the log lacks the line, the first
 /// duration that is no whole tick ends that time; zeros before it may be of either clock.
 ///
-/// A kernel that finds its better clock wrong goes back to the one that ticks, and says that too.
+/// A kernel that finds its better clock wrong returns to the one that ticks, and prints that too.
 fn ticks(facts: &Facts, version: Option<(u32, u32)>) -> Option<(Ticks, Option<Unit>)> {
     let first = ticks_of_calls(facts, version);
     let first = first.or_else(|| Some((ticks_of_probes(facts)?, None)));
@@ -386,14 +390,16 @@ fn ticks(facts: &Facts, version: Option<(u32, u32)>) -> Option<(Ticks, Option<Un
     Some((Ticks { again: Some((from, to)), tick, shown, ..ticks }, unit))
 }
 
-/// Likewise, where a boot's log has no value from the time before the kernel changed its clock.
+/// Returns the ticks of a boot's log without any value from the time before the kernel changed its
+/// clock.
 fn unseen_ticks(facts: &Facts) -> Option<Ticks> {
     let until = facts.clock_source.switched.filter(|_| facts.kernel.is_some())?;
     let none = printed(facts).next().is_none_or(|(line, _)| line > until);
     none.then(|| Ticks { until, tick: Duration::from_nanos(TICKS[0]), ..Ticks::default() })
 }
 
-/// The microseconds that calls and probes printed, with the lines of their ends, in that order.
+/// Returns the microseconds that calls and probes printed, with the lines of their ends, in the
+/// order of lines.
 fn printed(facts: &Facts) -> impl Iterator<Item = (u64, u64)> {
     let calls = facts.initcalls.iter().map(|call| (call.lines.1, call.took));
     let probes = facts.probes.iter().map(|probe| (probe.line, probe.took));
@@ -406,8 +412,8 @@ fn printed(facts: &Facts) -> impl Iterator<Item = (u64, u64)> {
     all.into_iter().filter_map(micros)
 }
 
-/// The tick of which the most of the first of these values are multiples: how many are, without
-/// zeros, and how many with them.
+/// Returns the tick whose multiples begin these values in the longest row. Also returns the length
+/// of that row, first without zeros, then with them.
 fn longest_tick(values: impl Iterator<Item = u64>) -> Option<(Duration, usize, usize)> {
     let values: Vec<u64> = values.collect();
     let fits = |tick: u64| {
@@ -419,9 +425,9 @@ fn longest_tick(values: impl Iterator<Item = u64>) -> Option<(Duration, usize, u
     Some((Duration::from_nanos(tick), shown, until))
 }
 
-/// Likewise, by the values that probes printed. Where the kernel says when it changed its clock,
-/// all before that line are multiples of one tick, or zero; else three of them in a row, two not
-/// zero, show it.
+/// Returns the ticks that the values of probes show. If the log says when the kernel changed its
+/// clock, all values before that line are multiples of one tick, or zero. Otherwise three of them
+/// in a row, two not zero, show the tick.
 fn ticks_of_probes(facts: &Facts) -> Option<Ticks> {
     let before = |&(line, _): &(u64, u64)| facts.clock_source.switched.is_none_or(|at| line < at);
     let values: Vec<(u64, u64)> = printed(facts).take_while(before).collect();
@@ -436,7 +442,7 @@ fn ticks_of_probes(facts: &Facts) -> Option<Ticks> {
     Some(Ticks { calls, until, tick, shown: shown > 0, ..Ticks::default() })
 }
 
-/// Likewise, by the values that init calls printed.
+/// Returns the ticks that the values of init calls show.
 fn ticks_of_calls(facts: &Facts, version: Option<(u32, u32)>) -> Option<(Ticks, Option<Unit>)> {
     let calls = &facts.initcalls[..];
     let begun = |call: &Initcall| call.lines.0.unwrap_or(call.lines.1);
@@ -449,11 +455,11 @@ fn ticks_of_calls(facts: &Facts, version: Option<(u32, u32)>) -> Option<(Ticks, 
         true => u64::try_from(call.took.time.as_micros()).ok(),
         false => None,
     };
-    // How far a tick goes in a unit, and how many durations show it.
+    // Number of leading durations that fit a tick in a unit, and number of those that show it.
     let fits = |tick: u64, unit: Unit| {
         let fine = |call: &Initcall| {
             let ticks = |us| us == 0 || ticks_of(us, tick, unit).is_some();
-            // The clock is changed while one runs.
+            // The clock changes while a call runs.
             !printed(call).is_some_and(ticks)
                 && facts.clock_source.switched.is_none_or(|at| call.lines.1 < at)
         };
@@ -467,8 +473,8 @@ fn ticks_of_calls(facts: &Facts, version: Option<(u32, u32)>) -> Option<(Ticks, 
     };
     let all = units.iter().flat_map(|&unit| TICKS.map(|tick| (fits(tick, unit), tick, unit)));
     let ((shown, until), tick, unit) = all.max_by_key(|&((shown, _), tick, _)| (shown, tick))?;
-    // One round number proves nothing, and zeros only that the kernel had not changed its clock
-    // yet.
+    // One round number proves nothing, and zeros prove only that the kernel had not changed its
+    // clock yet.
     if until < 3 || shown == 0 && (switched.is_none() || until < calls.len()) {
         return None;
     }
@@ -485,23 +491,24 @@ fn shifted(time: Duration) -> Duration {
     time.saturating_add(time * 3 / 125)
 }
 
-/// The time between the two lines of an init call.
+/// Returns the time between the two lines of an init call.
 fn gap(call: &Initcall, counts: impl Fn(&Stamp) -> bool) -> Option<Duration> {
     let both = call.begun.filter(&counts).zip(call.ended.filter(&counts));
     let (begun, ended) = both.filter(|(begun, ended)| begun.ns <= ended.ns)?;
     Some(Duration::from_nanos(ended.ns - begun.ns))
 }
 
-/// Older kernels (before about 5.18) print `ns >> 10` and call it microseconds: a call takes 2.4 %
-/// longer than they say. Two things show it, and either one will do:
+/// Returns the unit of the durations of init calls. Older kernels (before about 5.18) print
+/// `ns >> 10` and call that microseconds: a call takes 2.4 % longer than they say. Two kinds of
+/// witnesses show it, and either one suffices:
 ///
 /// * the time between the call's two lines, which is never shorter than the call;
 /// * a probe that was longer than the call in which it ran: probes are printed in microseconds.
 ///
-/// The time of printing is between the lines as well, so a longer gap shows nothing, and a gap that
-/// is as much longer by chance seems to show it. So a version line of a kernel that prints
-/// microseconds settles it, one of an older kernel needs one witness, and a log without any needs
-/// two that no one delay explains.
+/// The time between the lines includes printing, so a longer gap shows nothing, and a gap that is
+/// longer by just that share by chance is a false witness. A version line of a kernel that prints
+/// microseconds therefore settles it, one of an older kernel needs one witness, and a log without a
+/// version needs two that no single delay explains.
 fn unit(calls: &[Initcall], probes: &[Probe], version: Option<(u32, u32)>) -> Unit {
     let micros = Duration::from_micros;
     let printed = |call: &Initcall| Some(call.took.time).filter(|_| call.took.unit == micros(1));
@@ -524,7 +531,7 @@ fn unit(calls: &[Initcall], probes: &[Probe], version: Option<(u32, u32)>) -> Un
         }
     }
     let inside = if against == 0 { longer_inside(calls, probes) } else { 0 };
-    // A console takes as long for one line as for another, roughly: that is no share of the calls.
+    // A console takes roughly the same time for each line, which is no fixed share of the calls.
     let by_pairs = u32::from(fits > 0) + u32::from(longest / 2 >= shortest);
     let shown = version.is_some() || by_pairs + inside >= 2;
     match fits + inside > against {
@@ -535,14 +542,14 @@ fn unit(calls: &[Initcall], probes: &[Probe], version: Option<(u32, u32)>) -> Un
     }
 }
 
-/// How many probes were longer than the only init call that had begun when they ended, by no more
-/// than the two units differ; none, if as many were longer by more: those ran beside the calls, and
-/// so may the others have.
+/// Returns the number of probes that were longer than the only init call that had begun when they
+/// ended, by at most the difference of the two units. Returns 0 if as many were longer by more:
+/// those ran beside the calls, and so may the others have.
 fn longer_inside(calls: &[Initcall], probes: &[Probe]) -> u32 {
     let micros = Duration::from_micros;
     let (mut fits, mut beside) = (0_u32, 0_u32);
     for probe in probes.iter().filter(|p| !p.asynchronous && p.took.unit <= micros(1)) {
-        // They come in the order of their last lines.
+        // Probes come in the order of their last lines.
         let next = calls.partition_point(|call| call.lines.1 < probe.line);
         let around = calls[next..].iter().take(8);
         let mut around = around.filter(|call| call.lines.0.is_none_or(|first| first < probe.line));
@@ -565,13 +572,14 @@ fn longer_inside(calls: &[Initcall], probes: &[Probe]) -> u32 {
     if fits > beside { fits } else { 0 }
 }
 
-/// Whether the receiver's stamps keep up with the kernel, by its init calls: none
-/// took much longer than the time between its two lines, and one of a millisecond shows that.
+/// Returns true if the receiver's stamps keep up with the kernel. By the init calls, none took much
+/// longer than the time between its two lines, and one of at least a millisecond shows that.
 fn keep_up(calls: &[Initcall]) -> bool {
     let mut shown = false;
     for call in calls.iter().filter(|call| call.took.time >= Duration::from_millis(1)) {
         let Some(gap) = gap(call, |s| s.received && !s.coarse) else { continue };
-        // A clock that is set meanwhile makes half of a time, but a line that lay somewhere none.
+        // A clock that is set meanwhile halves a time, but a line that was delayed leaves nearly
+        // none.
         if gap < call.took.time / 4 {
             return false;
         }

@@ -1,5 +1,5 @@
-//! From init calls, probes, fixups and shutdowns to spans with their outcomes, and what has no
-//! place in time.
+//! Turns init calls, probes, fixups and shutdowns into spans with their outcomes, or into entries
+//! without a place in time.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -16,21 +16,21 @@ use crate::facts::records::{Initcall, Probe, Shutdown};
 use crate::form::{MICRO, Stamp};
 use crate::message::names;
 
-/// The boot's timeline, and what is not in it.
+/// The boot's timeline, and the entries that have no place in it.
 pub(crate) struct Boot {
     pub timeline: Timeline,
     pub ambiguous: usize,
-    /// Init calls that printed less than what ran inside them took.
+    /// Number of init calls that printed less than the spans inside them took.
     pub too_short: usize,
 }
 
-/// A span to be, with what nesting has to know. An init call's item begins with its first line.
+/// A span to be, with the facts for nesting. The item of an init call begins with its first line.
 struct Draft<'a> {
     span: Span,
     item: NestingItem<'a>,
 }
 
-/// Init calls, probes and fixups as spans.
+/// Returns the spans of init calls, probes and fixups.
 pub(crate) fn boot(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Boot {
     let calls = facts.initcalls.iter().enumerate();
     let mut all: Vec<BootItem<'_>> = calls.map(|(i, call)| initcall(call, i, rules)).collect();
@@ -78,8 +78,8 @@ pub(crate) fn boot(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Boot {
         draft.span.may_be_nested = place.ambiguous || place.unproven;
         ambiguous += usize::from(place.ambiguous);
     }
-    // A printed duration can be too short: the clock is set while it runs. The time that an init
-    // call ran tells. By all that seem to have run inside, and by those that surely did.
+    // A printed duration can be too short: the clock is set while the call runs. The spans inside
+    // show the least time, once by all that seem to have run inside, once by those that surely did.
     let mut least: HashMap<usize, [Duration; 2]> = HashMap::new();
     for (draft, place) in drafts.iter().zip(&places) {
         if let Some(outer) = place.inside {
@@ -100,7 +100,7 @@ pub(crate) fn boot(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Boot {
         if Duration::from_nanos(item.start) >= span.start {
             continue;
         }
-        // Less than the cut-off part of a stamp and a printed duration shows nothing.
+        // A difference below the truncated parts of a stamp and a printed duration shows nothing.
         too_short += usize::from(seeming > span.drawn() + Duration::from_micros(20));
         let printed = span.took_between.map_or(span.drawn(), |(least, _)| least);
         span.start = Duration::from_nanos(item.start);
@@ -108,7 +108,7 @@ pub(crate) fn boot(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Boot {
         let drawn = span.drawn();
         span.took_between = Some((printed.max(sure).min(drawn), drawn));
     }
-    // A span runs on the thread of the outermost one around it.
+    // A span runs on the thread of the outermost span around it.
     let workers: Vec<String> = (0..drafts.len())
         .map(|i| {
             let around = std::iter::successors(Some(i), |&i| places[i].inside).take(64);
@@ -132,13 +132,13 @@ pub(crate) fn boot(facts: &Facts, rules: &Rules, drivers: &Drivers) -> Boot {
     Boot { timeline, ambiguous, too_short }
 }
 
-/// Whether something has a place in time.
+/// An entry with a place in time, or without one.
 enum BootItem<'a> {
     Placed(Draft<'a>),
     Unplaced(Unplaced),
 }
 
-/// What nesting has to know of a span, but for its times.
+/// Facts for nesting about a span, without its times.
 struct ItemFacts<'a> {
     kind: NestingKind,
     thread: Option<u32>,
@@ -147,8 +147,8 @@ struct ItemFacts<'a> {
 }
 
 impl<'a> ItemFacts<'a> {
-    /// Gives something that ended at its stamp its place in time. `begun` is the stamp of a line
-    /// before it began. Without an exact stamp of its end it has none.
+    /// Finds the place of an entry that ended at its stamp. `begun` is the stamp of a line before
+    /// it began. Without an exact stamp of its end, an entry has no place in time.
     fn place(
         self,
         what: Unplaced,
@@ -174,7 +174,8 @@ impl<'a> ItemFacts<'a> {
             span.start_certainty = Certainty::Inferred;
         }
         span.took_between = told.bounds();
-        // Stamps that are cut off, or of a clock that stood, are nearer than it took.
+        // The stamps are closer than the time that it took: they are truncated, or their clock
+        // stood.
         if span.drawn() != told.drawn {
             span.took_between = told.most.map(|most| (told.least, most));
         }
@@ -199,13 +200,13 @@ impl<'a> ItemFacts<'a> {
     }
 }
 
-/// By how much a time between two stamps may be longer than they say, where that shows.
+/// Returns the most by which a time between two stamps may exceed what they say, if that shows.
 fn cut_off(unit: u64) -> Duration {
     Duration::from_nanos(if unit > MICRO { unit } else { 0 })
 }
 
-/// The time between two stamps, where both are exact. Where they are one, `next` is the first later
-/// one.
+/// Returns the time between two stamps, if both are exact. If they are equal, `next` is the first
+/// later one.
 fn gap(begun: Option<Stamp>, ended: Option<Stamp>, next: Option<Stamp>) -> Option<Duration> {
     let (begun, ended) = begun.zip(ended)?;
     let ended = next.filter(|_| begun.ns == ended.ns).unwrap_or(ended);
@@ -218,9 +219,9 @@ fn initcall<'a>(call: &'a Initcall, index: usize, rules: &Rules) -> BootItem<'a>
         Some(module) => format!("{} [{module}]", call.function),
         None => call.function.clone(),
     };
-    // The stamps of both lines are finer than a tick; else the printed time is better, since the
-    // printing itself takes time on a slow console.
-    // Where both are one although it took some time, the clock stood.
+    // The stamps of both lines are finer than a tick. Otherwise the printed time is better, since
+    // printing itself takes time on a slow console. If both stamps are equal although the call took
+    // some time, the clock stood.
     let stood = rules.ticks_call(index, call) || call.took.time > Duration::from_micros(3);
     let gap = gap(call.begun, call.ended, call.next.filter(|_| stood));
     let both = call.begun.zip(call.ended).filter(|_| gap.is_some());
@@ -271,7 +272,7 @@ fn probe<'a>(
     placed
 }
 
-/// Shutdowns as spans.
+/// Returns shutdowns as spans.
 pub(crate) fn shutdown(shutdowns: &[Shutdown], drivers: &Drivers) -> Timeline {
     let known: HashSet<&str> = drivers.keys().map(String::as_str).collect();
     let mut timeline = Timeline::new("shutdown");
@@ -286,7 +287,7 @@ pub(crate) fn shutdown(shutdowns: &[Shutdown], drivers: &Drivers) -> Timeline {
             .cloned()
             .or_else(|| (!bus && !driver.is_empty()).then(|| driver.into()));
         what.asynchronous = shutdown.asynchronous;
-        // One thread shuts down what is not said to be asynchronous.
+        // One thread shuts down all devices that aren't called asynchronous.
         what.worker = match shutdown.thread {
             Some(thread) => format!("pid {thread}"),
             None if shutdown.asynchronous => String::new(),
@@ -296,7 +297,7 @@ pub(crate) fn shutdown(shutdowns: &[Shutdown], drivers: &Drivers) -> Timeline {
             timeline.push_unplaced(what);
             continue;
         };
-        // Where the clock was set back, the next line's stamp is no bound.
+        // If the clock was set back, the next line's stamp is no bound.
         let next = shutdown.ended.filter(exact);
         let unit = cut_off(next.map_or(MICRO, |next| next.unit));
         let end = next.map(at).filter(|&end| end >= start);
@@ -317,7 +318,7 @@ pub(crate) fn shutdown(shutdowns: &[Shutdown], drivers: &Drivers) -> Timeline {
     timeline
 }
 
-/// How a probe ended.
+/// Returns the outcome of a probe.
 pub(crate) fn outcome(probe: &Probe, rules: &Rules) -> Outcome {
     match probe.result {
         517 => Outcome::Deferred(why(probe, "the driver asked for it")),
@@ -335,7 +336,7 @@ pub(crate) fn outcome(probe: &Probe, rules: &Rules) -> Outcome {
     }
 }
 
-/// What is known of a probe that did not bind its device, and printed no error.
+/// Reason for a probe that did not bind its device, and printed no error.
 pub(crate) const NOT_BOUND: &str = "not bound, and no line says why";
 
 fn ended_with(probe: &Probe, error: i64) -> Outcome {
@@ -351,7 +352,7 @@ fn why(probe: &Probe, otherwise: &str) -> String {
     probe.reason.clone().unwrap_or_else(|| otherwise.to_owned())
 }
 
-/// An error as the kernel's sources name it.
+/// Returns the name of an error in the kernel's sources.
 pub(crate) fn error(result: i64) -> String {
     const NAMES: [(i64, &str); 16] = [
         (-1, "EPERM"),

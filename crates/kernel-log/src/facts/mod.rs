@@ -1,4 +1,4 @@
-//! What was read of one boot, before anything is concluded from it.
+//! The facts that were read of one boot, before any conclusion.
 
 pub(crate) mod records;
 
@@ -13,45 +13,46 @@ use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
-/// How many devices are remembered by the words of their drivers, at most: a log may be made of
-/// such lines, and a driver speaks while it probes, not hours before.
+/// Largest number of devices that are remembered by the words of their drivers: a log may be made
+/// of such lines. A driver speaks while it probes, not hours before.
 const WORDS_KEPT: usize = 16 * 1024;
 
-/// What a line that is kept takes beyond its text, roughly.
+/// Approximate size of a line that is kept, beyond its text.
 const LINE: usize = 256;
 
-/// What the lines of a log may take together. With what follows from them, and what is written of
-/// it, that is about a gigabyte at most; the longest logs of real machines need a tenth.
+/// Largest size of a log's lines together. With the conclusions and the output, that is about a
+/// gigabyte at most. The longest logs of real machines need a tenth.
 const ROOM: usize = 80 << 20;
 
-/// Stamps of two CPUs may stand the wrong way round, but not by so many nanoseconds.
+/// Longest time, in nanoseconds, by which stamps of two CPUs may be in the wrong order.
 const BACK: u64 = 10_000_000;
 
-/// How many messages are remembered with their moments, to tell those that a log has twice. The
-/// longest logs of real machines have a tenth of that.
+/// Largest number of messages that are remembered with their moments, to find those that a log has
+/// twice. The longest logs of real machines have a tenth of that.
 const SEEN: usize = 1 << 18;
 
-/// How many threads are remembered in one init function at once.
+/// Largest number of threads that are remembered in one init function.
 const AT_ONCE: usize = 1024;
 
-/// The stamp of an init call's first line, its thread, and which of the lines it is.
+/// Stamp of an init call's first line, its thread, and the line's number among those that were
+/// understood.
 type CallStart = (Option<Stamp>, Option<u32>, u64);
 
-/// How many threads may shut devices down at once, as far as that is told apart.
+/// Largest number of threads that shut devices down at once and are kept apart.
 const SHUTTING_DOWN: usize = 4096;
 
-/// Everything that was read of one boot.
+/// The facts of one boot.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     pub initcalls: Vec<Initcall>,
     pub probes: Vec<Probe>,
     pub fixups: Vec<Fixup>,
     pub shutdowns: Vec<Shutdown>,
-    /// Consumer, supplier or parent, and what said so.
+    /// Consumer, supplier or parent, and the source of the link.
     pub links: Vec<(String, String, EdgeSource)>,
     pub bridges: Vec<(String, u8, u8)>,
     pub drivers: HashMap<String, String>,
-    /// Drivers as the words of devices name them: good enough where nothing better is known.
+    /// Drivers by the words of devices, for devices of which nothing better is known.
     pub words: HashMap<String, String>,
     pub reasons: HashMap<String, Vec<String>>,
     /// Init calls that have begun, by function and module.
@@ -62,62 +63,63 @@ pub(crate) struct Facts {
     asynchronous: HashSet<String>,
     /// Ends of probes, by the lines within them.
     pub said: ReportedEnds,
-    /// The latest cost of a device's probe, which a line of its end may follow.
+    /// Latest cost of a device's probe, which a line of its end may follow.
     costs: HashMap<String, usize>,
     /// Messages with their moments, as far as there is room.
     seen: HashSet<MessageKey>,
     linked: HashSet<(String, String)>,
     bridged: HashSet<(String, u8, u8)>,
-    /// What was shut down, and which shutdown that is.
+    /// Devices that were shut down, each with the index of its shutdown.
     down: HashMap<String, usize>,
-    /// Shutdowns that have begun and whose end is the next one's beginning.
+    /// Shutdowns that have begun, and that end when the next one begins.
     going_down: Vec<usize>,
-    /// Threads other than the first one's shut devices down as well.
+    /// True if several threads shut devices down.
     pub several_shut_down: bool,
-    /// The machine was down.
+    /// True once the machine was down.
     over: bool,
-    /// The last line with a stamp was one of those behind the last device's shutdown.
+    /// True if the last line with a stamp was one of those behind the last device's shutdown.
     tail: bool,
     pub forms: HashMap<Form, u64>,
     pub prefixes: HashMap<Prefix, u64>,
     pub suspicious: Vec<SuspiciousLine>,
     pub suspicious_total: u64,
-    /// The number of the first line, and how many there are.
+    /// Number of the first line, and number of lines.
     pub first_line: u64,
     pub lines: u64,
-    /// What the lines that were kept take, roughly, and what those of earlier boots do.
+    /// Approximate size of the lines that were kept, including those of earlier boots.
     pub used: usize,
     pub held: usize,
-    /// How many lines there was no room for.
+    /// Number of lines that were dropped for lack of room.
     pub left_out: u64,
     pub foreign: u64,
-    /// Lines that were there already.
+    /// Number of lines that were there already.
     pub doubled: u64,
-    /// The last of those was before the last line: the log has a part of this boot again. The last
-    /// stamp in it.
+    /// Last stamp of a repeated part; set while lines come before the last line, so the log has a
+    /// part of this boot again.
     copy: Option<u64>,
-    /// Messages that a journal shows as so many bytes.
+    /// Number of messages that a journal shows as arrays of bytes.
     pub blobs: u64,
     pub wrapped: u64,
     pub cut: u64,
     pub coarse: u64,
     pub unstamped: u64,
-    /// How often the clock went back before the shutdown.
+    /// Number of times that the clock went back before the shutdown.
     pub back: usize,
-    /// How many lines were understood when it first did so behind an init call or a probe.
+    /// Number of lines that were understood when the clock first went back behind an init call or a
+    /// probe.
     back_at: Option<u64>,
     pub first: Option<Stamp>,
-    /// How many stamps are the receiver's.
+    /// Number of stamps that are the receiver's.
     pub received: u64,
-    /// Lines that were understood.
+    /// Number of lines that were understood.
     understood: u64,
-    /// Which of them is the last that says that an init call begins.
+    /// Last line, among those, that announces an init call.
     latest_begun: u64,
-    /// The first init call behind whose last line no later stamp was seen, and the latest of their
-    /// stamps.
+    /// First init call whose last line has no later stamp behind it yet, and the latest stamp of
+    /// such calls.
     without_next: usize,
     last_ended: u64,
-    /// What it said of the clock behind printed durations.
+    /// Lines about the clock behind printed durations.
     pub clock_source: ClockSource,
     pub last: Option<Stamp>,
     pub kernel: Option<String>,
@@ -126,25 +128,28 @@ pub(crate) struct Facts {
 }
 
 impl Facts {
-    /// True when a line of one of the forms was read.
+    /// Returns true if a line of one of the forms was read.
     pub(crate) fn any(&self) -> bool {
         !self.forms.is_empty()
     }
 
-    /// True when something took time, or was meant to: there is something to tell of this boot.
+    /// Returns true if something took time, or was meant to: then there is something to report
+    /// about this boot.
     pub(crate) fn events(&self) -> bool {
         !(self.initcalls.is_empty() && self.probes.is_empty() && self.shutdowns.is_empty())
             || self.suspicious_total > 0
     }
 
-    /// How many init calls have begun and not ended, and the first of them by name.
+    /// Returns the number of init calls that have begun and not ended, and the first of them by
+    /// name.
     pub(crate) fn unfinished(&self) -> (usize, Option<&str>) {
         let open = self.begun.iter().filter(|(_, calls)| !calls.is_empty());
         let first = open.clone().map(|((name, _), _)| name.as_str()).min();
         (open.map(|(_, calls)| calls.len()).sum(), first)
     }
 
-    /// The stamps are no order in time: each tells its second only.
+    /// Marks the receiver's stamps as coarse: they are no order in time, and each tells only its
+    /// second.
     pub(crate) fn distrust_received(&mut self) {
         let calls = self.initcalls.iter_mut().flat_map(|c| [&mut c.begun, &mut c.ended]);
         let probes = self.probes.iter_mut().flat_map(|p| [&mut p.begun, &mut p.ended]);
@@ -155,7 +160,7 @@ impl Facts {
         }
     }
 
-    /// Notes a line that looks like one of the forms.
+    /// Records a line that looks like one of the forms.
     pub(crate) fn suspect(&mut self, line: u64, text: &str, why: &'static str) {
         self.suspicious_total += 1;
         if self.suspicious.len() < KernelLog::SUSPICIOUS_KEPT {
@@ -164,7 +169,7 @@ impl Facts {
         }
     }
 
-    /// A line, which may be several of the file, has this number.
+    /// Counts a line, which may be several of the file, with this number.
     pub(crate) fn count_line(&mut self, number: u64, lines: u64) {
         if self.lines == 0 {
             self.first_line = number;
@@ -172,22 +177,22 @@ impl Facts {
         self.lines += lines;
     }
 
-    /// A line that was counted, with these prefixes, comes later.
+    /// Takes back the count of a line with these prefixes, which comes later.
     pub(crate) fn uncount_line(&mut self, lines: u64, kinds: &[Prefix]) {
         self.lines = self.lines.saturating_sub(lines);
         without(&mut self.prefixes, kinds);
     }
 
-    /// How many lines and prefixes there were without the last line, which is so many and has
-    /// these.
+    /// Returns the numbers of lines and prefixes without the last line, which is `lines` lines of
+    /// the file and has these prefixes.
     pub(crate) fn before_line(&self, lines: u64, kinds: &[Prefix]) -> (u64, HashMap<Prefix, u64>) {
         let mut prefixes = self.prefixes.clone();
         without(&mut prefixes, kinds);
         (self.lines.saturating_sub(lines), prefixes)
     }
 
-    /// The lines from `first` on are of another boot: these are its facts so far. There were so
-    /// many `lines` and `prefixes` before.
+    /// Splits off the facts so far: the lines from `first` on are of another boot. `lines` and
+    /// `prefixes` are the numbers before it.
     pub(crate) fn split_off(
         &mut self,
         first: u64,
@@ -206,15 +211,15 @@ impl Facts {
         next
     }
 
-    /// Whether this boot has a message at this moment already, which only one can be.
+    /// Returns true if this boot has a message at this moment, which only one can be.
     pub(crate) fn has(&self, moment: Option<MessageKey>) -> bool {
         moment.is_some_and(|moment| self.seen.contains(&moment))
     }
 
-    /// Whether a message that was there already, with this stamp, is another event: while the clock
-    /// of the stamps stands, two init functions of one name print the same lines. A call that is
-    /// over begins anew, and one that is open ends. Two consoles write each line twice at once
-    /// instead.
+    /// Returns true if a message that was there already, with this stamp, is another event. While
+    /// the clock of the stamps stands, two init functions of one name print the same lines: a call
+    /// that is over begins anew, and one that is open ends. Two consoles write each line twice at
+    /// once instead.
     pub(crate) fn is_another(&self, message: &Message<'_>, stamp: Option<Stamp>) -> bool {
         let stands = stamp.zip(self.last).is_some_and(|(now, last)| now.ns == last.ns);
         let open = |function: &Function<'_>| {
@@ -234,26 +239,26 @@ impl Facts {
             }
     }
 
-    /// This boot has this message at this moment.
+    /// Records a message at a moment.
     pub(crate) fn remember(&mut self, moment: Option<MessageKey>) {
         if let Some(moment) = moment.filter(|_| self.seen.len() < SEEN) {
             self.seen.insert(moment);
         }
     }
 
-    /// No further message is of this boot.
+    /// Forgets all messages: no further one is of this boot.
     pub(crate) fn forget(&mut self) {
         self.seen = HashSet::new();
     }
 
-    /// A line was there already, be it understood or not.
+    /// Records that a line was there already, whether it was understood or not.
     pub(crate) fn again(&mut self, stamp: Option<Stamp>) {
         let back = stamp.zip(self.last).filter(|(now, last)| now.ns < last.ns);
         self.copy = back.map(|(now, _)| now.ns).or(self.copy);
     }
 
-    /// Whether a line with this stamp is of a part that the log has again, and so of this boot.
-    /// That part ends where it reaches the last line, and where its own clock goes back.
+    /// Returns true if a line with this stamp is in a part that the log repeats, and so is of this
+    /// boot. That part ends when it reaches the last line, or when its own clock goes back.
     pub(crate) fn in_copy(&mut self, stamp: Option<Stamp>) -> bool {
         let (Some(before), Some(now)) = (self.copy, stamp) else { return self.copy.is_some() };
         let ends = self.last.is_none_or(|last| now.ns >= last.ns);
@@ -262,7 +267,7 @@ impl Facts {
         goes_on
     }
 
-    /// A line has this stamp.
+    /// Records the stamp of a line.
     pub(crate) fn see(&mut self, stamp: Option<Stamp>) {
         if let Some(now) = stamp.filter(|_| self.copy.is_none()) {
             let back = |last: Stamp| !last.coarse && now.ns.saturating_add(BACK) < last.ns;
@@ -284,7 +289,7 @@ impl Facts {
         }
     }
 
-    /// Whether the clock went back between init calls, probes and fixups, or during one.
+    /// Returns true if the clock went back between init calls, probes and fixups, or during one.
     pub(crate) fn went_back_between(&self) -> bool {
         let calls = self.initcalls.iter().map(|call| call.lines.1);
         let probes = self.probes.iter().map(|probe| probe.line);
@@ -292,7 +297,7 @@ impl Facts {
         self.back_at.is_some_and(|at| all.any(|line| line > at))
     }
 
-    /// All of it, in short.
+    /// Returns a summary of the facts.
     pub(crate) fn summary(&self) -> BootSummary {
         let at = |stamp: Option<Stamp>| stamp.map(|s| Duration::from_nanos(s.ns));
         BootSummary {
@@ -307,17 +312,17 @@ impl Facts {
         }
     }
 
-    /// Whether the machine is down by the last line.
+    /// Returns true if the machine is down by the last line.
     pub(crate) fn is_down(&self) -> bool {
         self.over || self.tail
     }
 
-    /// Whether the machine was down before this message, which so is of another boot: a device is
-    /// shut down once, and nothing begins behind the last one.
+    /// Returns true if the machine was down before this message, which is then of another boot: a
+    /// device is shut down once, and nothing begins after the last one.
     pub(crate) fn over_before(&self, message: &Message<'_>) -> bool {
         match *message {
             Message::Shutdown { step: Step::AsyncEnd, .. } => false,
-            // The last one may be named again: its class, then its bus.
+            // The last device may be named again: its class, then its bus.
             Message::Shutdown { head, .. } => {
                 let again =
                     |at: usize| !self.shutdowns[at].asynchronous && !self.going_down.contains(&at);
@@ -330,7 +335,7 @@ impl Facts {
         }
     }
 
-    /// Takes in one message, whose text has this length. False when it was none of the forms.
+    /// Adds one message, whose text has this length. Returns false if it was none of the forms.
     pub(crate) fn add(
         &mut self,
         length: usize,
@@ -446,7 +451,7 @@ impl Facts {
                 let (pid, begun) = self.fixups_begun.remove(&key).unzip();
                 let (thread, begun) = (pid.or(thread), begun.flatten());
                 let (device, function) = key;
-                // Some hundred of them do nothing at all.
+                // Hundreds of fixups do nothing at all.
                 if !took.time.is_zero() {
                     let (ended, line) = (stamp, self.understood);
                     let fixup = Fixup { device, function, thread, begun, ended, took, line };
@@ -486,7 +491,8 @@ impl Facts {
         let key = (function.name.to_owned(), function.module.map(str::to_owned));
         let calls = self.begun.get_mut(&key).filter(|calls| !calls.is_empty());
         let begun = calls.map(|calls| {
-            // Where several threads are in one function, the thread that logs tells, else the time.
+            // If several threads are in one function, the thread that logs decides, otherwise the
+            // time.
             let by_thread = calls.iter().position(|(_, pid, _)| pid.is_some() && *pid == thread);
             let by_time = ended.map(|e| e.ns.saturating_sub(nanos(took.time)));
             let nearest = || {
@@ -613,8 +619,8 @@ impl Facts {
         });
     }
 
-    /// Something begins that cannot begin before the last device is down: of `thread`, where both
-    /// lines name theirs, else of all.
+    /// Ends shutdowns at the beginning of something that cannot begin before: those of `thread` if
+    /// both lines name their thread, otherwise all.
     fn end_shutdowns(&mut self, stamp: Option<Stamp>, thread: Option<u32>) {
         let Facts { going_down, shutdowns, .. } = self;
         going_down.retain(|&at| {
@@ -640,14 +646,14 @@ impl Facts {
         }
     }
 
-    /// A driver was tried on a device, and is not bound to it.
+    /// Records that a driver was tried on a device and isn't bound to it.
     fn left(&mut self, device: &str, driver: &str) {
         if self.drivers.get(device).is_some_and(|known| known == driver) {
             self.drivers.remove(device);
         }
     }
 
-    /// Some device speaks: what stands before its name is its driver, or its bus.
+    /// Records the words of a device: its driver or its bus stands before its name.
     fn hear(&mut self, head: &str) {
         let Some((driver, device)) = split_head(head) else { return };
         let long = driver.len().max(device.len()) > 64;
@@ -681,7 +687,7 @@ fn without(prefixes: &mut HashMap<Prefix, u64>, kinds: &[Prefix]) {
 pub(crate) struct MessageKey(u64);
 
 impl MessageKey {
-    /// None where the stamp doesn't tell moments apart.
+    /// Returns the key of a message; `None` if the stamp doesn't distinguish moments.
     pub(crate) fn of(text: &str, stamp: Option<Stamp>) -> Option<MessageKey> {
         let stamp = stamp.filter(|s| !s.coarse && !s.received && s.unit <= MICRO)?;
         let mut hasher = DefaultHasher::new();

@@ -1,7 +1,7 @@
-//! What the lines of a log say of one init call, probe, PCI fixup or shutdown.
+//! Records of one init call, probe, PCI fixup or shutdown, from its lines.
 //!
 //! Kernels before 5.14 print 0 at the end of each probe that did not bind its device, whatever the
-//! reason: there the lines within a probe tell how it ended.
+//! reason. There the lines within a probe tell its outcome.
 
 use std::collections::HashMap;
 
@@ -16,16 +16,16 @@ pub(crate) struct Initcall {
     pub thread: Option<u32>,
     pub begun: Option<Stamp>,
     pub ended: Option<Stamp>,
-    /// The first stamp behind its last line that is later than that line's. Where a clock stands,
-    /// that line may have been written as late as this.
+    /// First stamp behind its last line that is later than that line's. If a clock stands, that
+    /// line may have been written as late as this.
     pub next: Option<Stamp>,
     pub took: PrintedDuration,
     pub result: i64,
-    /// Which of the lines that were understood its first one is, and its last one: the order of
-    /// lines, which is known without any stamp.
+    /// Numbers of its first and last line among those that were understood: the order of lines is
+    /// known without any stamp.
     pub lines: (Option<u64>, u64),
-    /// Another one began meanwhile. Since 4.17 all threads' init calls share one clock, which that
-    /// one has set: the printed time is counted from there.
+    /// True if another call began meanwhile. Since 4.17 all threads' init calls share one clock,
+    /// which that call has set: the printed time is counted from there.
     pub overtaken: bool,
 }
 
@@ -43,9 +43,9 @@ pub(crate) struct Probe {
     pub worker: Option<String>,
     pub asynchronous: bool,
     pub reason: Option<String>,
-    /// What a line within it said of its end, where its last line doesn't.
+    /// Outcome from a line within the probe, if its last line doesn't tell it.
     pub said: Option<ReportedEnd>,
-    /// Which of the lines that were understood its end is.
+    /// Number of its last line among those that were understood.
     pub line: u64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Fixup {
     pub begun: Option<Stamp>,
     pub ended: Option<Stamp>,
     pub took: PrintedDuration,
-    /// Which of the lines that were understood its end is.
+    /// Number of its last line among those that were understood.
     pub line: u64,
 }
 
@@ -69,14 +69,14 @@ pub(crate) struct Shutdown {
     pub head: String,
     pub thread: Option<u32>,
     pub begun: Option<Stamp>,
-    /// The beginning of the next one of its thread, or what came after the last one.
+    /// Beginning of the next shutdown of its thread, or of what followed the last one.
     pub ended: Option<Stamp>,
-    /// The log says where it began and where it was waited for.
+    /// True if the log says where it began and where it was waited for.
     pub asynchronous: bool,
 }
 
 impl Shutdown {
-    /// Whether the line behind it has an earlier stamp: the clock was set back.
+    /// Returns true if the line behind it has an earlier stamp: the clock was set back.
     pub(crate) fn goes_back(&self) -> bool {
         self.begun.zip(self.ended).is_some_and(|(begun, ended)| ended.ns < begun.ns)
     }
@@ -85,17 +85,17 @@ impl Shutdown {
 /// Lines that name the clock, each as a number among those that were understood.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ClockSource {
-    /// The first line from which on the clock ticks no more.
+    /// First line from which on the clock no longer ticks.
     pub switched: Option<u64>,
-    /// The lines between which it ticked, as the kernel said. None: up to the last one. A kernel
-    /// goes back to such a clock where the better one is wrong.
+    /// Lines between which the clock ticked, as the kernel said; without a second one, up to the
+    /// last line. A kernel returns to such a clock if the better one is wrong.
     pub ticks_again: Option<(u64, Option<u64>)>,
-    /// The lines at which it ceased to tick, the first time and the last, with their stamps.
+    /// Lines at which it stopped ticking, the first time and the last, with their stamps.
     pub ceased: [Option<(u64, Option<Stamp>)>; 2],
 }
 
 impl ClockSource {
-    /// The kernel chooses a clock at this line, which ticks or doesn't.
+    /// Records that the kernel chooses a clock at this line, which ticks or doesn't.
     pub(crate) fn choose(&mut self, ticks: bool, line: u64, stamp: Option<Stamp>) {
         match (&mut self.ticks_again, ticks) {
             (None, true) => self.ticks_again = Some((line, None)),
@@ -118,18 +118,18 @@ impl ClockSource {
 #[derive(Clone, Debug)]
 pub(crate) struct ReportedEnd {
     pub driver: Option<String>,
-    /// A negative number; -517 is a deferral.
+    /// Error, a negative number; -517 is a deferral.
     pub error: i64,
-    /// Whether the driver core says so, which knows what the probe returned.
+    /// True if the line is the driver core's, which knows what the probe returned.
     pub by_core: bool,
     stamp: Option<Stamp>,
 }
 
-/// The longest tick of a clock, in nanoseconds: a printed duration may be that much too short.
+/// Longest tick of a clock, in nanoseconds: a printed duration may be that much too short.
 const TICK: u64 = 10_000_000;
 
 impl ReportedEnd {
-    /// Whether the line is of the probe with this end, by the time between the two.
+    /// Returns true if the line belongs to the probe with this end, by the time between the two.
     fn is_of(&self, driver: Option<&str>, took: PrintedDuration, ended: Option<Stamp>) -> bool {
         let same = self.driver.as_deref().zip(driver).is_none_or(|(one, other)| one == other);
         let both = self.stamp.zip(ended).filter(|(said, ended)| !said.coarse && !ended.coarse);
@@ -142,23 +142,23 @@ impl ReportedEnd {
     }
 }
 
-/// The lines within probes that say how those end.
+/// The lines within probes that tell their outcomes.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReportedEnds {
-    /// By device, since its last probe ended.
+    /// Outcomes by device, since the device's last probe ended.
     open: HashMap<String, ReportedEnd>,
-    /// Those of probes whose last line never came, with their devices.
+    /// Outcomes of probes whose last line never came, with their devices.
     without_end: Vec<(String, ReportedEnd)>,
 }
 
 impl ReportedEnds {
-    /// The driver core says that a probe failed.
+    /// Records that the driver core reports a failed probe.
     pub(crate) fn failed(&mut self, device: &str, driver: &str, error: i64, stamp: Option<Stamp>) {
         let driver = Some(driver.to_owned());
         self.say(device, ReportedEnd { driver, error, by_core: true, stamp });
     }
 
-    /// Somebody says that a device is put off.
+    /// Records that a device is deferred.
     pub(crate) fn put_off(
         &mut self,
         device: &str,
@@ -184,8 +184,8 @@ impl ReportedEnds {
         }
     }
 
-    /// The last line of a probe, which has this result: what was said of its end, where that line
-    /// doesn't say it.
+    /// Records the last line of a probe with this result. Returns the outcome from a line within
+    /// the probe, if the last line doesn't tell it.
     pub(crate) fn end(
         &mut self,
         device: &str,
@@ -208,7 +208,7 @@ impl ReportedEnds {
         Some(said).filter(|_| result == 0)
     }
 
-    /// The failures and deferrals of probes whose last line isn't in the log.
+    /// Returns the failures and deferrals of probes whose last line isn't in the log.
     pub(crate) fn without_end(&self) -> impl Iterator<Item = (&str, &ReportedEnd)> {
         let open = self.open.iter().filter(|(_, said)| said.by_core);
         let open = open.map(|(device, said)| (device.as_str(), said));

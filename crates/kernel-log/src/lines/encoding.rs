@@ -1,23 +1,24 @@
-//! From the bytes of a file to those of a text: UTF-16, gzip, and what is neither and is named.
+//! Decodes the bytes of a file: UTF-16 and gzip. Other formats are named and not read.
 
 use flate2::write::MultiGzDecoder;
 use std::io::Write;
 
-/// The bytes that tell what a file is.
+/// Number of bytes that identify a format.
 const HEAD: usize = 8;
 
-/// So much is unpacked at a time. A log gives the same in any pieces, also a damaged one, as the
-/// blocks do not depend on them.
+/// Bytes that are unpacked at a time. A log gives the same result in any pieces, even a damaged
+/// one, as the blocks do not depend on the pieces.
 const BLOCK: usize = 4096;
 
-/// A compressed log unpacks to this much in any case, and beyond it to [`MOST_TIMES`] its size.
+/// Size to which any compressed log may unpack. Beyond this size, [`MOST_TIMES`] applies.
 const UNPACKED_ANYWAY: u64 = 16 << 20;
 
-/// Logs unpack to some ten times their size; gzip reaches a thousand times with zeros alone.
+/// Largest ratio of unpacked to compressed size. Logs unpack to some ten times their size; gzip
+/// reaches a thousand times with zeros alone.
 const MOST_TIMES: u64 = 200;
 
 named! {
-    /// A form that is recognized, and not read.
+    /// The formats that are recognized, and not read.
     Unread {
         /// Compressed with `zstd`.
         Zstd = "compressed with zstd",
@@ -29,11 +30,11 @@ named! {
         Lz4 = "compressed with lz4",
         /// A compressed file within a compressed file.
         Twice = "compressed twice",
-        /// Compressed with `gzip`, and cut or damaged, before anything that is known.
+        /// Compressed with `gzip`, and cut or damaged before any known line.
         Damaged = "compressed with gzip, and cut off or damaged",
         /// An archive of several files.
         Archive = "an archive",
-        /// What `journald` itself writes.
+        /// A file in the format of `journald` itself.
         JournalFile = "a file of the journal itself",
         /// A program, or a dump of a machine's memory.
         Elf = "a program or a dump of memory",
@@ -45,7 +46,7 @@ named! {
 }
 
 impl Unread {
-    /// How to get what can be read.
+    /// Returns the way to get a readable log.
     pub fn instead(self) -> &'static str {
         match self {
             Unread::Zstd => "unpack it, as by 'zstd -dc FILE'",
@@ -84,7 +85,7 @@ impl Unread {
         MAGIC.iter().find(|(magic, _)| head.starts_with(magic)).map(|(_, unread)| *unread)
     }
 
-    /// What a line of a mail's head says of its body.
+    /// Returns the format that a line of a mail's head announces for its body.
     pub(crate) fn of_line(text: &str) -> Option<Unread> {
         let (name, value) = text.split_once(':')?;
         let encoded = value.trim().eq_ignore_ascii_case("base64");
@@ -96,10 +97,10 @@ impl Unread {
 /// Decodes a stream of bytes, which may be cut anywhere.
 #[derive(Debug)]
 pub(crate) struct Decoder {
-    /// The first bytes, until there are enough to tell what they are.
+    /// First bytes, until there are enough to identify the format.
     head: Vec<u8>,
     stage: Stage,
-    /// Whether this is what another decoder unpacked.
+    /// True for a decoder of what another decoder unpacked.
     inner: bool,
     unread: Option<Unread>,
 }
@@ -110,7 +111,7 @@ enum Stage {
     Plain,
     Utf16(Utf16),
     Gzip(Box<Gzip>),
-    /// Nobody reads this.
+    /// The bytes are ignored.
     Passed,
 }
 
@@ -125,7 +126,7 @@ impl Decoder {
         Decoder { head: Vec::new(), stage: Stage::Undecided, inner, unread: None }
     }
 
-    /// Takes some bytes, and hands on what they say.
+    /// Decodes some bytes, and passes the result on.
     pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut impl FnMut(&[u8])) {
         if !matches!(self.stage, Stage::Undecided) {
             return self.pass(bytes, out);
@@ -138,7 +139,7 @@ impl Decoder {
         }
     }
 
-    /// Hands on what is left.
+    /// Passes the rest on.
     pub(crate) fn finish(&mut self, out: &mut impl FnMut(&[u8])) {
         if matches!(self.stage, Stage::Undecided) {
             self.decide(out);
@@ -148,7 +149,7 @@ impl Decoder {
         }
     }
 
-    /// The form that this is, and that is not read.
+    /// Returns the format, if it is one that is not read.
     pub(crate) fn unread(&self) -> Option<Unread> {
         match &self.stage {
             Stage::Gzip(gzip) => gzip.inner.unread(),
@@ -156,13 +157,13 @@ impl Decoder {
         }
     }
 
-    /// Likewise, where nothing that is known came of it.
+    /// Returns the format, if no known line was decoded.
     pub(crate) fn unread_without_events(&self) -> Option<Unread> {
         let Stage::Gzip(gzip) = &self.stage else { return None };
         matches!(gzip.end, GzipEnd::Cut | GzipEnd::Damaged).then_some(Unread::Damaged)
     }
 
-    /// What a reader has to know of how it was decoded, a sentence each.
+    /// Reports how the bytes were decoded, as far as a reader has to know, a sentence each.
     pub(crate) fn notes(&self, each: &mut impl FnMut(String)) {
         match &self.stage {
             Stage::Utf16(_) => each("the log is in UTF-16".into()),
@@ -215,8 +216,8 @@ impl Decoder {
     }
 }
 
-/// Whether a text of UTF-16 begins like this: whether the high byte comes first, and how long its
-/// byte order mark is. Without one, two letters tell.
+/// Returns the byte order of a text in UTF-16, true if the high byte comes first, and the length of
+/// its byte order mark. Without a mark, two letters decide. Returns `None` for any other text.
 fn utf16(head: &[u8]) -> Option<(bool, usize)> {
     let letter = |byte: u8| byte.is_ascii_graphic() || byte.is_ascii_whitespace();
     match *head {
@@ -232,9 +233,9 @@ fn utf16(head: &[u8]) -> Option<(bool, usize)> {
 #[derive(Debug, Default)]
 struct Utf16 {
     big: bool,
-    /// The first byte of a unit.
+    /// First byte of a unit.
     byte: Option<u8>,
-    /// The first unit of a pair.
+    /// First unit of a pair.
     high: Option<u16>,
 }
 
@@ -269,7 +270,7 @@ impl Utf16 {
     }
 }
 
-/// What `gzip` wrote, one file or several behind each other.
+/// Output of `gzip`: one file, or several in a row.
 #[derive(Debug)]
 struct Gzip {
     unpack: MultiGzDecoder<Vec<u8>>,
@@ -280,10 +281,10 @@ struct Gzip {
     inner: Decoder,
 }
 
-/// How unpacking ended.
+/// Result of unpacking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GzipEnd {
-    /// Not yet.
+    /// Unpacking continues.
     None,
     Whole,
     Cut,
@@ -449,7 +450,7 @@ mod tests {
         decoder.notes(&mut |note| notes.push(note));
         assert!(unpacked < UNPACKED_ANYWAY + (8 << 20), "{unpacked}");
         assert!(notes[0].contains("more than 200 times its size"), "{notes:?}");
-        // Twice is a bomb as well, and nobody does it to a log.
+        // Twice is a bomb as well, and no one does that to a log.
         let (found, unread, _) = decoded(&gzip(&packed), 4096);
         assert_eq!((found.len(), unread), (0, Some(Unread::Twice)));
     }

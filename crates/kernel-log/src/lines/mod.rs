@@ -1,4 +1,4 @@
-//! Cuts a stream of bytes into lines, of bounded length. Lines in the source of a mail may be
+//! Splits a stream of bytes into lines of bounded length. Lines in the source of a mail may be
 //! encoded as quoted-printable.
 
 pub(crate) mod encoding;
@@ -8,8 +8,8 @@ use std::borrow::Cow;
 
 use plain::{plain, without_spelled_cr};
 
-/// What of one line is kept. No kernel line is that long (`printk` cuts at 1024 bytes), and a line
-/// of JSON seldom is; the rest of a longer one is passed over.
+/// Bytes of a line that are kept. No kernel line is that long (`printk` cuts at 1024 bytes), and a
+/// line of JSON seldom is. The rest of a longer line is skipped.
 pub(crate) const LONGEST: usize = 16 * 1024;
 
 /// One line as it was found.
@@ -17,24 +17,24 @@ pub(crate) const LONGEST: usize = 16 * 1024;
 pub(crate) struct Line<'a> {
     /// Its number; the first is 1.
     pub number: u64,
-    /// Its [plain] text, without what ends a line.
+    /// The [plain] text, without the line's end.
     pub text: Cow<'a, str>,
-    /// True when it ended in CR and LF, as on a serial console, be the CR written out.
+    /// True if the line ended in CR and LF, as on a serial console, even if the CR is written out.
     pub crlf: bool,
-    /// True when it was longer than [`LONGEST`], and so its end is missing.
+    /// True if the line was longer than [`LONGEST`], and so its end is missing.
     pub cut: bool,
-    /// How many lines of the file it is: none where HTML broke one of them here.
+    /// Number of lines in the file; 0 if HTML broke the line here.
     pub count: u64,
-    /// True when it was put together from several that a terminal had made of it.
+    /// True if a terminal had broken the line and the parts were joined.
     pub joined: bool,
-    /// True when tags of HTML were taken out.
+    /// True if tags of HTML were removed.
     pub html: bool,
-    /// True when characters without width were taken out.
+    /// True if characters without width were removed.
     pub invisible: bool,
 }
 
 impl Line<'_> {
-    /// The same, to be kept.
+    /// Returns a copy that can be kept.
     pub(crate) fn kept(&self) -> Line<'static> {
         let Line { number, crlf, cut, count, joined, html, invisible, .. } = *self;
         let text = Cow::Owned(self.text.to_string());
@@ -42,19 +42,19 @@ impl Line<'_> {
     }
 }
 
-/// Keeps what has been fed of a line that has not ended yet.
+/// Keeps the bytes of a line that has not ended yet.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     part: Vec<u8>,
     cut: bool,
     number: u64,
     mail: QuotedPrintable,
-    /// The number of the first line of those that a mail's encoding makes one.
+    /// Number of the first of several lines that a mail's encoding joins.
     first: Option<u64>,
 }
 
 impl Lines {
-    /// Takes some bytes, however they are cut, and hands on each line that ends among them.
+    /// Takes some bytes, in any pieces, and passes on each line that ends among them.
     pub(crate) fn feed(&mut self, bytes: &[u8], each: &mut impl FnMut(Line<'_>)) {
         let mut rest = bytes;
         while let Some(at) = rest.iter().position(|&b| b == b'\n') {
@@ -69,7 +69,7 @@ impl Lines {
         self.keep(rest);
     }
 
-    /// Hands on what stands behind the last line's end, if anything does.
+    /// Passes on the text behind the last line's end, if there is any.
     pub(crate) fn finish(&mut self, each: &mut impl FnMut(Line<'_>)) {
         if !self.part.is_empty() {
             self.end(each);
@@ -80,7 +80,7 @@ impl Lines {
         }
     }
 
-    /// Whether the source of a mail was decoded.
+    /// Returns true if the source of a mail was decoded.
     pub(crate) fn decoded(&self) -> bool {
         self.mail.decoded()
     }
@@ -118,7 +118,7 @@ impl Lines {
     }
 }
 
-/// Hands on one line, or several where HTML breaks it.
+/// Passes on one line, or several if HTML breaks it.
 fn hand_on(
     number: u64,
     count: u64,
@@ -145,7 +145,7 @@ fn hand_on(
     }
 }
 
-/// Where `<br>` stands, and what stands behind it.
+/// Returns the position of `<br>` and the bytes behind it.
 fn line_break(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let mut from = 0;
     loop {
@@ -159,16 +159,15 @@ fn line_break(bytes: &[u8]) -> Option<(usize, &[u8])> {
     }
 }
 
-/// Decodes the bodies of mails whose heads say that they are quoted-printable. Other lines pass as
-/// they are.
+/// Decodes the bodies of mails whose heads announce quoted-printable. Other lines pass unchanged.
 #[derive(Debug, Default)]
 pub(crate) struct QuotedPrintable {
     state: MailState,
-    /// What parts of the mail are divided by.
+    /// Text that divides the parts of the mail.
     boundary: Option<Vec<u8>>,
-    /// The beginning of a line whose end stands on the next one.
+    /// Beginning of a line whose end stands on the next one.
     part: Vec<u8>,
-    /// Something was decoded.
+    /// True if a line was decoded.
     decoded: bool,
 }
 
@@ -176,31 +175,31 @@ pub(crate) struct QuotedPrintable {
 enum MailState {
     #[default]
     Plain,
-    /// The head says that the body is encoded.
+    /// The head announces an encoded body.
     Head,
     Body,
 }
 
-/// What a line was.
+/// Result of a line.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum MailLine<'a> {
-    /// Nothing to decode.
+    /// The line needs no decoding.
     Plain(&'a [u8]),
-    /// A line, decoded.
+    /// The decoded line.
     Decoded(Vec<u8>),
-    /// The beginning of one, which the next line goes on with.
+    /// The beginning of a line that continues on the next one.
     Part,
 }
 
 impl QuotedPrintable {
-    /// Takes one line, without what ends it.
+    /// Takes one line, without its end.
     pub(crate) fn line<'a>(&mut self, line: &'a [u8]) -> MailLine<'a> {
         match self.state {
             MailState::Plain | MailState::Head => {
                 if line.is_empty() && self.state == MailState::Head {
                     self.state = MailState::Body;
                 }
-                // Nearly no line is one of a head.
+                // Few lines belong to a head.
                 if line.first().is_some_and(|b| b"Cc \t".contains(b)) {
                     self.head(line);
                 }
@@ -228,17 +227,17 @@ impl QuotedPrintable {
         }
     }
 
-    /// The beginning of a line whose end never came.
+    /// Returns the beginning of a line whose end never came.
     pub(crate) fn finish(&mut self) -> Option<Vec<u8>> {
         Some(std::mem::take(&mut self.part)).filter(|part| !part.is_empty())
     }
 
-    /// Whether something was decoded.
+    /// Returns true if a line was decoded.
     pub(crate) fn decoded(&self) -> bool {
         self.decoded
     }
 
-    /// A line that may be one of a mail's head, or of the head of a part.
+    /// Reads a line that may be one of a mail's head, or of the head of a part.
     fn head(&mut self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
         let lower = text.to_ascii_lowercase();
@@ -257,7 +256,7 @@ impl QuotedPrintable {
         }
     }
 
-    /// Whether the body ends here: at a boundary, or where another mail of a mailbox begins.
+    /// Returns true if the body ends here: at a boundary, or before another mail of a mailbox.
     fn divides(&self, line: &[u8]) -> bool {
         let named = |rest: &[u8]| self.boundary.as_ref().is_some_and(|name| rest.starts_with(name));
         line.strip_prefix(b"--").is_some_and(named)
@@ -265,7 +264,7 @@ impl QuotedPrintable {
     }
 }
 
-/// Decodes what is encoded; what looks as if it were, and isn't, stays.
+/// Decodes the encoded characters. Text that only looks encoded stays.
 fn decode(text: &[u8], out: &mut Vec<u8>) {
     let mut rest = text;
     while let Some(at) = rest.iter().position(|&b| b == b'=') {

@@ -1,25 +1,26 @@
-//! Undoes what mail, browsers and terminals did to the characters of a line.
+//! Undoes the changes that mail, browsers and terminals make to the characters of a line.
 
 use std::borrow::Cow;
 
-/// What was taken out of a line.
+/// Kinds of text that were removed from a line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Removed {
-    /// Tags of HTML.
+    /// True if tags of HTML were removed.
     pub tags: bool,
-    /// Characters without width, other than a byte order mark.
+    /// True if characters without width, other than a byte order mark, were removed.
     pub invisible: bool,
 }
 
-/// The text of one line: UTF-8, where blanks are blanks and nothing is invisible. And what was
-/// taken out of it.
+/// Returns the text of one line as UTF-8 with plain blanks and no invisible characters, and what
+/// was removed.
 ///
 /// Bytes that are no UTF-8 are replaced; a lone A0 is the non-breaking space of Latin-1. Every
 /// other blank of Unicode, and the tab, becomes a blank. Characters without width (joiners, marks
-/// of direction, a byte order mark), tags of HTML and colours of a terminal are taken out, and
-/// entities of HTML are what they stand for. So are colours whose first character was written out.
+/// of direction, a byte order mark), tags of HTML and colours of a terminal are removed, also
+/// colours whose first character was written out. Entities of HTML are replaced by their
+/// characters.
 pub(crate) fn plain(bytes: &[u8]) -> (Cow<'_, str>, Removed) {
-    // Nearly all lines are of printable ASCII alone, without an entity, a tag or a colour.
+    // Nearly all lines are printable ASCII without an entity, a tag or a colour.
     let mut before = b' ';
     let is_plain = bytes.iter().all(|&byte| {
         let colour = byte == b'[' && matches!(before, b'[' | b'b' | b'B' | b'3' | b'e');
@@ -64,11 +65,11 @@ pub(crate) fn plain(bytes: &[u8]) -> (Cow<'_, str>, Removed) {
     (text.into(), taken)
 }
 
-/// The beginning of a colour, as `cat -v`, `rsyslog`, and quoting programs write it.
+/// Beginnings of a colour, as `cat -v`, `rsyslog`, and quoting programs write it.
 const SPELLED_ESCAPES: [&str; 6] = ["^[[", "#033[", "\\x1b[", "\\x1B[", "\\033[", "\\e["];
 
-/// `text` without the end that a CR leaves behind where a program writes it out, as `cat -v`,
-/// `cat -A`, `rsyslog` and quoting programs do; and whether there was one.
+/// Returns `text` without the end that a CR leaves if a program writes it out, as `cat -v`,
+/// `cat -A`, `rsyslog` and quoting programs do; and true if there was one.
 pub(crate) fn without_spelled_cr(text: Cow<'_, str>) -> (Cow<'_, str>, bool) {
     const SPELLED: [&str; 7] = ["^M", "^M$", "#015", "\\r", "\\x0d", "\\015", "<CR>"];
     let mut end = text.len();
@@ -85,7 +86,7 @@ pub(crate) fn without_spelled_cr(text: Cow<'_, str>) -> (Cow<'_, str>, bool) {
     (text, true)
 }
 
-/// `text` without the tags of HTML that programs put around a log.
+/// Returns `text` without the tags of HTML that programs put around a log.
 fn without_tags(text: &str) -> String {
     const TAGS: [&str; 20] = [
         "a",
@@ -134,13 +135,14 @@ fn blank(c: char) -> bool {
     c == '\t' || c != ' ' && !c.is_control() && c.is_whitespace()
 }
 
-/// Without width: soft hyphen, joiners, marks of direction, byte order mark.
+/// Returns true for a character without width: soft hyphen, joiners, marks of direction, byte order
+/// mark.
 fn invisible(c: char) -> bool {
     matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}')
         || matches!(c, '\u{2060}'..='\u{2064}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// `text` without terminal control sequences: `dmesg` and `systemd` colour what they write.
+/// Returns `text` without terminal control sequences: `dmesg` and `systemd` colour their output.
 fn without_escapes(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut chars = text.chars();
@@ -152,7 +154,7 @@ fn without_escapes(text: &str) -> String {
             // A control sequence ends with a character of its final range.
             chars.by_ref().find(|c| ('\x40'..='\x7e').contains(c));
         } else if let Some(title) = chars.as_str().strip_prefix(']') {
-            // A terminal's title; without an end it is none.
+            // A terminal's title. Without an end, the text is none.
             let ends =
                 ["\x07", "\x1b\\"].into_iter().filter_map(|end| Some((title.find(end)?, end)));
             chars = match ends.min() {
@@ -166,7 +168,8 @@ fn without_escapes(text: &str) -> String {
     kept
 }
 
-/// `text` with the few entities that programs write for a log's characters, and those by number.
+/// Returns `text` with the few entities that programs write for a log's characters, and numeric
+/// ones, replaced.
 fn without_entities(text: &str) -> String {
     let mut kept = String::with_capacity(text.len());
     let mut rest = text;
@@ -273,7 +276,7 @@ mod tests {
         for none in ["<6>[ 1.5] x", "a < b > c", "<unknown> x", "<a", "<brand>", "x <", "</"] {
             assert_eq!(plain(none.as_bytes()), none);
         }
-        // An entity is what it stands for, and no tag.
+        // An entity becomes its character, and no tag.
         assert_eq!(plain(b"&lt;br&gt;"), "<br>");
     }
 

@@ -1,21 +1,22 @@
-//! A prefix that is none of the known ones: found by what stands behind it.
+//! Unknown prefixes, found by the message behind them.
 //!
-//! Some messages of the kernel can be told anywhere in a line, as both of their ends are fixed:
-//! `calling FUNCTION+0x0/0x0 @ PID`, for one. The text before one of those is a prefix, whatever
-//! wrote it. Its *shape* (what is no letter and no digit, and where words stand between) is then
-//! taken off other lines as well, whose messages have no such beginning:
-//! `nvme 0000:01:00.0: shutdown` behind a prefix could be any driver with blanks in its name.
+//! Some messages of the kernel can be recognized anywhere in a line, as both of their ends are
+//! fixed: `calling FUNCTION+0x0/0x0 @ PID`, for one. The text before such a message is a prefix,
+//! whatever wrote it. The prefix's *shape* (its characters other than letters and digits, and the
+//! places of words between) is then removed from other lines as well, whose messages have no such
+//! beginning: `nvme 0000:01:00.0: shutdown` behind a prefix could be any driver with blanks in its
+//! name.
 //!
-//! A shape counts only if it has a mark besides blanks, and only for lines that have all of it.
-//! Where a prefix is known by its shape alone, its times are not read: nobody knows what they mean.
+//! A shape counts only if it has a mark besides blanks, and only for lines that have all of it. The
+//! times of a prefix that is known by its shape alone are not read, since their meaning is unknown.
 
 use super::{Message, names, parse};
 use crate::form::digits;
 
-/// How many shapes a log's prefixes may have: names of tasks have marks of their own.
+/// Largest number of shapes of a log's prefixes: names of tasks have marks of their own.
 const SHAPES: usize = 32;
 
-/// No program writes a longer one.
+/// Longest prefix that programs write.
 const LONGEST: usize = 160;
 
 /// The shapes of a log's unknown prefixes.
@@ -25,8 +26,8 @@ pub(crate) struct Carrier {
 }
 
 impl Carrier {
-    /// The message in `text`, whose known prefixes are taken off, if an unknown one stands before
-    /// it.
+    /// Returns the message in `text`, whose known prefixes are removed, if an unknown one stands
+    /// before it.
     pub(crate) fn strip<'a>(&mut self, text: &'a str) -> Option<&'a str> {
         if let Some(at) = anchor(text) {
             let shape = shape(&text[..at]);
@@ -43,7 +44,7 @@ impl Carrier {
     }
 }
 
-/// Where in `text`, not at its beginning, a message stands that is one wherever it stands.
+/// Returns the position in `text`, not at its beginning, of a message that is recognized anywhere.
 fn anchor(text: &str) -> Option<usize> {
     const BEGINNINGS: [&str; 4] = ["calling ", "initcall ", "probe of ", "Linux version "];
     // Nearly no line can be one.
@@ -76,7 +77,7 @@ fn of_pci_device(before: &str) -> bool {
     head.and_then(|head| head.rsplit(' ').next()).is_some_and(|d| names::pci(d).is_some())
 }
 
-/// The marks of a prefix, with a `w` for each word and one blank for some.
+/// Returns the marks of a prefix, with a `w` for each word and one blank for several.
 fn shape(prefix: &str) -> String {
     let mut shape = String::new();
     for c in prefix.chars() {
@@ -96,12 +97,14 @@ fn kind(c: char) -> char {
     }
 }
 
-/// Whether a shape has more than words and blanks, and ends where a message can begin.
+/// Returns true if a shape has more than words and blanks, and ends at a place where a message can
+/// begin.
 fn marked(shape: &str) -> bool {
     shape.contains(|c| c != 'w' && c != ' ') && !shape.ends_with('w')
 }
 
-/// How many bytes of `text` have this shape, if it begins with it and a word follows.
+/// Returns the number of bytes of `text` with this shape, if it begins with the shape and a word
+/// follows.
 fn behind(text: &str, shape: &str) -> Option<usize> {
     let mut chars = text.char_indices().peekable();
     for mark in shape.chars() {
@@ -150,7 +153,7 @@ mod tests {
         assert_eq!(carrier.strip(&(line(7) + shutdown)), None);
         assert!(carrier.strip(&(line(8) + "Linux version 6.12.3 (a@b)")).is_some());
         assert_eq!(carrier.strip(&(line(123) + shutdown)), Some(shutdown));
-        // Another shape, and something that is none of the forms.
+        // Another shape, and a text that is none of the forms.
         assert_eq!(carrier.strip(&format!("app (tty) #1| {shutdown}")), None);
         assert_eq!(carrier.strip(&(line(9) + "usb 1-1: new device")), None);
     }
@@ -169,7 +172,7 @@ mod tests {
             assert_eq!(carrier.strip(text), None, "{text}");
         }
         assert!(carrier.shapes.is_empty());
-        // Words alone are no shape: a driver's name may be several.
+        // Words alone are no shape: a driver's name may be several words.
         assert!(carrier.strip("some words calling  a_init+0x0/0x40 @ 1").is_some());
         assert!(carrier.shapes.is_empty(), "{:?}", carrier.shapes);
         assert_eq!(carrier.strip("generic phy x:00: shutdown"), None);

@@ -1,4 +1,4 @@
-//! What one message of the kernel says: the line forms, each with the kernel code that prints it.
+//! The messages of the kernel: the forms of lines, each with the kernel code that prints it.
 
 pub(crate) mod carrier;
 pub(crate) mod names;
@@ -8,12 +8,12 @@ mod tests;
 use crate::form::Form;
 use std::time::Duration;
 
-/// One message that was understood, or not.
+/// One message, understood or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Message<'a> {
     InitcallStart {
         function: Function<'a>,
-        /// None: the kernel is older than 2.6.28, and doesn't say.
+        /// Thread; `None` for a kernel older than 2.6.28, which doesn't print it.
         pid: Option<u32>,
     },
     InitcallEnd {
@@ -36,12 +36,12 @@ pub(crate) enum Message<'a> {
         worker: &'a str,
         took: Duration,
     },
-    /// A driver is about to be tried; with dynamic debugging only.
+    /// A driver is about to be tried; printed with dynamic debugging only.
     ProbeStart {
         driver: &'a str,
         device: &'a str,
     },
-    /// A probe that will run beside the one who asks for it.
+    /// A probe that will run beside its caller.
     ProbeAsync {
         driver: Option<&'a str>,
         device: &'a str,
@@ -85,17 +85,18 @@ pub(crate) enum Message<'a> {
         function: Function<'a>,
         took: PrintedDuration,
     },
-    /// A callback of suspend or resume: it names the device's parent.
+    /// A callback of suspend or resume, which names the device's parent.
     PmStart {
         device: &'a str,
         parent: &'a str,
     },
-    /// `head` is driver and device, which only a blank divides, though either may have blanks.
+    /// The shutdown of a device. `head` is driver and device with a blank between, though either
+    /// may have blanks.
     Shutdown {
         head: &'a str,
         step: Step,
     },
-    /// The first thing after the last device's shutdown.
+    /// The first message after the last device's shutdown.
     ShutdownTail,
     /// The kernel has chosen the clock behind printed durations, which ticks or doesn't.
     ClockSource {
@@ -104,13 +105,13 @@ pub(crate) enum Message<'a> {
     Version(&'a str),
     CommandLine(&'a str),
     Machine(&'a str),
-    /// A form that is known, and has nothing to say here.
+    /// A known form without a use here.
     Known(Form),
-    /// Some device's own words: they tell its driver.
+    /// A device's own words, which tell its driver.
     Words {
         head: &'a str,
     },
-    /// Looks as if one of the forms was meant.
+    /// A text that looks as if one of the forms was meant.
     Suspicious(&'static str),
     Other,
 }
@@ -120,13 +121,13 @@ pub(crate) enum Message<'a> {
 pub(crate) enum DeferralSource {
     /// The driver core, at the end of the probe that was put off.
     ProbeEnd,
-    /// A driver, or the driver core, within a probe: what that returns isn't said.
+    /// A driver, or the driver core, within a probe whose result isn't printed.
     WithinProbe,
     /// A list of the devices that wait: no probe ran.
     WaitingList,
 }
 
-/// Which part of a device's shutdown a line announces.
+/// The part of a device's shutdown that a line announces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     /// `shutdown_pre`, of the device's class.
@@ -147,12 +148,12 @@ pub(crate) struct Function<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PrintedDuration {
     pub time: Duration,
-    /// How fine it was printed.
+    /// Precision of the printed number.
     pub unit: Duration,
 }
 
 impl Message<'_> {
-    /// Under what the line is counted; None: it is none of the forms.
+    /// Returns the form under which the line is counted; `None` if it is none of the forms.
     pub(crate) fn form(&self) -> Option<Form> {
         Some(match self {
             Message::InitcallStart { .. } => Form::InitcallStart,
@@ -181,8 +182,8 @@ impl Message<'_> {
 }
 
 impl Message<'_> {
-    /// Whether a name has a character that none of the kernel's names has: what stands there is an
-    /// encoding, or a prefix, that was not undone.
+    /// Returns true if a name has a character that no name of the kernel has: an encoding, or a
+    /// prefix, was not undone.
     fn is_misread(&self) -> bool {
         let function = |f: &Function<'_>| [Some(f.name), f.module].into_iter().flatten().any(odd);
         match self {
@@ -214,12 +215,12 @@ impl Message<'_> {
     }
 }
 
-/// Whether a name holds a character that none of the kernel's names does.
+/// Returns true if a name has a character that no name of the kernel has.
 pub(crate) fn odd(name: &str) -> bool {
     name.contains([';', '=', '"', '{', '}', '|'])
 }
 
-/// Reads one message, from which the prefixes have been taken.
+/// Reads one message without its prefixes.
 pub(crate) fn parse(text: &str) -> Message<'_> {
     let text = text.trim_end();
     match plain(text).or_else(|| device(text)).unwrap_or(Message::Other) {
@@ -231,7 +232,7 @@ pub(crate) fn parse(text: &str) -> Message<'_> {
     }
 }
 
-/// Messages that do not begin with a device.
+/// Reads messages that do not begin with a device.
 fn plain(text: &str) -> Option<Message<'_>> {
     // init/main.c: trace_initcall_start_cb, trace_initcall_finish_cb
     if let Some(rest) = text.strip_prefix("calling ") {
@@ -336,7 +337,8 @@ fn plain(text: &str) -> Option<Message<'_>> {
     tail(text).then_some(Message::ShutdownTail)
 }
 
-/// What kernel/reboot.c, kernel/kexec_core.c and the syscore code say once the devices are down.
+/// Returns true for a message of kernel/reboot.c, kernel/kexec_core.c and the syscore code once the
+/// devices are down.
 fn tail(text: &str) -> bool {
     const TAILS: [&str; 9] = [
         "ACPI: PM: Preparing to enter system sleep state S5",
@@ -352,9 +354,10 @@ fn tail(text: &str) -> bool {
     TAILS.iter().any(|t| text.starts_with(t))
 }
 
-/// Messages that begin with a driver and a device: `dev_printk` writes `DRIVER DEVICE: MESSAGE`.
+/// Reads messages that begin with a driver and a device: `dev_printk` writes
+/// `DRIVER DEVICE: MESSAGE`.
 fn device(text: &str) -> Option<Message<'_>> {
-    // Before dev_printk had it, the driver core named the device itself.
+    // Older kernels don't use dev_printk here: the driver core named the device itself.
     if let Some(rest) = text.strip_prefix("bus: '") {
         return bus_debug(None, rest);
     }
@@ -430,7 +433,7 @@ fn of_device<'a>(driver: &'a str, device: &'a str, rest: &'a str) -> Option<Mess
     link(device, rest).or_else(|| deferral(driver, device, rest)).or_else(|| bridge(device, rest))
 }
 
-/// What stands before ` failed with error -12` or ` rejects match -19`, and the number.
+/// Splits ` failed with error -12` or ` rejects match -19` off, with the number.
 fn probe_error(text: &str) -> Option<(&str, i64)> {
     let (what, error) =
         text.split_once(" failed with error ").or(text.split_once(" rejects match "))?;
@@ -438,7 +441,7 @@ fn probe_error(text: &str) -> Option<(&str, i64)> {
     Some((what, error.checked_abs()?.checked_neg()?))
 }
 
-/// drivers/base/core.c: device_link_add, fw_devlink_create_devlink
+/// Reads links (drivers/base/core.c: device_link_add, fw_devlink_create_devlink).
 fn link<'a>(device: &'a str, rest: &'a str) -> Option<Message<'a>> {
     if let Some(supplier) = rest.strip_prefix("Linked as a consumer to ") {
         return Some(Message::Link { consumer: device, supplier, orders: true });
@@ -457,7 +460,8 @@ fn link<'a>(device: &'a str, rest: &'a str) -> Option<Message<'a>> {
     None
 }
 
-/// drivers/base/dd.c and dev_err_probe: why a probe was put off, and what was on the lists.
+/// Reads the reasons for deferred probes and the lists of waiting devices (drivers/base/dd.c and
+/// dev_err_probe).
 fn deferral<'a>(driver: &'a str, device: &'a str, rest: &'a str) -> Option<Message<'a>> {
     let reason = ["error -EPROBE_DEFER: ", "error -517: ", "probe deferral - "]
         .into_iter()
@@ -496,7 +500,7 @@ fn deferral<'a>(driver: &'a str, device: &'a str, rest: &'a str) -> Option<Messa
     lists.contains(&rest).then_some(Message::Known(Form::DeferredList))
 }
 
-/// drivers/pci/probe.c: which buses lie behind a bridge.
+/// Reads the buses behind a bridge (drivers/pci/probe.c).
 fn bridge<'a>(device: &'a str, rest: &'a str) -> Option<Message<'a>> {
     let buses = rest.strip_prefix("PCI bridge to [bus ")?.split_once(']')?.0;
     let (first, last) = buses.split_once('-').unwrap_or((buses, buses));
@@ -504,7 +508,7 @@ fn bridge<'a>(device: &'a str, rest: &'a str) -> Option<Message<'a>> {
     Some(Message::Bridge { device, first: number(first)?, last: number(last)? })
 }
 
-/// The driver core's debug lines, behind `bus: '`. Newer kernels name the device before that.
+/// Reads the driver core's debug lines, behind `bus: '`. Newer kernels name the device before that.
 fn bus_debug<'a>(device: Option<&'a str>, rest: &'a str) -> Option<Message<'a>> {
     let (_bus, rest) = rest.split_once("': ")?;
     let (function, rest) = rest.split_once(": ")?;
@@ -529,7 +533,7 @@ fn bus_debug<'a>(device: Option<&'a str>, rest: &'a str) -> Option<Message<'a>> 
         .then_some(Message::Known(Form::BusDebug))
 }
 
-/// `HEAD: shutdown` and its kin. The head may have blanks and colons, but not `: `.
+/// Reads `HEAD: shutdown` and similar messages. The head may have blanks and colons, but not `: `.
 fn shutdown(text: &str) -> Option<(&str, Step)> {
     let (head, what) = text.rsplit_once(": ")?;
     let step = match what {
@@ -543,8 +547,8 @@ fn shutdown(text: &str) -> Option<(&str, Step)> {
     (fits && !stamped(head)).then_some((head, step))
 }
 
-/// Whether a number, or something in brackets, stands before driver and device: a stamp that was
-/// not read. The names of drivers begin with digits too (`3c59x`), but are no numbers.
+/// Returns true if a number, or something in brackets, stands before driver and device: a stamp
+/// that was not read. The names of drivers begin with digits too (`3c59x`), but are no numbers.
 fn stamped(head: &str) -> bool {
     let number = |word: &str| {
         word.starts_with('[') || word.bytes().all(|b| b.is_ascii_digit() || b":.,-".contains(&b))
@@ -553,9 +557,8 @@ fn stamped(head: &str) -> bool {
         .is_some_and(|(driver, _)| driver.contains(' ') && driver.split(' ').any(number))
 }
 
-/// Driver and device, which a blank divides. Where there are several, the device is the last word:
-/// drivers have names such as `i8042 aux`; only on the platform bus do devices
-/// (`Fixed MDIO bus.0`).
+/// Splits driver and device at a blank. If there are several, the device is the last word: drivers
+/// have names such as `i8042 aux`, and devices only on the platform bus (`Fixed MDIO bus.0`).
 pub(crate) fn split_head(head: &str) -> Option<(&str, &str)> {
     match head.strip_prefix("platform ") {
         Some(device) if !device.is_empty() => Some(("platform", device)),
@@ -565,7 +568,7 @@ pub(crate) fn split_head(head: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// ` nvme_init+0x0/0xff0 [nvme] @ 207`, behind `calling `; the kernel writes two blanks.
+/// Reads ` nvme_init+0x0/0xff0 [nvme] @ 207`, behind `calling `; the kernel writes two blanks.
 fn called(rest: &str) -> Option<(Function<'_>, u32)> {
     let (name, pid) = rest.rsplit_once(" @ ")?;
     // Some vendors add `irqs_disabled() 0`.
@@ -585,14 +588,14 @@ fn function(text: &str) -> Option<Function<'_>> {
     (!name.is_empty() && !name.contains(' ')).then_some(Function { name, module })
 }
 
-/// `WHAT returned RESULT after N usecs`.
+/// Splits `WHAT returned RESULT after N usecs`.
 fn returned(text: &str) -> Option<(&str, i64, PrintedDuration)> {
     let (what, rest) = text.rsplit_once(" returned ")?;
     let (result, rest) = rest.split_once(" after ")?;
     Some((what, result.trim().parse().ok()?, duration(rest)?))
 }
 
-/// `N usecs`, in the units of all times; a vendor's words may stand behind it.
+/// Reads `N usecs`, in the units of all kernels. A vendor's words may follow.
 fn duration(text: &str) -> Option<PrintedDuration> {
     let mut words = text.split([' ', ',']).filter(|w| !w.is_empty());
     let number: u64 = words.next()?.parse().ok()?;
@@ -606,13 +609,13 @@ fn duration(text: &str) -> Option<PrintedDuration> {
     Some(PrintedDuration { time, unit })
 }
 
-/// `6.12` of `6.12.0-rc3+`.
+/// Returns `6.12` of `6.12.0-rc3+`.
 pub(crate) fn version(text: &str) -> Option<(u32, u32)> {
     let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-/// Whether somebody may have meant one of the forms, and which. Called for what none of them took.
+/// Returns the form that a line may be meant to have. Called for lines that have none of the forms.
 fn suspicious(text: &str) -> Option<&'static str> {
     if text.starts_with("calling ") && text.contains("+0x") {
         return Some("begins like an init call");

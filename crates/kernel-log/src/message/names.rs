@@ -1,7 +1,8 @@
-//! What the names of devices tell: which is whose child, which word is a bus and which a driver.
+//! The names of devices: their parents, and the words that are buses or drivers.
 
-/// True for the name of a bus or class, which stands in a driver's place where no driver is bound.
-/// (`usb` and `serio` are buses that have a driver of the same name. Nothing is lost by them.)
+/// Returns true for the name of a bus or class, which stands in a driver's place if no driver is
+/// bound. (`usb` and `serio` are buses that have a driver of the same name. Nothing is lost by
+/// them.)
 pub(crate) fn is_bus(word: &str) -> bool {
     const BUSES: [&str; 34] = [
         "acpi",
@@ -42,13 +43,14 @@ pub(crate) fn is_bus(word: &str) -> bool {
     BUSES.contains(&word)
 }
 
-/// Whether `long` begins with `short`, where `-` and `_` are one character, as for modprobe.
+/// Returns true if `long` begins with `short`, where `-` and `_` are one character, as for
+/// modprobe.
 pub(crate) fn starts_with(long: &str, short: &str) -> bool {
     let fold = |b: u8| if b == b'-' { b'_' } else { b.to_ascii_lowercase() };
     long.len() >= short.len() && long.bytes().zip(short.bytes()).all(|(a, b)| fold(a) == fold(b))
 }
 
-/// The segment and bus of a PCI device's name, `0000:01:00.0`.
+/// Returns the segment and bus of a PCI device's name, `0000:01:00.0`.
 pub(crate) fn pci(name: &str) -> Option<(&str, u8)> {
     let (segment, rest) = name.split_once(':')?;
     let (bus, rest) = rest.split_once(':')?;
@@ -66,7 +68,7 @@ pub(crate) fn pci(name: &str) -> Option<(&str, u8)> {
     Some((segment, u8::from_str_radix(bus, 16).ok()?))
 }
 
-/// The parent that a device's name spells out. Which of them exists, the log says.
+/// Returns the parents that a device's name may mean. The log tells which of them exists.
 ///
 /// * `0000:00:06.0:pcie001` is a service of the port `0000:00:06.0`;
 /// * `1-0:1.0` is an interface of the USB device `1-0`, which for a root hub is called `usb1`, and
@@ -91,7 +93,7 @@ pub(crate) fn parent(name: &str) -> Option<String> {
     (!parent.is_empty() && !rest.is_empty() && !scsi).then(|| parent.to_owned())
 }
 
-/// The parent of `1-1.2:1.0`, `1-1.2`, `1-1` and `1-0:1.0`.
+/// Returns the parent of `1-1.2:1.0`, `1-1.2`, `1-1` and `1-0:1.0`.
 fn usb(name: &str) -> Option<String> {
     let (bus, ports) = name.split_once('-')?;
     if bus.is_empty() || !bus.bytes().all(|b| b.is_ascii_digit()) {
@@ -113,8 +115,8 @@ fn usb(name: &str) -> Option<String> {
     })
 }
 
-/// The name that a device gets from the node of a device tree: `clock-controller@af00000` becomes
-/// `af00000.clock-controller`. Other names are given back as they are.
+/// Returns the name that a device gets from the node of a device tree: `clock-controller@af00000`
+/// becomes `af00000.clock-controller`. Other names are returned unchanged.
 pub(crate) fn of_node(name: &str) -> String {
     let node = name.rsplit('/').next().unwrap_or(name);
     match node.split_once('@') {

@@ -1,4 +1,4 @@
-//! Each line form, and what looks like one.
+//! Tests of each line form, and of texts that look like one.
 
 use super::*;
 use crate::form::Form;

@@ -1,16 +1,15 @@
-//! Fields of a prefix: the author of a line (what kernels and vendors put behind a stamp, and
-//! Android's `logcat`), and clocks on the wall (what the programs that save logs write of the time
-//! of day).
+//! Fields of a prefix: the author of a line (from kernels and vendors behind a stamp, and from
+//! Android's `logcat`), and clocks on the wall (the time of day from the programs that save logs).
 
 use crate::form::{Clock, Prefix, Stamp, digits, fraction_ns, unit};
 
 /// A task, or a CPU, behind a stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Task<'a> {
-    /// The thread; None where only the CPU is said.
+    /// Thread; `None` if only the CPU is known.
     pub thread: Option<u32>,
     pub kind: Prefix,
-    /// What stands behind it.
+    /// Text behind it.
     pub rest: &'a str,
 }
 
@@ -20,7 +19,7 @@ pub(crate) fn task(text: &str) -> Option<Task<'_>> {
     caller(text).or_else(|| cpu_and_task(text)).or_else(|| in_brackets(text))
 }
 
-/// `CONFIG_PRINTK_CALLER`; without stamps it stands alone.
+/// Reads the field of `CONFIG_PRINTK_CALLER`, which stands alone without stamps.
 pub(crate) fn caller(text: &str) -> Option<Task<'_>> {
     let (inside, rest) = text.strip_prefix('[')?.split_once(']')?;
     let inside = inside.trim_start();
@@ -32,7 +31,7 @@ pub(crate) fn caller(text: &str) -> Option<Task<'_>> {
     }
 }
 
-/// `(0)[1:swapper/0]`, where a level and a mark of the context may stand before it.
+/// Reads `(0)[1:swapper/0]`, perhaps behind a level and a mark of the context.
 fn cpu_and_task(text: &str) -> Option<Task<'_>> {
     let text = match text.strip_prefix('<').and_then(|t| t.split_once('>')) {
         Some((level, rest)) if digits(level) => rest,
@@ -45,8 +44,7 @@ fn cpu_and_task(text: &str) -> Option<Task<'_>> {
     named(cpu, name, thread, rest)
 }
 
-/// `[3: swapper/0: 1]`, where a letter for the level may stand before it, or
-/// `[pid:1,cpu3,swapper/0]`.
+/// Reads `[3: swapper/0: 1]`, perhaps behind a letter for the level, or `[pid:1,cpu3,swapper/0]`.
 fn in_brackets(text: &str) -> Option<Task<'_>> {
     let text = text.strip_prefix(|c: char| c.is_ascii_uppercase()).unwrap_or(text);
     let (inside, rest) = text.strip_prefix('[')?.split_once(']')?;
@@ -71,8 +69,8 @@ fn named<'a>(cpu: &str, name: &str, thread: &str, rest: &'a str) -> Option<Task<
     })
 }
 
-/// What `adb logcat` puts behind the time: `  0     0 I         : `. Whether another program than the
-/// kernel logged the line, and the rest of it.
+/// Reads what `adb logcat` puts behind the time: `  0     0 I         : `. Returns true if a
+/// program other than the kernel logged the line, and the rest of the line.
 pub(crate) fn logcat(text: &str) -> Option<(bool, &str)> {
     let mut rest = text.trim_start();
     let mut word = || -> Option<&str> {
@@ -82,15 +80,15 @@ pub(crate) fn logcat(text: &str) -> Option<(bool, &str)> {
     };
     let mut process = word()?;
     if !digits(process) {
-        // `-v uid`: the user.
+        // `-v uid` adds the user.
         process = word()?;
     }
     let (thread, level) = (word()?, word()?);
     if !digits(process) || !digits(thread) || !matches!(level, "V" | "D" | "I" | "W" | "E" | "F") {
         return None;
     }
-    // The kernel is process 0, and its message follows its empty tag. `logcat` takes a
-    // driver and its device for the tag: then that belongs to the message.
+    // The kernel is process 0, and its message follows its empty tag. `logcat` takes a driver and
+    // its device for the tag: then the tag belongs to the message.
     let message = match rest.split_once(": ") {
         Some((tag, message)) if matches!(tag.trim_end(), "" | "kernel") => message,
         _ => rest.strip_prefix(": ").unwrap_or(rest),
@@ -101,19 +99,19 @@ pub(crate) fn logcat(text: &str) -> Option<(bool, &str)> {
 const MINUTE: u64 = 60 * 1_000_000_000;
 const DAY: u64 = 24 * 60 * MINUTE;
 
-/// Remembers what these clocks don't say: how many days have gone by.
+/// Remembers the days that have passed, which these clocks don't show.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WallClock {
     day: Option<u64>,
     days: u64,
-    /// The last time of a day whose date is not said.
+    /// Last time of a day whose date is unknown.
     time: u64,
-    /// The first minute that stood alone.
+    /// First minute that stood alone.
     first_minute: Option<u64>,
 }
 
 impl WallClock {
-    /// Which month it is does not matter: a new day of the month is the next day.
+    /// Reads a date and a time. The month does not matter: a new day of the month is the next day.
     pub(crate) fn date(&mut self, day: &str, time: &str) -> Option<Stamp> {
         let day: u64 = day.parse().ok().filter(|d| (1..=31).contains(d))?;
         let (ns, coarse) = time_of_day(time)?;
@@ -128,7 +126,7 @@ impl WallClock {
         received(ns, coarse, "")
     }
 
-    /// `13:18:23.123` alone: where it goes back by hours, it is midnight.
+    /// Reads `13:18:23.123` alone. If it goes back by hours, it is midnight.
     pub(crate) fn time(&mut self, time: &str) -> Option<Stamp> {
         let (ns, coarse) = time_of_day(time)?;
         if std::mem::replace(&mut self.time, ns) > ns + DAY / 2 {
@@ -138,7 +136,7 @@ impl WallClock {
         Some(received(ns, coarse, time))
     }
 
-    /// `Wed Mar  4 13:21:03 2026`, as `dmesg -T` writes it.
+    /// Reads `Wed Mar  4 13:21:03 2026`, as `dmesg -T` writes it.
     pub(crate) fn ctime(&mut self, text: &str) -> Option<Stamp> {
         let mut words = text.split_ascii_whitespace();
         let (_weekday, _month, day) = (words.next()?, words.next()?, words.next()?);
@@ -147,7 +145,7 @@ impl WallClock {
         self.date(day, time)
     }
 
-    /// `2026-03-04T13:21:03,123456+00:00`, or with a blank for the letter.
+    /// Reads `2026-03-04T13:21:03,123456+00:00`, or the form with a blank in place of the letter.
     pub(crate) fn iso(&mut self, text: &str) -> Option<Stamp> {
         let (date, time) = text.split_once(['T', ' '])?;
         let day = date.rsplit('-').next().unwrap_or_default();
@@ -157,14 +155,14 @@ impl WallClock {
         let time = time.split_once(['+', 'Z']).map_or(time, |(time, _)| time);
         // `-05:00` behind the time.
         let time = time.split_once('-').map_or(time, |(time, _)| time);
-        // `dmesg` writes the kernel's times with a comma, receivers theirs with a point.
+        // `dmesg` writes the kernel's times with a comma; receivers write theirs with a point.
         let kernels = text.contains('T') && time.contains(',');
         let stamp = self.date(day, time)?;
         Some(Stamp { received: !kernels, ..stamp })
     }
 
-    /// `Nov23 00:06`, as `dmesg -H` writes it where a minute begins: the minutes since the first
-    /// one that was told.
+    /// Reads `Nov23 00:06`, as `dmesg -H` writes it at the first line of a minute. Returns the
+    /// minutes since the first one that was read.
     pub(crate) fn minute(&mut self, text: &str) -> Option<u64> {
         let (date, time) = text.trim().rsplit_once(' ')?;
         let day = date.trim_start_matches(char::is_alphabetic);
@@ -178,12 +176,13 @@ impl WallClock {
     }
 }
 
-/// A program read its clock when it got a line, unless somebody knows better.
+/// Creates a stamp of a receiver: a program read its clock when it got a line, unless the caller
+/// knows better.
 fn received(ns: u64, coarse: bool, time: &str) -> Stamp {
     Stamp { coarse, received: true, unit: unit(time), ..Stamp::new(ns, Clock::Wall) }
 }
 
-/// `13:18:23`, with a fraction or without, as nanoseconds; and whether it has none.
+/// Reads `13:18:23`, with a fraction or without, as nanoseconds; and true if it has none.
 fn time_of_day(time: &str) -> Option<(u64, bool)> {
     let (hms, fraction) = time.split_once(['.', ',']).unwrap_or((time, ""));
     let mut parts = hms.split(':');

@@ -1,4 +1,4 @@
-//! What stands before a kernel's message: stamps, log levels, callers, the names of a journal.
+//! The prefixes of a kernel's message: stamps, log levels, callers, the names of a journal.
 
 mod fields;
 
@@ -7,20 +7,20 @@ use crate::form::{Clock, Stamp, digits, fraction_ns, unit};
 use fields::WallClock;
 use fields::{caller, logcat, task};
 
-/// No kernel runs for 30 years: from here on seconds count from 1970. In nanoseconds.
+/// Nanoseconds from which on seconds count from 1970: no kernel runs for 30 years.
 const EPOCH: u64 = 1_000_000_000 * 1_000_000_000;
 
-/// Everything before the message, and the message.
+/// A message and its prefixes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StrippedLine<'a> {
     pub stamp: Option<Stamp>,
-    /// The thread that logged the line (`[ T8227]`); None also for a CPU (`[    C3]`).
+    /// Thread that logged the line (`[ T8227]`); `None` also for a CPU (`[    C3]`).
     pub thread: Option<u32>,
-    /// What was found, outermost first.
+    /// Prefixes that were found, outermost first.
     pub kinds: Vec<Prefix>,
     /// True for a journal's line of another program than the kernel.
     pub foreign: bool,
-    /// The number that the kernel gave the message.
+    /// Number that the kernel gave the message.
     pub sequence: Option<u64>,
     pub text: &'a str,
 }
@@ -29,14 +29,14 @@ pub(crate) struct StrippedLine<'a> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Prefixes {
     wall: WallClock,
-    /// The last stamp of a `dmesg --reltime`, which prints differences.
+    /// Last stamp of a `dmesg --reltime`, which prints differences.
     relative: u64,
-    /// A minute began among those: how long it is from what came before isn't known.
+    /// True after a line with a minute alone: its distance from the line before is unknown.
     lost: bool,
 }
 
 impl Prefixes {
-    /// Takes the prefixes off one line.
+    /// Removes the prefixes of one line.
     pub(crate) fn strip<'a>(&mut self, line: &'a str) -> StrippedLine<'a> {
         let mut s = StrippedLine { text: line.trim_end(), ..StrippedLine::default() };
         let unquoted = quoted(s.text);
@@ -44,8 +44,8 @@ impl Prefixes {
             s.kinds.push(Prefix::MailQuote);
         }
         s.text = unquoted;
-        // A log that went through several hands has several prefixes; the inner ones are nearer to
-        // the kernel, so their stamps win.
+        // A log that passed through several programs has several prefixes. The inner ones are
+        // nearer to the kernel, so their stamps win.
         for _ in 0..4 {
             if !self.one(&mut s) {
                 break;
@@ -54,7 +54,7 @@ impl Prefixes {
         s
     }
 
-    /// Takes one prefix off; false when there is none.
+    /// Removes one prefix; returns false if there is none.
     fn one(&mut self, s: &mut StrippedLine<'_>) -> bool {
         let text = s.text;
         let Some(&first) = text.as_bytes().first() else { return false };
@@ -74,14 +74,14 @@ impl Prefixes {
         }
     }
 
-    /// `[    1.234567] `, with what `dmesg` and `printk` make of it.
+    /// Reads `[    1.234567] `, also as `dmesg` and `printk` vary it.
     fn bracket(&mut self, s: &mut StrippedLine<'_>) -> bool {
         let Some((inside, rest)) = s.text[1..].split_once(']') else { return false };
         let inside = inside.trim_start();
         let plus = inside.strip_prefix('+');
         if let Some(difference) = plus.or_else(|| inside.strip_prefix('-')) {
             let Some((ns, false)) = seconds(difference) else { return false };
-            // Two CPUs may have written the wrong way round.
+            // Two CPUs may have written in the wrong order.
             self.relative = match plus {
                 Some(_) => self.relative.saturating_add(ns),
                 None => self.relative.saturating_sub(ns),
@@ -100,7 +100,7 @@ impl Prefixes {
             s.stamp = Some(stamp);
             s.kinds.push(Prefix::Clock);
         } else if let Some(minutes) = self.wall.minute(inside) {
-            // Somewhere in this minute, as the first one was somewhere in its own.
+            // The line lies somewhere in this minute, as the first one did in its own.
             let earliest = minutes.saturating_sub(1).saturating_mul(60_000_000_000);
             self.lost |= self.relative > 0;
             self.relative = self.relative.max(earliest);
@@ -137,7 +137,8 @@ impl Prefixes {
         true
     }
 
-    /// A prefix that begins with a digit: `/dev/kmsg`, an ISO date, or a stamp without brackets.
+    /// Reads a prefix that begins with a digit: `/dev/kmsg`, an ISO date, or a stamp without
+    /// brackets.
     fn number(&mut self, s: &mut StrippedLine<'_>) -> bool {
         if let Some(kmsg) = kmsg(s.text) {
             s.stamp = Some(kmsg.stamp);
@@ -177,7 +178,7 @@ impl Prefixes {
         }
         match (seconds(word), word.split_once('.')) {
             (Some((ns, coarse)), Some((_, fraction))) if fraction.len() >= 6 => {
-                // Seconds since 1970, as of `journalctl -o short-unix` and `ts %.s`: the
+                // Seconds since 1970, as of `journalctl -o short-unix` and `ts %.s`, are the
                 // receiver's.
                 let received = ns >= EPOCH;
                 let clock = if received { Clock::Wall } else { Clock::Log };
@@ -191,7 +192,8 @@ impl Prefixes {
         }
     }
 
-    /// `01-01 00:00:05.140 0 0 I : `, as `logcat` writes it, or a date with its year, and a time.
+    /// Reads `01-01 00:00:05.140 0 0 I : `, as `logcat` writes it, or a date with its year, and a
+    /// time.
     fn date_and_time<'a>(&mut self, s: &mut StrippedLine<'a>, date: &str, rest: &'a str) -> bool {
         let (time, rest) = rest.split_once(' ').unwrap_or((rest, ""));
         let day = date.rsplit('-').next().unwrap_or_default();
@@ -214,7 +216,7 @@ impl Prefixes {
         true
     }
 
-    /// `mar 06 13:18:23 kepler kernel: `; the month is a word of any language.
+    /// Reads `mar 06 13:18:23 kepler kernel: `; the month is a word of any language.
     fn journal(&mut self, s: &mut StrippedLine<'_>) -> bool {
         let Some((month, rest)) = s.text.split_once(' ') else { return false };
         let Some((day, rest)) = rest.trim_start().split_once(' ') else { return false };
@@ -238,7 +240,7 @@ impl Prefixes {
     }
 }
 
-/// `line` without the marks of a mail's quotation.
+/// Returns `line` without the marks of a mail's quotation.
 fn quoted(line: &str) -> &str {
     let mut rest = line.trim_start();
     while let Some(next) = rest.strip_prefix('>') {
@@ -247,7 +249,7 @@ fn quoted(line: &str) -> &str {
     rest
 }
 
-/// `kern  :info  : `, as `dmesg -x` writes it.
+/// Reads `kern  :info  : `, as `dmesg -x` writes it.
 fn facility(s: &mut StrippedLine<'_>) -> bool {
     const FACILITIES: [&str; 12] = [
         "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron",
@@ -268,7 +270,7 @@ fn facility(s: &mut StrippedLine<'_>) -> bool {
     true
 }
 
-/// Takes `kepler kernel: ` off, or notes that another program wrote the line.
+/// Removes `kepler kernel: `, or records that another program wrote the line.
 fn program(s: &mut StrippedLine<'_>) {
     if let Some(rest) = after_kernel(s.text) {
         s.text = rest;
@@ -282,7 +284,7 @@ fn program(s: &mut StrippedLine<'_>) {
     s.foreign = !host.ends_with(':') && name.ends_with("]:") && name.contains('[');
 }
 
-/// Takes `HOST APP PROCID MSGID STRUCTURED-DATA ` off, as RFC 5424 has it.
+/// Removes `HOST APP PROCID MSGID STRUCTURED-DATA `, the prefix of RFC 5424.
 fn syslog(s: &mut StrippedLine<'_>) {
     let words: Vec<&str> = s.text.splitn(5, ' ').collect();
     let [_host, app, _process, _kind, rest] = words[..] else { return };
@@ -295,7 +297,7 @@ fn syslog(s: &mut StrippedLine<'_>) {
     s.text = text.trim_start_matches('\u{feff}');
 }
 
-/// What stands behind `kernel: ` or `HOST kernel: `.
+/// Returns the text behind `kernel: ` or `HOST kernel: `.
 fn after_kernel(text: &str) -> Option<&str> {
     let (first, rest) = text.split_once(' ')?;
     if first == "kernel:" {
@@ -304,7 +306,7 @@ fn after_kernel(text: &str) -> Option<&str> {
     rest.strip_prefix("kernel:").map(|rest| rest.strip_prefix(' ').unwrap_or(rest))
 }
 
-/// A message as `/dev/kmsg` has it.
+/// A message of `/dev/kmsg`.
 struct Kmsg<'a> {
     stamp: Stamp,
     thread: Option<u32>,
@@ -312,9 +314,9 @@ struct Kmsg<'a> {
     text: &'a str,
 }
 
-/// `6,339,5140900,-;text`, with further fields before the semicolon on newer kernels, and with the
-/// kernel's release before all of it (netconsole with `+r`). Of a message that netconsole
-/// sent in pieces only the first one has a beginning that can be read.
+/// Reads `6,339,5140900,-;text`, with further fields before the semicolon on newer kernels, and
+/// with the kernel's release in front (netconsole with `+r`). Of a message that netconsole sent in
+/// pieces, only the first piece has a beginning that can be read.
 fn kmsg(text: &str) -> Option<Kmsg<'_>> {
     let (head, rest) = text.split_once(';')?;
     let mut fields = head.split(',');
@@ -339,7 +341,7 @@ fn kmsg(text: &str) -> Option<Kmsg<'_>> {
     Some(Kmsg { stamp, thread, sequence: sequence.parse().ok()?, text })
 }
 
-/// The number with which the inside of a stamp's brackets begins, and what it says. Vendors write
+/// Splits the number off that begins the inside of a stamp's brackets, and reads it. Vendors write
 /// their own marks behind its six digits: `5.140900@1`, `5.140900s`.
 fn printk(inside: &str) -> Option<(&str, (u64, bool))> {
     let number = inside.split([' ', '<']).next().unwrap_or_default();
@@ -353,7 +355,8 @@ fn printk(inside: &str) -> Option<(&str, (u64, bool))> {
     Some((number, seconds(number).filter(|_| known && micros)?))
 }
 
-/// Seconds with a fraction, as nanoseconds; and whether the fraction was blanked out (`1125.***`).
+/// Reads seconds with a fraction, as nanoseconds; and true if the fraction was blanked out
+/// (`1125.***`).
 fn seconds(text: &str) -> Option<(u64, bool)> {
     let (whole, fraction) = text.trim_end().split_once('.')?;
     if !digits(whole) {
@@ -366,8 +369,8 @@ fn seconds(text: &str) -> Option<(u64, bool)> {
     Some((ns.checked_add(fraction_ns(fraction)?)?, false))
 }
 
-/// Where in `text`, not at its beginning, a `printk` stamp begins: two writers of one console do
-/// not wait for each other's ends of line.
+/// Returns the position in `text`, not at its beginning, of a `printk` stamp: two writers of one
+/// console do not wait for each other's ends of line.
 pub(crate) fn stamp_inside(text: &str) -> Option<usize> {
     let mut from = 1;
     while let Some(at) = text.get(from..)?.find('[').map(|at| from + at) {
@@ -393,7 +396,7 @@ mod tests {
         Prefixes::default().strip(line)
     }
 
-    /// One line by what is found before `message`: nanoseconds, or None.
+    /// Returns the nanoseconds of one line with this prefix before the message, or `None`.
     fn ns(line: &str) -> Option<u64> {
         let stripped = strip(line);
         assert_eq!(stripped.text, "nvme 0000:01:00.0: shutdown", "{line}");

@@ -1,6 +1,6 @@
-//! Lines as they were written, from lines as they lie in a file: dumps by `pstore`, which lie there
-//! newest part first, lines that a terminal broke where it ends, and messages of netconsole, which
-//! carry a number since their packets overtake each other.
+//! Restores lines as they were written: dumps of `pstore`, which lie in a file newest part first;
+//! lines that a terminal broke; and messages of netconsole, which carry a number since their
+//! packets overtake each other.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -10,34 +10,34 @@ use crate::lines::Line;
 use crate::message;
 use crate::prefix::Prefixes;
 
-/// What one dump's parts may take together, with what their lines take beside their text. `pstore`
-/// has room for some ten kilobytes, and a machine's firmware seldom for more than 64.
+/// Largest size of one dump's parts together, including the overhead of their lines. `pstore` has
+/// room for some ten kilobytes, and a machine's firmware seldom for more than 64.
 const DUMP: usize = 1 << 20;
 const LINE: usize = 64;
 
-/// No terminal is narrower, and no mail is wrapped at more.
+/// Least width of a terminal, and of a mail.
 const TERMINAL: usize = 80;
 
-/// No message of the kernel takes as many lines of a terminal.
+/// Largest number of a terminal's lines for one message of the kernel.
 const WRAPPED: usize = 16;
 
-/// Puts lines in order, and together.
+/// Orders and joins lines.
 #[derive(Debug, Default)]
 pub(crate) struct LineCollector {
-    /// The dump whose parts are read, as `Panic#2`.
+    /// Dump whose parts are read, as `Panic#2`.
     dump: String,
-    /// Its parts, by number, as they came.
+    /// Parts of the dump, by number, as they came.
     parts: Vec<(u32, Vec<Line<'static>>)>,
     bytes: usize,
-    /// How many parts stood in another order than they were written in.
+    /// Number of parts that stood in another order than they were written in.
     pub reordered: u64,
-    /// A dump was too large to be put in order.
+    /// True if a dump was too large to be put in order.
     pub too_large: bool,
     wrap: WrappedLine,
 }
 
 impl LineCollector {
-    /// Takes one line, and hands on those that it settles.
+    /// Takes one line, and passes on those that are settled.
     pub(crate) fn line(&mut self, line: Line<'_>, each: &mut impl FnMut(Line<'_>)) {
         if let Some((dump, number)) = part(&line.text) {
             if dump != self.dump {
@@ -57,13 +57,13 @@ impl LineCollector {
         }
     }
 
-    /// Hands on what is left.
+    /// Passes on the rest.
     pub(crate) fn finish(&mut self, each: &mut impl FnMut(Line<'_>)) {
         self.end(each);
         self.wrap.settle(each);
     }
 
-    /// The dump is over.
+    /// Ends the dump.
     fn end(&mut self, each: &mut impl FnMut(Line<'_>)) {
         let mut parts = std::mem::take(&mut self.parts);
         if !parts.is_sorted_by_key(|(number, _)| Reverse(*number)) {
@@ -78,7 +78,7 @@ impl LineCollector {
     }
 }
 
-/// `Panic#2 Part1`: which dump this is, and which part of it; the newest is 1.
+/// Reads `Panic#2 Part1`: the name of the dump, and the number of the part; the newest is 1.
 fn part(text: &str) -> Option<(&str, u32)> {
     let (dump, number) = text.trim().split_once(" Part")?;
     let (reason, count) = dump.split_once('#')?;
@@ -87,18 +87,18 @@ fn part(text: &str) -> Option<(&str, u32)> {
     Some((dump, number.parse().ok().filter(|_| word && counted)?))
 }
 
-/// Joins a line that is as wide as the terminal with those that go on with it.
+/// Joins a line that is as wide as the terminal with its continuations.
 #[derive(Debug, Default)]
 struct WrappedLine {
-    /// The most characters that a line has had so far.
+    /// Largest number of characters of a line so far.
     widest: usize,
-    /// A line of that width, and those behind it that may go on with it.
+    /// A line of that width, and those behind it that may continue it.
     held: Vec<Line<'static>>,
 }
 
 impl WrappedLine {
     fn line(&mut self, line: Line<'_>, each: &mut impl FnMut(Line<'_>)) {
-        // Characters are no more than bytes.
+        // A line has no more characters than bytes.
         if self.held.is_empty() && line.text.len() < TERMINAL {
             return each(line);
         }
@@ -113,7 +113,7 @@ impl WrappedLine {
             }
             self.settle(each);
         }
-        // Where a line was wider, no terminal broke this one.
+        // If a line was wider, no terminal broke this one.
         let full = width >= TERMINAL && width >= self.widest;
         self.widest = self.widest.max(width);
         match full && Prefixes::default().strip(&line.text).stamp.is_some() {
@@ -122,8 +122,9 @@ impl WrappedLine {
         }
     }
 
-    /// Nothing goes on with what is held. The most of it that is one message is one. If none is,
-    /// all of it is some other message of the kernel, unless a mail broke it at a blank.
+    /// Settles the held lines, which no line continues. The longest beginning that is one message
+    /// becomes one line. If there is none, all of it is some other message of the kernel, unless a
+    /// mail broke it at a blank.
     fn settle(&mut self, each: &mut impl FnMut(Line<'_>)) {
         let mut held = std::mem::take(&mut self.held);
         let joined =
@@ -148,7 +149,7 @@ impl WrappedLine {
     }
 }
 
-/// Whether a line may go on with the one before: it begins with no prefix, and is no message
+/// Returns true if a line may continue the one before: it begins with no prefix, and is no message
 /// itself.
 fn goes_on(text: &str) -> bool {
     !text.is_empty() && !text.starts_with('{') && {
@@ -161,59 +162,60 @@ fn is_form(text: &str) -> bool {
     message::parse(Prefixes::default().strip(text).text).form().is_some()
 }
 
-/// How many messages one that is missing is waited for. A log that was filtered lacks many.
+/// Largest number of messages that wait for a missing one. A log that was filtered lacks many.
 const WAIT: usize = 16;
 
 /// A message that waits for others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HeldMessage {
-    /// The number of its line, and how many lines it is.
+    /// Number of its line, and number of lines that it is.
     pub line: u64,
     pub lines: u64,
     pub text: String,
     pub stamp: Option<Stamp>,
     pub thread: Option<u32>,
-    /// What stood before it.
+    /// Prefixes of the message.
     pub kinds: Vec<Prefix>,
 }
 
 /// Puts messages in the order of their numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Sequence {
-    /// The number of the last one that was handed on.
+    /// Number of the last message that was passed on.
     last: Option<u64>,
-    /// Those that came too early, by number.
+    /// Messages that came too early, by number.
     early: Vec<(u64, HeldMessage)>,
-    /// How many were overtaken by others.
+    /// Number of messages that others overtook.
     pub reordered: u64,
 }
 
 impl Sequence {
-    /// Takes one message; [`Sequence::next`] then hands on those that nothing is missing before.
+    /// Takes one message; [`Sequence::next`] then returns those that nothing is missing before.
     ///
-    /// One whose number was passed is late by more than was waited for, and stands first in those.
+    /// A message whose number was passed is late by more than the wait, and comes first among
+    /// those.
     pub(crate) fn take(&mut self, number: u64, message: HeldMessage) {
         let at = self.early.partition_point(|&(early, _)| early <= number);
         self.reordered += u64::from(at < self.early.len());
         self.early.insert(at, (number, message));
     }
 
-    /// Whether numbers begin anew with this message, as those of another boot do: they go back by
-    /// far, or one comes again with another text. The messages of the boot before have to be
-    /// [handed on](Sequence::end) first.
+    /// Returns true if numbers begin anew with this message, as those of another boot do: they go
+    /// back by far, or one comes again with another text. The messages of the boot before must be
+    /// [passed on](Sequence::end) first.
     pub(crate) fn begins_anew(&self, number: u64, text: &str) -> bool {
         let newest = self.early.last().map(|&(number, _)| number).max(self.last);
         newest.is_some_and(|newest| number.saturating_add(4 * WAIT as u64) < newest)
             || self.early.iter().any(|(early, held)| *early == number && held.text != text)
     }
 
-    /// All messages, whatever is missing; the next number may be any.
+    /// Returns all messages, even if some are missing. The next number may be any.
     pub(crate) fn end(&mut self) -> Vec<HeldMessage> {
         self.last = None;
         std::mem::take(&mut self.early).into_iter().map(|(_, message)| message).collect()
     }
 
-    /// The next message, where it is known to be that.
+    /// Returns the next message, if it is known to be the next.
     pub(crate) fn next(&mut self) -> Option<HeldMessage> {
         let first = self.early.first()?.0;
         // The first one of all may have been overtaken too.
@@ -284,7 +286,7 @@ mod tests {
         // A wider line shows that no terminal of that width broke it.
         let wider = format!("[    0.000000] Linux version {}\n", "x".repeat(100));
         assert_eq!(numbers(&format!("{wider}{text}")), [1, 2, 3, 4]);
-        // A program's line behind a message that is whole stays one.
+        // A program's line behind a complete message stays a line.
         let whole = format!("[    1.000000] probe of {} returned 0 after 5 usecs", "x".repeat(31));
         assert_eq!(whole.len(), 80);
         assert_eq!(numbers(&format!("{whole}\nlogin:\n")), [1, 2]);

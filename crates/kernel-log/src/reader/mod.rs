@@ -1,4 +1,4 @@
-//! The reader: from bytes to facts, a line at a time.
+//! The reader: turns bytes into facts, a line at a time.
 
 mod collector;
 
@@ -20,13 +20,12 @@ use collector::{HeldMessage, Sequence};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
-/// Reads kernel logs as they come, in any pieces. It is a plain value: it reads no clock and opens
-/// no file.
+/// Reads kernel logs in any pieces. A reader is a plain value: it reads no clock and opens no file.
 ///
-/// A log can hold several boots. A [new](Reader::new) reader keeps the last one of which there is
-/// anything to tell, one for [every boot](Reader::every_boot) keeps each of them. A boot ends with
-/// its shutdown: an excerpt with two shutdowns is of two. A part of a log that stands there twice,
-/// to the microsecond, counts once.
+/// A log can hold several boots. A [new](Reader::new) reader keeps the last one with anything to
+/// report; one for [every boot](Reader::every_boot) keeps all of them. A boot ends with its
+/// shutdown: an excerpt with two shutdowns is of two boots. A part of a log that stands there
+/// twice, to the microsecond, counts once.
 #[derive(Debug, Default)]
 pub struct Reader {
     decoder: Decoder,
@@ -37,74 +36,74 @@ pub struct Reader {
 
 #[derive(Debug, Default)]
 struct ReaderState {
-    /// The number of the line that is read, and how many of the file it is.
+    /// Number of the line that is read, and number of lines of the file that it is.
     number: u64,
     lines: u64,
-    /// What stood before its message.
+    /// Prefixes of its message.
     kinds: Vec<Prefix>,
     prefixes: Prefixes,
     carrier: Carrier,
     pretty: PrettyJson,
     export: Export,
     sequence: Sequence,
-    /// The line before was a message of `/dev/kmsg`, or a field of one.
+    /// True if the line before was a message of `/dev/kmsg`, or a field of one.
     kmsg: bool,
     facts: Facts,
-    /// A boot seems to begin again with the very line that this one began with: messages until it
-    /// is known whether they are of another boot.
+    /// Messages that wait until their boot is known: this boot's first line came again, so another
+    /// boot may begin.
     again: Option<RepeatedBoot>,
-    /// Boots before this one of which there is something to tell: the last, or all of them.
+    /// Boots before this one with something to report: the last, or all of them.
     earlier: Vec<Facts>,
-    /// Each of those there were; the first ones of very many.
+    /// Summaries of those boots; of very many, the first ones.
     boots: Vec<BootSummary>,
-    /// How many there were.
+    /// Number of those boots.
     count: usize,
-    /// How many boots there were of which there is nothing to tell.
+    /// Number of boots with nothing to report.
     silent: usize,
     keep_all: bool,
-    /// Tags of HTML were taken out.
+    /// True if tags of HTML were removed.
     html: bool,
-    /// Lines that characters without width were taken out of.
+    /// Number of lines from which characters without width were removed.
     invisible: u64,
-    /// The last message, if it was none of the forms: its end may stand on the next line.
+    /// Last message, if it was none of the forms: its end may stand on the next line.
     pending: Pending,
-    /// The kernel's own clock was seen: one on the wall has nothing to add.
+    /// True once the kernel's own clock was seen: a wall clock has nothing to add.
     kernel_clock: bool,
-    /// The first stamp of a clock on the wall.
+    /// First stamp of a wall clock.
     base: Option<u64>,
-    /// The boot's name, in a journal.
+    /// Name of the boot, in a journal.
     boot: Option<String>,
-    /// What was recognized by a line.
+    /// Format that a line announced.
     unread: Option<Unread>,
 }
 
 /// Messages from a boot's first line on that the boot before had as well.
 #[derive(Debug)]
 struct RepeatedBoot {
-    /// What had been read of the boot before that line.
+    /// Number of lines of the boot before that line.
     lines: u64,
     prefixes: HashMap<Prefix, u64>,
-    /// That line, and those behind it.
+    /// Messages of that line, and of those behind it.
     messages: Vec<HeldMessage>,
-    /// How many of them have a later stamp, and the boot before never had them.
+    /// Number of them with a later stamp that the boot before never had.
     others: usize,
-    /// How many of them have a later stamp, and the boot before had them.
+    /// Number of them with a later stamp that the boot before had.
     equal: usize,
-    /// The boot before had ended. A few equal lines don't show that it is here twice.
+    /// True if the boot before had ended. A few equal lines don't show that it is here twice.
     down: bool,
-    /// What further ones may take.
+    /// Room for further messages, in bytes.
     room: usize,
 }
 
-/// So many messages that a boot never had settle that they are of another one, and so many that it
-/// had, once the machine was down, that they are of that one: what a log has twice may be with less
-/// important lines one time.
+/// Number of messages that settles their boot: messages that a boot never had are of another one;
+/// messages that it had, once the machine was down, are of that one. One of two copies in a log may
+/// lack less important lines.
 const OTHERS: usize = 64;
 
-/// Messages of this size settle it in any case: no kernel logs more before its clock runs.
+/// Size of messages that settles their boot in any case: no kernel logs more before its clock runs.
 const ROOM: usize = 1 << 20;
 
-/// A message, and what stood before it.
+/// A message and its prefixes.
 struct Record<'a> {
     text: &'a str,
     message: &'a Message<'a>,
@@ -124,8 +123,8 @@ impl<'a> Record<'a> {
     }
 }
 
-/// Whether `text`, before a stamp of the kernel in the same line, is no message: what a program put
-/// there.
+/// Returns true if `text`, before a stamp of the kernel in the same line, is no message, but the
+/// text of a program.
 fn is_carrier(stripped: &StrippedLine<'_>, text: &str) -> bool {
     let kernels = |stamp: Stamp| stamp.clock == Clock::Boot;
     !stripped.stamp.is_some_and(kernels) && message::parse(text).form().is_none()
@@ -134,7 +133,8 @@ fn is_carrier(stripped: &StrippedLine<'_>, text: &str) -> bool {
 /// A message that was not understood, and may be the first part of one that is.
 #[derive(Debug, Default)]
 struct Pending {
-    /// It has a stamp, or looks like one of the forms. A mail may be wrapped behind the stamp.
+    /// True if it has a stamp, or looks like one of the forms. A mail may be wrapped behind the
+    /// stamp.
     open: bool,
     text: String,
     stamp: Option<Stamp>,
@@ -144,13 +144,12 @@ struct Pending {
 }
 
 impl Reader {
-    /// A reader that has read nothing, and keeps the last boot of which a log has something to
-    /// tell.
+    /// Creates a reader that keeps the last boot with something to report.
     pub fn new() -> Reader {
         Reader::default()
     }
 
-    /// Likewise, but it keeps every boot, for [`finish_all`](Reader::finish_all).
+    /// Creates a reader that keeps every boot, for [`finish_all`](Reader::finish_all).
     pub fn every_boot() -> Reader {
         Reader {
             state: ReaderState { keep_all: true, ..ReaderState::default() },
@@ -158,8 +157,8 @@ impl Reader {
         }
     }
 
-    /// Takes the next bytes of the log; lines may be cut anywhere. Output of `gzip` is
-    /// unpacked, and UTF-16 is decoded.
+    /// Takes the next bytes of the log, in any pieces. Unpacks the output of `gzip`, and decodes
+    /// UTF-16.
     pub fn feed(&mut self, bytes: &[u8]) {
         let Reader { decoder, lines, collector, state } = self;
         decoder.feed(bytes, &mut |text| {
@@ -167,8 +166,8 @@ impl Reader {
         });
     }
 
-    /// Concludes. Where the log holds several boots, this is the last one of which it has anything
-    /// to tell; [`KernelLog::boots`] lists them.
+    /// Draws the conclusions. If the log holds several boots, the result is the last one with
+    /// anything to report; [`KernelLog::boots`] lists them.
     pub fn finish(mut self) -> KernelLog {
         let mut last = self.finish_kept().pop().unwrap_or_default();
         if self.state.count > 1 {
@@ -179,8 +178,8 @@ impl Reader {
         last
     }
 
-    /// Concludes, with one result for each boot that was kept, in their order; where there is none,
-    /// with one that has nothing but notes.
+    /// Draws the conclusions and returns one result for each boot that was kept, in their order.
+    /// Without such a boot, the only result has nothing but notes.
     pub fn finish_all(mut self) -> Vec<KernelLog> {
         self.finish_kept()
     }
@@ -265,7 +264,7 @@ impl Reader {
         log
     }
 
-    /// The log is over: the boots that were kept, and the last boot, if that is none of them.
+    /// Ends the log. Returns the boots that were kept, and the last boot if it is none of them.
     fn end(&mut self) -> (Vec<Facts>, Option<BootSummary>) {
         let Reader { decoder, lines, collector, state } = self;
         let mut line = |line: Line<'_>| state.line(line);
@@ -353,14 +352,14 @@ impl ReaderState {
         }
     }
 
-    /// The plain text of a part of an entry.
+    /// Returns the plain text of a part of an entry.
     fn plain<'a>(&mut self, text: &'a str) -> Cow<'a, str> {
         let (text, taken) = plain(text.as_bytes());
         self.invisible += u64::from(taken.invisible);
         text
     }
 
-    /// A line with whatever stands before its message.
+    /// Reads a line of a console, with its prefixes.
     fn console(&mut self, text: &str) {
         self.unread = self.unread.or(Unread::of_line(text));
         // A field that `/dev/kmsg` writes behind a message: ` SUBSYSTEM=pci`.
@@ -389,7 +388,7 @@ impl ReaderState {
                 self.flush();
                 self.facts.foreign += 1;
             } else if first && bare && self.continues(text) {
-                // It was the rest of the message before.
+                // The text was the rest of the message before.
             } else if inside.is_some() && is_carrier(&stripped, text) {
                 self.count(Prefix::Carrier);
             } else {
@@ -402,11 +401,11 @@ impl ReaderState {
         }
     }
 
-    /// A message behind its known prefixes, and maybe an unknown one.
+    /// Reads a message behind its known prefixes, and perhaps an unknown one.
     fn message_behind(&mut self, stripped: &StrippedLine<'_>) {
         let StrippedLine { text, stamp, thread, .. } = *stripped;
         let message = message::parse(text);
-        // A driver's name may be a prefix, as it may be several words; nothing else can.
+        // A driver's name may be several words, and so look like a prefix. Nothing else can.
         let sure = message.form().is_some_and(|form| form != Form::Shutdown);
         match if sure { None } else { self.carrier.strip(text) } {
             Some(behind) => {
@@ -417,9 +416,9 @@ impl ReaderState {
         }
     }
 
-    /// A message of `/dev/kmsg`, which may have overtaken others on its way.
+    /// Takes a message of `/dev/kmsg`, which may have overtaken others on its way.
     fn numbered(&mut self, sequence: u64, stripped: &StrippedLine<'_>) {
-        // It counts where it belongs.
+        // The line counts when the message's turn comes.
         self.facts.uncount_line(self.lines, &self.kinds);
         let mut kinds = std::mem::take(&mut self.kinds);
         kinds.extend_from_slice(&stripped.kinds);
@@ -434,7 +433,7 @@ impl ReaderState {
         }
     }
 
-    /// What came too early comes now: nothing else will.
+    /// Records the messages that came too early: no other will come.
     fn in_order(&mut self) {
         let (number, lines) = (self.number, self.lines);
         for message in self.sequence.end() {
@@ -453,8 +452,8 @@ impl ReaderState {
         self.kinds = kinds;
     }
 
-    /// Whether `text`, which has no prefix of its own, is the rest of a message that a mail program
-    /// wrapped, or that another writer of the console cut; then that message is taken.
+    /// Returns true if `text`, which has no prefix of its own, is the rest of a message that a mail
+    /// program wrapped, or that another writer of the console cut. That message is recorded then.
     fn continues(&mut self, text: &str) -> bool {
         let text = text.trim();
         let pending = &mut self.pending;
@@ -463,7 +462,7 @@ impl ReaderState {
         }
         let length = pending.text.len();
         let mut joined = std::mem::take(&mut pending.text);
-        // A mail's encoding, whose head isn't here, breaks lines so, anywhere.
+        // A mail's encoding, whose head isn't here, breaks lines like this, anywhere.
         let soft = joined.ends_with('=') && {
             joined.pop();
             true
@@ -511,7 +510,7 @@ impl ReaderState {
         }
     }
 
-    /// A message with its stamp by the clock of the log.
+    /// Records a message with its stamp by the clock of the log.
     fn record(&mut self, record: &Record<'_>) {
         let Record { text, message, stamp, thread, .. } = *record;
         if !text.trim().is_empty() {
@@ -557,8 +556,8 @@ impl ReaderState {
         self.facts.add(text.len(), message, stamp, thread)
     }
 
-    /// Whether a message has to wait until it is known which boot it is of: this boot's first line
-    /// came again, with the same stamp. Either another boot begins, or the log has this one twice.
+    /// Returns true if a message has to wait until its boot is known: this boot's first line came
+    /// again, with the same stamp. Either another boot begins, or the log has this one twice.
     fn is_again(&mut self, record: &Record<'_>) -> bool {
         let Record { text, stamp, thread, moment, .. } = *record;
         let version = text.starts_with("Linux version ");
@@ -567,7 +566,7 @@ impl ReaderState {
             self.settle();
         }
         if self.again.is_none() {
-            // Where nothing later was read, a console merely wrote its line twice.
+            // If nothing later was read, a console merely wrote its line twice.
             let went_on = |now: Stamp| self.facts.last.is_some_and(|last| now.ns < last.ns);
             if !version || !stamp.is_some_and(went_on) || !self.facts.has(moment) {
                 return false;
@@ -601,7 +600,7 @@ impl ReaderState {
         true
     }
 
-    /// Nothing more tells which boot the messages that waited are of: the most of them do.
+    /// Settles the boot of the messages that waited by their majority: nothing more will tell it.
     fn settle(&mut self) {
         match self.again.as_ref().is_some_and(|again| again.equal > again.others) {
             true => self.go_on(),
@@ -609,13 +608,13 @@ impl ReaderState {
         }
     }
 
-    /// The messages that waited are of this boot.
+    /// Records the messages that waited, as messages of this boot.
     fn go_on(&mut self) {
         let Some(again) = self.again.take() else { return };
         self.replay(again.messages);
     }
 
-    /// The messages that waited are of another boot.
+    /// Records the messages that waited, as messages of another boot.
     fn begin_again(&mut self) {
         let Some(again) = self.again.take() else { return };
         let mut ended = std::mem::take(&mut self.facts);
@@ -636,7 +635,7 @@ impl ReaderState {
         (self.number, self.kinds) = (number, kinds);
     }
 
-    /// Another boot begins with this line.
+    /// Begins another boot with this line.
     fn begin(&mut self) {
         let (lines, prefixes) = self.facts.before_line(self.lines, &self.kinds);
         let mut ended = std::mem::take(&mut self.facts);
@@ -665,7 +664,7 @@ impl ReaderState {
         self.count += 1;
     }
 
-    /// Nothing continues the pending message.
+    /// Records the pending message, which nothing continues.
     fn flush(&mut self) {
         if let Some(why) = self.pending.why.take() {
             self.facts.suspect(self.pending.line, &self.pending.text, why);
@@ -674,7 +673,8 @@ impl ReaderState {
         self.pending.open = false;
     }
 
-    /// One clock for the whole log: the kernel's, or else that on the wall, from its first stamp.
+    /// Returns a stamp by the one clock of the whole log: the kernel's, or else a wall clock, from
+    /// its first stamp.
     fn stamp(&mut self, stamp: Option<Stamp>) -> Option<Stamp> {
         let mut stamp = stamp?;
         if !stamp.is_wall() {
@@ -688,7 +688,7 @@ impl ReaderState {
         Some(stamp)
     }
 
-    /// Whether another boot begins with this message.
+    /// Returns true if another boot begins with this message.
     fn new_boot(&self, text: &str, stamp: Option<Stamp>) -> bool {
         const SECOND: u64 = 1_000_000_000;
         if text.starts_with("Linux version ") {
@@ -697,8 +697,8 @@ impl ReaderState {
         if text.starts_with("-- Boot ") || text.starts_with("-- Reboot --") {
             return self.facts.any();
         }
-        // A log that was cut may lack that line, but no clock goes back like this; and nothing
-        // follows a shutdown but another boot.
+        // A log that was cut may lack that line, but no clock goes back like this, and only another
+        // boot follows a shutdown.
         match (self.facts.last, stamp) {
             (Some(last), Some(now)) if !now.is_wall() => {
                 now.ns < SECOND && last.ns > 5 * SECOND

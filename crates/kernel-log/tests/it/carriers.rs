@@ -1,5 +1,5 @@
-//! The same small log as mail, browsers, shells, phones and test labs hand it on; and logs that
-//! hold several boots, or nothing that can be read.
+//! One small log as mail, browsers, shells, phones and test labs pass it on, and logs that hold
+//! several boots, or nothing readable.
 
 use corewise_kernel_log::{KernelLog, Prefix, Reader, Unread};
 use corewise_timeline::{Certainty, Driver, Length};
@@ -36,7 +36,7 @@ fn damage_by_mail_and_browsers_is_undone() {
     ] {
         check(&read(&changed), how);
     }
-    // Latin-1 has them as well.
+    // Latin-1 has such blanks as well.
     let latin: Vec<u8> = text.bytes().map(|b| if b == b' ' { 0xa0 } else { b }).collect();
     check(&bytes(&latin), "Latin-1");
 }
@@ -124,7 +124,7 @@ fn a_log_from_another_shell_or_a_compressed_one_is_the_same() {
     assert_eq!(log.notes[0], "the log is compressed with gzip");
     let cut = bytes(&packed[..packed.len() - 9]);
     assert!(cut.notes[0].contains("cut off") && cut.unread.is_none(), "{:?}", cut.notes);
-    // Nothing comes of these.
+    // No result comes of these.
     let mut damaged = packed[..300].to_vec();
     damaged[10..].fill(0xff);
     for bytes_of in [&packed[..2], &packed[..9], &packed[..14], &damaged] {
@@ -149,11 +149,11 @@ fn minutes_of_dmesg_h_order_and_do_not_measure() {
         found,
         [
             ("a", us(2_000_000), Length::at_most(us(500_000)), Certainty::UpperBound),
-            // Until somewhere in the next minute.
+            // Until some moment in the next minute.
             ("b", us(2_500_000), Length::UNKNOWN, Certainty::Assumed),
         ]
     );
-    // How long it is from those to these nobody knows.
+    // The time between the two groups is unknown.
     let later: Vec<_> = log.shutdown.unplaced().iter().map(|u| u.name.as_str()).collect();
     assert_eq!(later, ["c", "d"]);
     assert_eq!(log.shutdown.makespan(), Length::at_least(us(500_000)));
@@ -261,7 +261,7 @@ fn unsupported_forms_are_named() {
     assert_eq!(bytes(b"LPKSHHRH\0\0\0\0").unread, Some(Unread::JournalFile));
     let mail = "Content-Transfer-Encoding: base64\n\nWyAgICAxLjBdIHg=\n";
     assert_eq!(read(mail).unread, Some(Unread::MailSource));
-    // As a part of a mail it hides nothing of the others, and is told.
+    // As a part of a mail, the format is reported and hides no other line.
     let log = read(&(plain() + mail));
     check(&log, "before a part in base64");
     assert!(

@@ -1,5 +1,5 @@
-//! A log whose stamps are gone, coarse or late never tells what contradicts the whole log: each
-//! number is bounded by what is known, in every form.
+//! Stamps that are missing, coarse or late never contradict the whole log: each number is bounded
+//! by what is known, in every form of the result.
 
 use corewise_kernel_log::{Bound, KernelLog, Reader};
 use corewise_timeline::analysis::{Cost, WhatIf, compare};
@@ -15,8 +15,8 @@ fn read(text: &str) -> KernelLog {
     reader.finish()
 }
 
-/// Logs with a stamp before each line of the kernel; those of others where they lie beside the
-/// repository.
+/// Returns logs with a stamp before each line of the kernel. Logs of others are included if they
+/// lie beside the repository.
 #[allow(clippy::print_stderr, reason = "that is how a test says it")]
 fn logs() -> Vec<(&'static str, String)> {
     let own = [
@@ -44,8 +44,8 @@ fn logs() -> Vec<(&'static str, String)> {
     logs
 }
 
-/// The first stamp in a line: what stands before it, its microseconds, and what stands behind it.
-/// Two writers of one console may put two into a line.
+/// Splits a line at its first stamp into the text before, the stamp's microseconds, and the text
+/// behind. Two writers of one console may put two stamps into a line.
 fn stamped(line: &str) -> Option<(&str, u64, &str)> {
     for (from, _) in line.match_indices('[') {
         let (stamp, rest) = line[from + 1..].split_once(']')?;
@@ -57,7 +57,8 @@ fn stamped(line: &str) -> Option<(&str, u64, &str)> {
     None
 }
 
-/// The log with `write` in the place of each stamp: given are which of them it is, and its time.
+/// Returns the log with `write` in the place of each stamp. `write` gets the number of the stamp
+/// and its time.
 fn rewritten(log: &str, mut write: impl FnMut(usize, u64) -> String) -> String {
     let mut out = String::new();
     let mut n = 0;
@@ -65,10 +66,10 @@ fn rewritten(log: &str, mut write: impl FnMut(usize, u64) -> String) -> String {
         let mut rest = line;
         while let Some((before, at, behind)) = stamped(rest) {
             out += before;
-            // Without its stamp nothing would tell where the second message of a line begins.
+            // Without its stamp, nothing would show where the second message of a line begins.
             out += if before.is_empty() { "" } else { "\n" };
             out += &write(n, at);
-            // The caller stands behind a stamp, or nowhere.
+            // The caller stands behind a stamp, or is missing.
             let caller = behind.strip_prefix('[').and_then(|rest| rest.split_once(']'));
             rest = caller.map_or(behind, |(_, rest)| rest);
             n += 1;
@@ -86,20 +87,20 @@ fn clock(at: u64) -> String {
     format!("{:02}:{:02}:{:02}", s / 3600 % 24, s / 60 % 60, s % 60)
 }
 
-/// Nothing in these tells an order in time.
+/// Ways of writing that leave no order in time.
 const ORDER_ONLY: [Way; 5] = [
     ("printk.time=0", |_, _| String::new()),
     ("dmesg -T", |_, at| format!("[Wed Mar  4 {} 2026]", clock(at))),
     ("journalctl -k", |_, at| format!("Mar 04 {} kepler kernel:", clock(at))),
     ("blanked stamps", |_, at| format!("[{:5}.***]", at / 1_000_000)),
-    // The journal began after six seconds, and had to catch up with all that was there.
+    // The journal began after six seconds, and had to catch up.
     ("journalctl -o short-precise", |n, at| {
         let at = at.max(6_000_000 + n as u64);
         format!("Mar 04 {}.{:06} kepler kernel:", clock(at), at % 1_000_000)
     }),
 ];
 
-/// Some stamps are there.
+/// Ways of writing that keep a part of the stamps.
 const IN_PART: [Way; 3] = [
     ("every second stamp", |n, at| part(n % 2 == 0, at)),
     ("all but every seventh stamp", |n, at| part(n % 7 != 3, at)),
@@ -118,7 +119,7 @@ fn overlap(a: Length, b: Length) -> bool {
     reaches(a, b) && reaches(b, a)
 }
 
-/// `told` says nothing that can't be where `whole` is true.
+/// Checks that `told` allows what is known from the whole log.
 fn holds(told: Length, whole: Length, what: &str) {
     match whole.known() {
         Some(time) => assert!(told.allows(time), "{what}: told {told:?}, it was {time:?}"),
@@ -126,7 +127,7 @@ fn holds(told: Length, whole: Length, what: &str) {
     }
 }
 
-/// How long each ran, by kind and name.
+/// Returns the lengths of spans, by kind and name.
 fn lengths(t: &Timeline) -> BTreeMap<(String, String), Vec<Length>> {
     let mut all: BTreeMap<_, Vec<Length>> = BTreeMap::new();
     let placed = t.spans().iter().map(|s| (s.kind, &s.name, s.took()));
@@ -199,8 +200,7 @@ fn logs_hold(told: &KernelLog, whole: &KernelLog, how: &str) {
     if let (Some(told), Some(whole)) = (&told.deferred_probe, &whole.deferred_probe) {
         holds(told.total, whole.total, how);
     }
-    // Dependencies need no times; where a device's driver is known from what ran inside what, they
-    // do.
+    // Dependencies need no times, unless a device's driver is known from nesting alone.
     assert_eq!(told.graph, whole.graph, "{how}");
 }
 
@@ -213,7 +213,7 @@ fn without_an_order_in_time_only_printed_durations_are_told_and_they_are_right()
             let told = read(&rewritten(&text, write));
             assert!(told.boot.spans().is_empty(), "{how}");
             let shut = told.shutdown.spans().is_empty();
-            // A journal is not there to lag behind when devices are shut down.
+            // A journal can't lag behind during a shutdown.
             assert!(shut || way.contains("precise"), "{how}");
             logs_hold(&told, &whole, &how);
         }
@@ -314,7 +314,7 @@ fn no_form_draws_or_counts_what_has_no_place_in_time() {
     }
 }
 
-/// Every form of a timeline, with the notes that it has to carry taken out as plain text.
+/// Returns every form of a timeline, each with its name.
 fn forms(t: &Timeline) -> Vec<(&'static str, String)> {
     let (nothing, c) = (Timeline::new("nothing"), compare(t, &Timeline::new("nothing")));
     vec![

@@ -1,4 +1,4 @@
-//! One small log, and what has to come of it however it was written down.
+//! One small log, and the results that it must give in every form of writing.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
 use corewise_kernel_log::{KernelLog, Reader};
@@ -10,7 +10,7 @@ pub(crate) const fn us(n: u64) -> Duration {
     Duration::from_micros(n)
 }
 
-/// What the kernel says, and when, in microseconds.
+/// Messages of the kernel, each with its microseconds.
 pub(crate) const LOG: [(u64, &str); 12] = [
     (1_000_000, "Linux version 6.12.0 (someone@somewhere)"),
     (2_000_000, "calling  nvme_init+0x0/0xff0 [nvme] @ 207"),
@@ -44,7 +44,7 @@ pub(crate) fn plain() -> String {
     written(|at, text| format!("[{}] {text}\n", stamp(at)))
 }
 
-/// Checks what every way of writing it down has to give.
+/// Checks the results that every form of writing must give.
 pub(crate) fn check(log: &KernelLog, how: &str) {
     let boot: Vec<_> = log
         .boot
@@ -74,8 +74,8 @@ pub(crate) fn check(log: &KernelLog, how: &str) {
     assert_eq!(log.suspicious_total, 0, "{how}: {:?}", log.suspicious);
 }
 
-/// Other lines; then init calls by their first line's stamp, their last one's, and what was
-/// printed.
+/// Returns a log of `others` and init calls. A call is the stamp of its first line, that of its
+/// last, and its printed duration.
 pub(crate) fn shifted_log(calls: &[(u64, u64, u64)], others: &str) -> KernelLog {
     let mut text = others.to_owned();
     for (i, (from, to, printed)) in calls.iter().enumerate() {

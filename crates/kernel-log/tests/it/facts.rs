@@ -1,4 +1,4 @@
-//! What the lines say: probes and their ends, edges, shutdowns, and how sure moments are.
+//! Facts from lines: probes and their ends, edges, shutdowns, and the certainty of moments.
 
 use corewise_kernel_log::{Bound, DeviceGraph, EdgeSource, Form};
 use corewise_timeline::{Certainty, Driver, EdgeKind, Length, Outcome};
@@ -127,7 +127,7 @@ fn a_graph_from_elsewhere_joins_devices_across_those_without_spans() {
     let name = |id| log.shutdown.span(id).name.as_str();
     let shutdown: Vec<_> =
         log.shutdown.edges().iter().map(|e| (name(e.before), name(e.after))).collect();
-    // The consumer goes down first, and the disk that its supplier hangs on after it.
+    // The consumer goes down first, then the disk behind its supplier.
     assert_eq!(shutdown, [("leds", "0000:01:00.0")]);
     assert_eq!(log.drivers["Fixed MDIO bus.0"].name(), "mdio-fixed");
     let before = log.boot.edges().len();
@@ -144,7 +144,7 @@ fn dynamic_debugging_gives_starts_and_asynchronous_probes() {
          [    1.050010] nvme 0000:01:00.0: driver: 'nvme': driver_bound: bound to device\n",
     );
     let probe = &log.boot.spans()[0];
-    // Not where its line stands, but by what it took.
+    // The place follows from its duration, not from its line.
     assert_eq!((probe.start, probe.start_certainty), (us(1_000_120), Certainty::Inferred));
     assert!(probe.asynchronous);
     assert_eq!(probe.driver.as_ref().map(Driver::name), Some("nvme"));

@@ -1,5 +1,5 @@
 //! One small log behind every prefix, with every trap, and cut, interleaved and wrapped: small
-//! imitations, each as a program writes it.
+//! imitations of what programs write.
 
 use corewise_kernel_log::{Bound, KernelLog, Prefix, Reader};
 use corewise_timeline::{Certainty, Length};
@@ -120,7 +120,7 @@ fn any_excerpt_is_read() {
             assert_eq!(log.suspicious_total, 0, "{from}..{to}: {:?}", log.suspicious);
         }
     }
-    // The end alone of an init call: when it began is computed.
+    // The end of an init call alone: its start is computed.
     let log = read(lines[4]);
     assert_eq!(log.boot.spans()[0].start, us(2_000_050));
     assert_eq!(log.boot.spans()[0].start_certainty, Certainty::Inferred);
@@ -197,7 +197,7 @@ fn lines_of_other_programs_are_passed_over_and_counted() {
 
 #[test]
 fn a_log_of_two_boots_is_two_logs() {
-    // No boot is another one's equal to the microsecond.
+    // No two boots are equal to the microsecond.
     let other = written(|at, text| format!("[{}] {text}\n", stamp(at + 3)));
     let text = [other.as_str(), plain().as_str()].concat();
     let mut reader = Reader::every_boot();
@@ -219,7 +219,7 @@ fn a_log_of_two_boots_is_two_logs() {
     let mut reader = Reader::every_boot();
     reader.feed([cut(&other), cut(&plain())].concat().as_bytes());
     assert_eq!(reader.finish_all().len(), 2);
-    // A boot without a line that counts hides nothing.
+    // A boot without a line that counts hides no other boot.
     let log = read(&[plain().as_str(), "[    0.000000] Linux version 7\n[    0.1] x\n"].concat());
     check(&log, "before a boot without debugging");
     let said = "an earlier boot is shown: the last one (from line 13 on, of Linux 7) has no line of an init \

@@ -1,11 +1,11 @@
-//! How a probe ended, by the lines within it: kernels before 5.14 print 0 at the end of each probe
-//! that did not bind its device.
+//! Outcomes of probes by the lines within them: kernels before 5.14 print 0 at the end of each
+//! probe that did not bind its device.
 
 use crate::common::{read, us};
 use corewise_kernel_log::{Bound, KernelLog};
 use corewise_timeline::{Driver, Outcome, html, json, text};
 
-/// Linux 4.19: each probe as its driver core prints it.
+/// A log of Linux 4.19, with each probe as its driver core prints it.
 const OLD: &str = "\
 [    0.000000] Linux version 4.19.0-5-amd64 (x)
 [    1.100000] probe of usb1 returned 1 after 1234 usecs
@@ -44,7 +44,7 @@ fn a_line_within_an_older_kernels_probe_says_how_it_ended() {
         );
         assert_eq!((usb5.attempts, usb5.by_driver, usb5.total), (1, 1, us(1234).into()));
         assert_eq!(usb5.bound, Bound::At(us(1_900_000)));
-        // Nothing is said of the second one's reason, and of its driver neither.
+        // No line tells the second probe's reason, nor its driver.
         assert_eq!(outcome(&log, "usb2").as_str(), "skipped");
         assert!(!log.drivers.contains_key("usb3") && !log.drivers.contains_key("usb4"));
         log
@@ -52,11 +52,11 @@ fn a_line_within_an_older_kernels_probe_says_how_it_ended() {
     let log = stated(OLD);
     stated(without_version);
     stated(&OLD.replace("4.19.0-5-amd64", "2.6.39"));
-    // Only of the probe that printed ENODEV it is said that it found none.
+    // A note counts only the probe that printed ENODEV.
     let notes = notes(&log);
     assert!(notes.contains("1 probe found no device that is its own (ENODEV"), "{notes}");
     assert!(notes.contains("of 1 probe with 0 no line says why it didn't bind"), "{notes}");
-    // Each form has it.
+    // Each form shows it.
     let rows = text::render(&log.boot, 100);
     let page = html::render(&html::Page { title: "log", facts: &[], timelines: &[&log.boot] });
     let again = json::read(&json::render(&log.boot)).expect("what was just written");
@@ -75,7 +75,7 @@ fn a_driver_that_says_itself_that_it_defers_is_believed_where_nothing_was_bound(
         .replace("Driver foo requests probe deferral", "error -EPROBE_DEFER: no clock");
     let log = read(&text);
     assert_eq!(outcome(&log, "usb5"), Outcome::Deferred("no clock".to_owned()));
-    // A probe that goes on and binds its device was not put off.
+    // A probe that continues and binds its device was not deferred.
     let log = read(&text.replace("usb5 returned 0", "usb5 returned 1"));
     assert_eq!((outcome(&log, "usb5"), log.deferrals.len()), (Outcome::Ok, 0));
 }
@@ -95,7 +95,7 @@ fn a_failure_whose_probe_has_no_last_line_is_told() {
     for form in [text::render(&log.boot, 100), json::render(&log.boot)] {
         assert!(form.contains("usb6 (foo) failed: ENOMEM"), "{form}");
     }
-    // Many are counted.
+    // Of many, a note gives the number.
     let many = |i: u32| format!("[    2.{i:06}] foo: probe of x{i} failed with error -12\n");
     let log = read(&format!("{OLD}{}", (0..20).map(many).collect::<String>()));
     assert!(notes(&log).contains(", and 4 more"), "{}", notes(&log));
@@ -112,7 +112,7 @@ fn todays_kernels_say_it_in_the_last_line() {
          [    1.100000] probe of usb5 returned 1 after 5 usecs\n",
     );
     assert_eq!(outcome(&log, "usb3"), Outcome::Failed("EIO".to_owned()));
-    // 0 is a device that was bound, so the line before is of a probe whose own isn't there.
+    // 0 means a bound device, so the line before is of a probe whose last line isn't there.
     assert_eq!(outcome(&log, "usb4"), Outcome::Ok);
     assert_eq!(outcome(&log, "usb5"), Outcome::Failed("EPERM".to_owned()));
     assert!(notes(&log).contains("usb4 (foo) failed: EIO"), "{}", notes(&log));

@@ -8,8 +8,7 @@ use corewise_timeline::{Length, text};
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// Init calls by the time between their lines and what was printed, each 100 µs behind the last
-/// one.
+/// Returns init calls, each with the time between its lines and its printed duration, 100 µs apart.
 fn calls(head: &str, calls: &[(u64, u64)]) -> String {
     let (mut text, mut at) = (head.to_owned(), 1_000_000);
     for (i, (gap, printed)) in calls.iter().enumerate() {
@@ -94,7 +93,7 @@ fn zeros_are_of_the_ticking_clock_until_the_kernel_changes_it() {
     let log = read(&(before + &after.replace("f0_", "late_").replace("[    1.", "[    9.")));
     assert_eq!(took(&log, "f3_init"), Length::at_most(us(250)));
     assert_eq!(took(&log, "late_init"), us(0));
-    // Zeros alone show it too, where that line follows them.
+    // Zeros alone show it too, if that line follows them.
     let zeros = calls("", &[(200, 0), (300, 0), (250, 0)]);
     let log = read(&(zeros.clone() + SWITCHED));
     assert_eq!(took(&log, "f1_init"), Length::at_most(us(300)));
@@ -134,7 +133,7 @@ fn what_begins_before_the_clock_ceases_to_tick_and_ends_after_it_is_off_by_up_to
     assert_eq!((told.least(), told.most()), (us(515_000), Some(us(520_000))));
     let said = "1 init call and 1 probe may have begun before the kernel took a clock that doesn't";
     assert!(notes(&log).contains(said), "{}", notes(&log));
-    // Nothing shows how long a tick is.
+    // Nothing shows the length of a tick.
     let probe = "[    2.500000] clocksource: Switched to clocksource tsc-early\n\
                  [    2.510000] probe of across returned 0 after 40700 usecs\n";
     let told = took(&read(&format!("{NEW}{probe}")), "across");
@@ -199,7 +198,7 @@ fn a_call_without_its_first_line_took_at_least_what_it_says() {
         assert!(told.allows(us(1_472_658)), "{told:?}");
         assert_eq!(told.allows(us(5_312_000)), least, "{told:?}");
         assert_eq!(notes(&log).contains("1 init call has no first line"), least, "{}", notes(&log));
-        // The numbers that are made of it have the sign too.
+        // Numbers that are computed from it carry the sign too.
         if least {
             assert!(text::render(&log.boot, 100).contains("about 2 at once"));
             assert!(
@@ -227,7 +226,7 @@ fn a_duration_that_is_longer_than_the_kernel_had_run_is_no_exact_one() {
         let told = log.boot.spans()[0].took();
         assert_eq!(told.to_string(), "≥2.60 s", "{line}");
         assert!(notes(&log).contains("1 duration is longer than the kernel had run"), "{line}");
-        // Neither is what is made of it.
+        // Neither are numbers that are computed from it.
         let summary = log.boot.summary();
         for length in [summary.makespan, summary.serial_sum, summary.critical_path] {
             assert_eq!(length.to_string(), "≥2.60 s", "{line}");

@@ -1,4 +1,4 @@
-//! What a log leaves open is told beside the numbers, and bounds them.
+//! Notes name what a log leaves open, and numbers are bounded accordingly.
 
 use crate::common::{read, stamp, us};
 use corewise_kernel_log::Reader;
@@ -83,7 +83,7 @@ fn no_number_that_needs_an_order_is_exact_where_the_clock_goes_back() {
                  [   40.050000][    T1] initcall b_init+0x0/0x10 returned 0 after 39990 usecs\n";
     let boot = read(&format!("{before}{after}")).boot;
     assert!(boot.clock_went_back() && !boot.is_exact());
-    // The bars show a minute between the two; what each took is known.
+    // The bars show a minute between the two; the duration of each is known.
     let both = [&boot, &json::read(&json::render(&boot)).unwrap()[0]];
     for t in both {
         let s = t.summary();
@@ -98,7 +98,7 @@ fn no_number_that_needs_an_order_is_exact_where_the_clock_goes_back() {
         assert!(text::analysis(t, 9, 100).contains("at once, as far as the stamps tell"));
     }
     assert!(boot.notes().iter().any(|n| n.contains("makespan and chains are estimates (`~`)")));
-    // Nothing of what ran stands on both sides of the point.
+    // No span stands on both sides of the point.
     for text in [format!("[  100.000000] x\n{after}"), format!("{before}[   40.000000] x\n")] {
         let log = read(&text);
         assert!(log.boot.notes().iter().any(|n| n.starts_with("stamps go back 1 time")));
@@ -164,7 +164,7 @@ fn what_follows_a_reboot_is_another_boot_though_its_first_lines_are_equal() {
             assert_eq!(log.lines, 5 + u64::from(!down.is_empty()), "{down}");
             assert!(!log.notes.iter().any(|n| n.contains("there already")), "{:?}", log.notes);
         }
-        // The same log twice is one.
+        // The same log twice is one boot.
         assert!(read(&(boot(8000) + &boot(8000))).boots.is_empty(), "{down}");
     }
 }
@@ -187,7 +187,7 @@ fn a_what_if_of_a_boot_says_what_it_leaves_out_in_every_form() {
             table.split("</div>\n</div>").next().expect("its end").contains(wanted),
             "{wanted}"
         );
-        // And the run that was predicted, in whatever form it is shown.
+        // The predicted run, too, in every form.
         let predicted = WhatIf::new().workers(2).predict(t).timeline;
         assert!(predicted.notes().iter().any(|note| note.contains(wanted)), "{wanted}");
         let repeated = WhatIf::new().predict(t).timeline;

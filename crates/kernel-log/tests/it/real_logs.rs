@@ -1,6 +1,5 @@
-//! Real logs: those that this project made or that are free lie in `data/`; those of others are
-//! read where a folder `shared` lies beside the repository, and passed over, with a word, where
-//! not.
+//! Real logs. Those of this project and free ones lie in `data/`. Logs of others are read if a
+//! folder `shared` lies beside the repository, and skipped with a message otherwise.
 
 use corewise_kernel_log::{Bound, EdgeSource, Form, KernelLog, Prefix, Reader};
 use corewise_timeline::{Certainty, Driver, Length, Outcome, Span, SpanKind, Timeline};
@@ -10,7 +9,7 @@ use std::time::Duration;
 fn read(path: &Path) -> Option<KernelLog> {
     let bytes = std::fs::read(path).ok()?;
     let mut reader = Reader::new();
-    // In odd pieces, as from a pipe.
+    // Odd pieces, as from a pipe.
     for piece in bytes.chunks(4093) {
         reader.feed(piece);
     }
@@ -18,14 +17,14 @@ fn read(path: &Path) -> Option<KernelLog> {
 }
 
 fn own(name: &str) -> KernelLog {
-    // The logs that the measurements replay as well lie with them.
+    // Logs that the benchmarks replay lie with them.
     let bench = name.starts_with("shutdown-azure");
     let folder = if bench { "../../lab/bench/data" } else { "tests/data" };
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder).join(name);
     read(&path).unwrap_or_else(|| panic!("{} cannot be read", path.display()))
 }
 
-/// A log that the repository does not carry.
+/// Returns a log that the repository does not carry.
 #[allow(clippy::print_stderr, reason = "that is how a test says it")]
 fn others(name: &str) -> Option<KernelLog> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/data/kernel-logs");
@@ -45,14 +44,14 @@ fn span<'a>(timeline: &'a Timeline, name: &str) -> &'a Span {
     timeline.span(id)
 }
 
-/// The names of what a span is inside of, innermost first.
+/// Returns the names of the spans around a span, innermost first.
 fn around(timeline: &Timeline, name: &str) -> Vec<String> {
     let first = span(timeline, name).nested_in;
     let outer = std::iter::successors(first, |id| timeline.span(*id).nested_in);
     outer.map(|id| timeline.span(id).name.clone()).collect()
 }
 
-/// The most that a span can have taken.
+/// Returns the longest time that a span can have taken.
 fn most(span: &Span) -> Duration {
     span.took().most().unwrap_or_else(|| panic!("{} has no bound", span.name))
 }
@@ -87,13 +86,13 @@ fn the_serial_shutdown_of_sixteen_disks_adds_up_to_what_was_logged() {
         assert!(disks.iter().all(|s| s.end_certainty == Certainty::UpperBound), "{name}");
         let together = log.shutdown.finish() - log.shutdown.origin();
         assert_eq!(log.shutdown.serial_sum(), Length::at_most(together), "{name}");
-        // Only when the last one was over isn't known.
+        // Only the end of the last one is unknown.
         let last = log.shutdown.spans().last().map(most);
         assert_eq!(log.shutdown.makespan().most(), Some(together), "{name}");
         assert_eq!(log.shutdown.makespan().least(), together - last.unwrap(), "{name}");
         assert_eq!(log.shutdown.summary().max_parallelism, 1, "{name}");
         assert!(disks.iter().all(|s| s.worker == "shutdown"), "{name}");
-        // At once they would take what the longest takes.
+        // In parallel they would take as long as the longest.
         let longest = disks.iter().map(|s| most(s)).max().unwrap();
         assert!(ms(80) < longest && longest < ms(100), "{name}: {longest:?}");
     }
@@ -117,7 +116,7 @@ fn disks_that_hang_on_bridges_are_shut_down_before_them() {
     assert!(before("0000:00:15.0:pcie001", "0000:00:15.0"));
     assert!(before("usb1-port4", "1-0:1.0") || log.shutdown.find("1-0:1.0").is_some());
     assert_eq!(log.shutdown.edges_not_kept().count(), 0);
-    // A disk and its bridge, and not sixteen of them.
+    // One disk and its bridge, not sixteen.
     let path = log.shutdown.critical_path();
     assert!(path.length.most() < Some(ms(120)), "{:?}", path.length);
 }
@@ -164,7 +163,7 @@ fn each_device_has_its_driver() {
     ] {
         assert_eq!(log.drivers.get(device).map(Driver::name), Some(driver), "{device}");
     }
-    // Nobody drives it: a bus stands in the driver's place.
+    // No driver has it: a bus stands in the driver's place.
     assert_eq!(log.drivers.get("pcspkr"), None);
 }
 
@@ -193,7 +192,7 @@ fn todays_probe_lines_name_device_and_driver() {
     }
     let probed = log.boot.spans().iter().filter(|s| s.kind == SpanKind::Probe);
     assert!(probed.clone().all(|s| s.driver.is_some() && !s.name.contains(" with driver ")));
-    // A driver that was tried and said no is that of the probe, and not of the device.
+    // A driver that was tried and declined is the driver of the probe, not of the device.
     for (device, driver) in [("serio1", "atkbd"), ("PNP0103:00", "hpet_acpi")] {
         assert_eq!(
             span(&log.boot, device).driver.as_ref().map(Driver::name),

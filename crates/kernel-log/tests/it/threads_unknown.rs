@@ -1,5 +1,4 @@
-//! Probes of which no line names the thread: that they ran inside the init call in whose time they
-//! stand is likely, and no more.
+//! Probes whose thread no line names: nesting by time is likely, not proven.
 
 use crate::common::{read, us};
 use corewise_kernel_log::{DeviceGraph, KernelLog};
@@ -27,7 +26,7 @@ fn what_needs_the_thread_of_a_probe_is_bounded_where_no_line_names_it() {
     let probe = log.boot.span(log.boot.find("0000:01:00.0").expect("a probe"));
     assert!(probe.may_be_nested, "{probe:?}");
     assert_eq!(probe.driver, Some(Driver::inferred("foo")));
-    // Nothing of it contradicts what the callers prove, and nothing is surer.
+    // No result contradicts what the callers prove, and none is surer.
     for name in ["foo_init [foo]", "0000:01:00.0"] {
         let proven = own(&known, name).known().expect("callers prove it");
         assert!(own(&log, name).allows(proven), "{name}: {:?}", own(&log, name));
@@ -70,7 +69,7 @@ fn each_form_marks_what_is_only_likely() {
     for form in [&rows, &page, &json::render(&log.boot)] {
         assert!(form.contains("no line names the thread"), "{form}");
     }
-    // With callers that name one thread for both it is proven.
+    // Callers that name one thread for both prove it.
     let log = read(&CALLERS.replace("[   T55]", "[  T100]"));
     let rows = text::render(&log.boot, 100);
     assert!(rows.contains("(foo)") && rows.contains("at most 1 at once"), "{rows}");
@@ -154,7 +153,7 @@ fn a_likely_driver_has_its_mark_wherever_its_device_is_named_until_something_pro
     let links = "a = bar\nb = bar\n";
     log.apply(&DeviceGraph::from_text(links).expect("two drivers"));
     assert_eq!((&log.drivers["a"], all(&log, "a")), (&"bar".into(), vec!["bar".to_owned(); 5]));
-    // That a driver has the device now doesn't prove that it is the one that failed.
+    // The device's present driver need not be the one that failed.
     assert_eq!(all(&log, "b"), ["foo?"]);
 }
 
@@ -170,7 +169,7 @@ fn a_probe_that_may_have_run_beside_a_call_raises_no_lower_bound_of_it() {
     };
     let unknown = text.replace("[  T100]", "").replace("[   T55]", "");
     assert_eq!(bounds(&unknown), (us(2000), Some(us(30_000))));
-    // Callers prove that it ran inside.
+    // Callers prove that the probe ran inside.
     let inside = text.replace("[   T55]", "[  T100]");
     assert_eq!(bounds(&inside), (us(24_999 + 2), Some(us(30_000))));
 }

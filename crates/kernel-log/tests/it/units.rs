@@ -23,7 +23,7 @@ fn durations_of_init_calls_in_units_of_1024_nanoseconds_are_corrected() {
     }
     let log = read(&text);
     for (span, took) in log.boot.spans().iter().zip(took) {
-        // Less than the unit was cut off.
+        // A part below the unit was truncated.
         let told = span.took().known();
         assert!(Some(us(took - 2)) < told && told <= Some(us(took)), "{told:?}");
     }
@@ -50,10 +50,10 @@ fn a_tick_is_told_from_a_round_number() {
     let log = calls([0, 4000, 0, 2481]);
     let exact = |n| Length::exact(us(n));
     let bounded = Length::at_most(us(2500));
-    // A zero may be of either time.
+    // A zero may be of either clock.
     assert_eq!(took(&log), [bounded, bounded, bounded, exact(2481)]);
     assert!(log.boot.notes().iter().any(|n| n.contains("whole ticks of 4.00 ms")));
-    // Fine from the beginning.
+    // Fine durations from the beginning.
     let log = calls([2481, 2000, 2490, 2491]);
     assert_eq!(took(&log)[1], us(2000));
     assert!(!log.boot.notes().iter().any(|n| n.contains("whole ticks")), "{:?}", log.boot.notes());
@@ -67,7 +67,7 @@ fn one_pair_of_lines_shows_the_unit_of_durations_of_an_old_kernel() {
     assert!(shifted(&log), "{:?}", log.boot.notes());
     let took = log.boot.spans()[0].took().known();
     assert!(Some(us(102_770)) < took && took <= Some(us(102_780)), "{took:?}");
-    // As long as it says.
+    // As long as printed.
     let log = shifted_log(&[(1_000_000, 1_100_400, 100_368)], old);
     assert!(!shifted(&log) && log.boot.spans()[0].took() == us(100_368));
     assert!(log.boot.notes().is_empty(), "{:?}", log.boot.notes());
@@ -93,7 +93,7 @@ fn a_gap_that_fits_by_chance_corrects_nothing() {
     let took = |log: &KernelLog| [0, 1].map(|i| log.boot.spans()[i].took());
     assert_eq!(took(&log), [8300, 1200].map(|n| Length::exact(us(n))));
     assert!(log.boot.notes().is_empty(), "{:?}", log.boot.notes());
-    // Without a version nobody knows.
+    // Without a version, the unit stays unknown.
     for version in ["", "Linux version unknown (x)\n"] {
         let log = shifted_log(&calls, version);
         for (took, printed) in took(&log).into_iter().zip([8300, 1200]) {
@@ -124,16 +124,16 @@ fn a_probe_that_was_longer_than_its_init_call_shows_the_unit_of_durations() {
     // Without the first line too: an excerpt may begin anywhere.
     let (_, rest) = lines.split_once('\n').unwrap();
     assert!(shifted(&read(&format!("{old}{rest}"))));
-    // By chance it ran beside the call; twice that is no chance.
+    // One such probe may have run beside the call by chance; two are no chance.
     assert!(!shifted(&read(lines)) && shifted(&read(&lines.replace("nvme", "a").repeat(2))));
-    // A newer kernel has no such unit, and one that was longer by more ran beside the call.
+    // A newer kernel has no such unit, and a probe that was longer by more ran beside the call.
     assert!(!shifted(&read(&format!("Linux version 6.12.0 (x)\n{lines}"))));
     assert!(!shifted(&read(&format!("{old}{}", lines.replace("102000", "182000")))));
 }
 
 #[test]
 fn an_init_call_during_which_another_began_took_longer_than_it_says() {
-    // All threads' init calls share one clock in the kernel: the second one has set it.
+    // All threads' init calls share one clock in the kernel, and the second call has set it.
     let text = "[    8.082267] calling  ath11k_pci_init+0x0/0x68 [ath11k_pci] @ 2933\n\
                 [    9.094780] calling  ip_set_init+0x0/0xff8 [ip_set] @ 4821\n\
                 [    9.094800] initcall ip_set_init+0x0/0xff8 [ip_set] returned 0 after 15 usecs\n\

@@ -1,5 +1,5 @@
-//! The same small log as containers, mails, terminals and crash dumps hand it on: an unknown prefix
-//! is found by what stands behind it, and nothing is read twice, in another order, or half.
+//! One small log as containers, mails, terminals and crash dumps pass it on. An unknown prefix is
+//! found by the message behind it, and no line is read twice, in another order, or in part.
 
 use corewise_kernel_log::{Prefix, Reader};
 use corewise_timeline::{Driver, Length};
@@ -69,7 +69,7 @@ fn behind_what_containers_vendors_and_networks_put_before_each_line_the_log_is_t
         check(&log, how);
         assert!(log.prefixes.iter().any(|(p, _)| *p == prefix), "{how}: {:?}", log.prefixes);
     }
-    // All of it in one line.
+    // The whole log in one line.
     let page: String = plain().lines().map(|line| format!("{line}<br/>")).collect();
     let log = read(&format!("<html><body>{page}</body></html>"));
     check(&log, "one line of HTML");
@@ -102,7 +102,8 @@ fn behind_an_unknown_prefix_without_stamps_names_and_durations_are_right_and_not
         assert_eq!(down, devices, "{prefix}");
         assert!(log.prefixes.iter().any(|&(p, n)| p == Prefix::Carrier && n > 6), "{prefix}");
     }
-    // Where no message shows the prefix, nothing is taken for a driver, be it of a device's words.
+    // If no message shows the prefix, no part of it is taken for a driver, not even of a device's
+    // words.
     let log = read(
         "6.1;7|x=nvme 0000:01:00.0: enabling device\n\
          [    1.0] probe of 0000:01:00.0 returned 0 after 5 usecs\n",
@@ -138,7 +139,7 @@ fn times_of_whoever_got_the_lines_are_not_the_kernels() {
         let log = read(&written(|at, t| line(at_once(at), t)));
         assert_eq!(log.boot, expected.boot, "{how}");
         assert_eq!(log.shutdown, expected.shutdown, "{how}");
-        // Where init calls show that they keep up, they are an order in time.
+        // If init calls show that the stamps keep up, they are an order in time.
         assert_eq!(read(&written(line)).boot.spans().len(), 3, "{how}");
     }
 }
@@ -149,7 +150,7 @@ fn a_line_that_is_there_twice_counts_once() {
     let twice: String = text.lines().map(|line| format!("{line}\n{line}\n")).collect();
     let half: String = text.lines().take(6).map(|line| format!("{line}\n")).collect();
     let tail: String = text.lines().skip(4).map(|line| format!("{line}\n")).collect();
-    // One of them is without what is less important.
+    // One copy lacks the less important lines.
     let few: String = text
         .lines()
         .filter(|line| !line.contains("call"))
@@ -193,7 +194,7 @@ fn a_line_that_is_there_twice_counts_once() {
             log.notes
         );
     }
-    // Another boot behind a part that is there again is another one.
+    // Another boot after a repeated part is another one.
     let part: String = text.lines().skip(2).take(5).map(|line| format!("{line}\n")).collect();
     let other = written(|at, text| format!("[{}] {text}\n", stamp(at + 3)));
     for other in [other.clone(), other.lines().skip(1).map(|line| format!("{line}\n")).collect()] {
@@ -245,7 +246,7 @@ fn packets_that_overtook_each_other_are_put_in_order() {
     check(&log, "overtaken");
     assert_eq!(log.lines, 12);
     assert!(log.notes[0].contains("overtaken on the way"), "{:?}", log.notes);
-    // A lost one isn't waited for.
+    // The reader doesn't wait for a lost one.
     lines.remove(0);
     let log = read(&lines.concat());
     assert_eq!((log.boot.spans().len(), log.shutdown.spans().len()), (3, 3));
@@ -320,7 +321,7 @@ fn what_a_journal_shows_as_bytes_is_told() {
     assert!(log.notes.iter().any(|n| n.starts_with("1 message is shown")), "{:?}", log.notes);
 }
 
-/// The messages of a log in `tests/data`, with their stamps.
+/// Returns the messages of a log in `tests/data` with their stamps.
 fn messages(name: &str) -> Vec<(u64, String)> {
     let path = format!("{}/tests/data/{name}", env!("CARGO_MANIFEST_DIR"));
     let bytes = std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
