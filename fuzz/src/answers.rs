@@ -1,6 +1,6 @@
-//! The target for what a server says in the transmission phase, to a volume that is its export. The
-//! first byte of an input says whether chunks were agreed on, and in pieces of which size the rest
-//! comes.
+//! The target for a server's answers in the transmission phase, to a volume that is its export. The
+//! first byte of an input tells whether chunks were agreed on, and the size of the pieces of the
+//! rest.
 
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -22,8 +22,7 @@ use crate::seeds::Seed;
 const SIZE: u64 = 1 << 20;
 const CONTEXT: u32 = 5;
 
-/// What the volume is asked for, by the numbers of the requests. The bytes of the last one haven't
-/// left whole.
+/// Returns the requests to the volume, by number. The last one hasn't been sent completely.
 fn asked() -> [Request; 8] {
     [
         Request::read(0, 4096),
@@ -37,7 +36,7 @@ fn asked() -> [Request; 8] {
     ]
 }
 
-/// Gives the requests that reach it to its listener.
+/// Passes the requests that reach it to its listener.
 #[derive(Debug)]
 struct Catcher {
     /// L: is the lock; guards who listens.
@@ -59,7 +58,7 @@ impl Driver for Catcher {
     }
 }
 
-/// A queue for all inputs, and its driver. Both stay.
+/// Returns a queue for all inputs, and its driver. Both live to the end.
 fn queue() -> &'static (Arc<Queue>, Arc<Catcher>) {
     static QUEUE: OnceLock<(Arc<Queue>, Arc<Catcher>)> = OnceLock::new();
     QUEUE.get_or_init(|| {
@@ -73,7 +72,7 @@ fn queue() -> &'static (Arc<Queue>, Arc<Catcher>) {
     })
 }
 
-/// How a request ended.
+/// Result of a request.
 #[derive(Debug, PartialEq, Eq)]
 struct Told {
     ok: bool,
@@ -81,10 +80,10 @@ struct Told {
     extents: Vec<Extent>,
 }
 
-/// What comes of the requests where the server says this in such pieces; in which order it
-/// answered, and whether the connection goes on.
+/// Returns the results of the requests if the server sends these bytes in such pieces. Also returns
+/// the order of the answers, and true if the connection continues.
 fn answer(structured: bool, said: &[u8], piece: usize) -> (Vec<Told>, Vec<usize>, bool) {
-    // Inputs come one at a time, except from tests that run beside each other.
+    // Inputs come one at a time, except from tests that run in parallel.
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     let (queue, driver) = queue();
@@ -121,7 +120,7 @@ fn answer(structured: bool, said: &[u8], piece: usize) -> (Vec<Told>, Vec<usize>
     (all.collect(), order, goes_on)
 }
 
-/// A server says this to some requests.
+/// Feeds a server's answers to some requests.
 ///
 /// # Panics
 /// Where a request ends twice or not at all, a read ends well without its bytes, or where it
@@ -144,7 +143,7 @@ fn tag(n: usize) -> Tag {
     Tag { cookie: fuzzed::cookie(n), offset: 0 }
 }
 
-/// The seeds of this target.
+/// Returns the seeds of this target.
 pub(crate) fn seeds() -> Vec<Seed> {
     let (form, more, last) = (Form::Structured, ReplyFlags::empty(), ReplyFlags::DONE);
     let data = |out: &mut Vec<u8>, flags, n, at, bytes: &[u8]| {

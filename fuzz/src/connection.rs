@@ -16,13 +16,12 @@ use corewise_nbd::{Export, Options, Server};
 
 use crate::device::Device;
 
-/// Input beyond this is cut off, so that it fits into the socket at once and the replies stay
-/// bounded.
+/// Longest input; more is cut off, so it fits into the socket at once and the replies stay bounded.
 pub(crate) const MOST_INPUT: usize = 8 << 10;
-/// Longer than any answer takes: beyond it the server hangs.
+/// Timeout, longer than any answer takes: a server that exceeds it hangs.
 const HANG: Duration = Duration::from_secs(20);
 
-/// A server with one export, "disk", over this device.
+/// Returns a server with one export, "disk", over this device.
 pub(crate) fn server(device: Arc<Device>, read_only: bool) -> Server {
     let server = Server::new(Options::new().extended_headers(true));
     let export = Export::new("disk", device).read_only(read_only);
@@ -30,25 +29,26 @@ pub(crate) fn server(device: Arc<Device>, read_only: bool) -> Server {
     server
 }
 
-/// Sends everything in pieces of so many bytes, then reads to the end of the stream.
+/// Sends everything in pieces of `piece` bytes, then reads to the end of the stream.
 pub(crate) fn exchange(server: &Server, input: &[u8], piece: usize) -> Vec<u8> {
     let (mut ours, theirs) = UnixStream::pair().expect("a socket pair");
     ours.set_read_timeout(Some(HANG)).expect("a timeout above zero");
     server.serve(theirs).expect("there is room for one client");
-    // Fails where the server has hung up already.
+    // The server may have hung up already.
     let _ = input.chunks(piece).try_for_each(|piece| ours.write_all(piece));
     let _ = ours.shutdown(Shutdown::Write);
     let mut output = Vec::new();
     match ours.read_to_end(&mut output) {
         Ok(_) => {}
-        // It closed with bytes of ours unread; what it had sent is in `output`.
+        // The server closed with bytes of ours unread; everything it had sent is in `output`.
         Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
         Err(error) => panic!("the server doesn't end the connection: {error}"),
     }
     output
 }
 
-/// The bytes that choose the export, and perhaps a form of messages and block status before.
+/// Returns the bytes that choose the export, and perhaps a form of messages and block status
+/// before.
 pub(crate) fn good_handshake(form: Form, contexts: bool) -> Vec<u8> {
     let mut out = 3_u32.to_be_bytes().to_vec();
     let mut option = |option: OptionKind, data: &[u8]| {
@@ -69,7 +69,7 @@ pub(crate) fn good_handshake(form: Form, contexts: bool) -> Vec<u8> {
     out
 }
 
-/// What the server said behind the handshake.
+/// Returns the server's bytes behind the handshake.
 pub(crate) fn behind_handshake(output: &[u8]) -> &[u8] {
     let mut rest = &output[GREETING_LEN..];
     loop {
@@ -98,8 +98,8 @@ pub fn connection(data: &[u8]) {
     assert_eq!(*greeting, Handshake::greeting());
     assert!(Greeting::decode(greeting).is_ok());
 
-    // Each option that can be chosen contains the name of the export, or asks for the default one
-    // by an empty name.
+    // Each option that can choose the device contains the name of the export, or asks for the
+    // default one by an empty name.
     let names_it = data.windows(4).any(|window| window == b"disk");
     let empty_name = data
         .windows(8)

@@ -18,19 +18,20 @@ pub(crate) struct Device {
     state: Mutex<(Vec<u8>, usize)>,
 }
 
-/// What a device holds at first: no block is like another nearby, and a large one has holes.
+/// Returns the first contents of a device: neighbouring blocks differ, and a large device has
+/// holes.
 fn contents(size: usize) -> Vec<u8> {
     let byte = |i: usize| if i >> 16 & 1 == 1 { 0 } else { (i / 512 + 1) as u8 };
     (0..size).map(byte).collect()
 }
 
 impl Device {
-    /// A small device that can do everything.
+    /// Creates a small device with every feature.
     pub(crate) fn new() -> Arc<Device> {
         Device::with(false, false)
     }
 
-    /// `plain`: it reads and writes, and can do nothing else.
+    /// Creates a device. A plain one can only read and write.
     pub(crate) fn with(plain: bool, large: bool) -> Arc<Device> {
         let size = if large { LARGE } else { SIZE };
         let mut geometry = Geometry::new(size as u64);

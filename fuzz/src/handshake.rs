@@ -12,7 +12,7 @@ use corewise_nbd::wire::{
 struct Shelf;
 
 const NAMES: [&str; 2] = ["disk", "other"];
-/// An export that has no place for one more client.
+/// Name of an export without a place for one more client.
 const FULL: &str = "full";
 
 impl Catalogue for Shelf {
@@ -49,11 +49,12 @@ impl Catalogue for Shelf {
     }
 }
 
-/// Most bytes that the replies to one batch of options may come to before they are sent: the
-/// machine's own bound, and one reply.
+/// Largest size of the replies to one batch of options before they are sent: the machine's own
+/// bound, and one reply.
 const MOST_AT_ONCE: usize = (64 << 10) + 2 * MAX_STRING + 1024;
 
-/// Feeds the bytes in pieces of this size; the replies, the bytes consumed, how it ended.
+/// Feeds the bytes in pieces of this size. Returns the replies, the number of bytes consumed, and
+/// the outcome.
 fn feed(data: &[u8], piece: usize) -> (Vec<u8>, usize, Outcome) {
     let mut machine = Handshake::new().extended_headers(true);
     let (mut pending, mut replies, mut consumed) = (Vec::new(), Vec::new(), 0);
@@ -83,8 +84,8 @@ fn feed(data: &[u8], piece: usize) -> (Vec<u8>, usize, Outcome) {
     (replies, consumed, Outcome::NeedMore)
 }
 
-/// Feeds a handshake that has TLS, byte by byte: these are in plain text up to `STARTTLS`, and what
-/// TLS gives behind it.
+/// Feeds a handshake with TLS, byte by byte: these bytes in plain text up to `STARTTLS`, and what
+/// TLS yields behind it.
 fn feed_to_tls(data: &[u8], policy: TlsPolicy) {
     let (mut machine, mut pending, mut said) =
         (Handshake::with_tls(policy).extended_headers(true), Vec::new(), Vec::new());
@@ -110,7 +111,7 @@ fn feed_to_tls(data: &[u8], policy: TlsPolicy) {
                     (progress, out)
                 };
                 let (one, other) = (end(machine), end(fresh));
-                // The count of options is all that goes on.
+                // Only the number of options survives STARTTLS.
                 if one.0.outcome != Outcome::Close(CloseReason::TooManyOptions) {
                     assert_eq!(one, other, "something of before counts in TLS");
                 }
@@ -140,7 +141,7 @@ pub fn handshake(data: &[u8]) {
     let mut rest = &replies[..];
     let mut finals = 0;
     while let Some((head, behind)) = rest.split_first_chunk::<OPTION_REPLY_HEADER_LEN>() {
-        // The answer to EXPORT_NAME has no head, and nothing follows it.
+        // The answer to EXPORT_NAME has no header, and nothing follows it.
         let Ok(head) = OptionReplyHeader::decode(head) else { break };
         let len = head.length as usize;
         assert!(len <= behind.len(), "a reply claims more than there is");

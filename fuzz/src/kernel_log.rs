@@ -6,7 +6,7 @@ use corewise_timeline::Timeline;
 
 use crate::seeds::Seed;
 
-/// Probes that print 0 however they failed, and the lines within them that say it.
+/// Probes that print 0 in any case, and the lines within them that tell their outcome.
 const OLDER: &str = "[    0.0] Linux version 4.19.0 (x)\n\
     [    1.1] probe of a returned 1 after 1000 usecs\n\
     [    1.2] probe of b returned 0 after 1000 usecs\n\
@@ -19,8 +19,8 @@ const OLDER: &str = "[    0.0] Linux version 4.19.0 (x)\n\
     [    1.9] foo: probe of f failed with error -12\n\
     [    2.0] foo: probe of f failed with error -9223372036854775808\n";
 
-/// Reads these bytes as a kernel log, whole and in pieces; and as a dependency file and a listing
-/// of a sysfs tree, which are then applied to it.
+/// Reads these bytes as a kernel log, whole and in pieces. Also reads them as a dependency file and
+/// as a listing of a sysfs tree, and applies both to the log.
 ///
 /// # Panics
 /// Where a timeline contradicts itself, the pieces give another log, or a number of a line is none.
@@ -87,7 +87,8 @@ fn agrees(mut log: KernelLog, data: &[u8], lines: u64) {
     timeline(&log.shutdown);
 }
 
-/// Times go forward, nothing is inside itself, and the numbers bound each other.
+/// Checks that times increase, that no span is inside itself, and that the numbers bound each
+/// other.
 fn timeline(t: &Timeline) {
     for (id, span) in t.iter() {
         assert!(span.queued <= span.start && span.start <= span.end, "{span:?}");
@@ -104,7 +105,7 @@ fn timeline(t: &Timeline) {
     assert!(t.summary().max_parallelism <= t.spans().len());
 }
 
-/// The least that what has no place in time took.
+/// Returns the least time of the longest entry that has no place in time.
 fn longest(t: &Timeline) -> std::time::Duration {
     t.unplaced().iter().map(|u| u.took.least()).max().unwrap_or_default()
 }
@@ -156,7 +157,7 @@ fn gzip(text: &[u8]) -> Vec<u8> {
     pack.finish().unwrap_or_default()
 }
 
-/// What networks, vendors, containers and journals put before a message; some of it nobody knows.
+/// Prefixes of networks, vendors, containers and journals, some of them unknown.
 const WRAPPERS: &str = "\
 6.12.3,7,402,9000000,-,caller=T8;nvme a: shutdown
 6.12.3,7,401,8000000,-,ncfrag=0/33;probe of a returned 0 after 5 usecs
@@ -191,7 +192,7 @@ Wed 2026-03-04 13:21:01.000000 UTC [s=ab12;i=2;b=cd35;m=0;t=6;x=7]
     MESSAGE=nvme a: shutdown
 ";
 
-/// A boot that is there in part again, and another one.
+/// A boot that is repeated in part, and another one.
 const TWICE: &str = "\
 [    0.000000] Linux version 6.9.0 (a@b)
 [    0.000000] Linux version 6.9.0 (a@b)
@@ -245,7 +246,7 @@ e.0
 [    0.060000] short
 ";
 
-/// Seeds for this target.
+/// Returns the seeds of this target.
 pub(crate) fn seeds() -> Vec<Seed> {
     let json = "{\"_TRANSPORT\":\"kernel\",\"_SOURCE_MONOTONIC_TIMESTAMP\":\"5140900\",\
                 \"MESSAGE\":\"probe of a returned 0 after 5 usecs\"}\n\

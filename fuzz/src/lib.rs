@@ -5,16 +5,22 @@
 //! binaries of `fuzz_targets` (files as arguments), and by `tests/replay.rs` (every file of
 //! `corpus/`, and seeded mutations of them).
 //!
-//! | target | input | what has to hold |
-//! |---|---|---|
-//! | [`handshake()`] | what a client sends in its handshake | the same answers however the bytes are cut; well-formed, bounded |
-//! | [`transmission()`] | requests behind a good handshake | each answered once, with what a model says; the same contents |
-//! | [`connection()`] | a whole connection from its first byte | it ends; a device that wasn't chosen isn't touched; others are served |
-//! | [`topology()`] | an XML export or a synthetic description of a machine | facts agree with each other, errors point into the input |
-//! | [`partition_table()`] | a disk with a GUID partition table | partitions lie in it and don't overlap; only good ranges are read |
-//! | [`remote()`] | what a server says in its handshake, to a volume that is its export | an agreement follows from its bytes and no others |
-//! | [`answers()`] | what a server says to the requests of a volume that is its export | the same however the bytes are cut; each request ends once, reads whole |
-//! | [`kernel_log()`] | a kernel log, a listing of sysfs, a dependency file | the same in any pieces; timelines do not contradict themselves |
+//! * [`handshake()`]: a client's bytes in its handshake. The answers are well-formed and bounded,
+//!   and the same in any pieces.
+//! * [`transmission()`]: requests behind a good handshake. Each gets one answer, as a model
+//!   predicts, and the device ends with the model's contents.
+//! * [`connection()`]: a whole connection from its first byte. The connection ends, a device that
+//!   wasn't chosen stays untouched, and the server serves other clients.
+//! * [`topology()`]: an XML export or a synthetic description of a machine. Facts agree with each
+//!   other, and errors point into the input.
+//! * [`partition_table()`]: a disk with a GUID partition table. Partitions lie in the disk and
+//!   don't overlap, and only valid ranges are read.
+//! * [`remote()`]: a server's bytes in its handshake, to a volume that is its export. An agreement
+//!   follows from these bytes alone.
+//! * [`answers()`]: a server's answers to the requests of a volume that is its export. Each request
+//!   ends once, a read has all its bytes, and the result is the same in any pieces.
+//! * [`kernel_log()`]: a kernel log, a listing of sysfs, a dependency file. The result is the same
+//!   in any pieces, and timelines do not contradict themselves.
 
 mod answers;
 mod connection;

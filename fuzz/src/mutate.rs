@@ -1,5 +1,5 @@
-//! A small deterministic mutator: what libFuzzer does in earnest, in a form that every test run can
-//! afford and repeat.
+//! A small deterministic mutator: a form of libFuzzer's work that every test run can afford and
+//! repeat.
 
 /// Numbers that overflow, wrap, or sit at a boundary of the protocol.
 const INTERESTING: [u64; 16] = [
@@ -28,13 +28,13 @@ pub struct Mutator {
 }
 
 impl Mutator {
-    /// A mutator for this seed.
+    /// Creates a mutator with this seed.
     pub fn new(seed: u64) -> Mutator {
         Mutator { state: seed | 1 }
     }
 
-    /// A number below `limit` (which is at least 1). The generator is xorshift64*, by Marsaglia and
-    /// Vigna.
+    /// Returns a number below `limit` (which is at least 1). The generator is xorshift64*, by
+    /// Marsaglia and Vigna.
     fn below(&mut self, limit: usize) -> usize {
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;
@@ -43,7 +43,7 @@ impl Mutator {
         number as usize % limit
     }
 
-    /// A variant of `input`, perhaps with a part of `other`: one to four changes.
+    /// Returns a variant of `input`, perhaps with a part of `other`: one to four changes.
     pub fn mutate(&mut self, input: &[u8], other: &[u8]) -> Vec<u8> {
         let mut out = input.to_vec();
         for _ in 0..=self.below(4) {

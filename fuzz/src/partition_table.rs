@@ -1,4 +1,4 @@
-//! The target for GUID partition tables: what lies on a disk may be anybody's.
+//! The target for GUID partition tables: the contents of a disk can't be trusted.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ impl BlockDevice for Disk {
     }
 }
 
-/// Reads these bytes as a disk: as they are, and with checksums made right, so that lies get past
+/// Reads these bytes as a disk: unchanged, and with corrected checksums, so that lies get past
 /// them.
 ///
 /// # Panics
@@ -66,7 +66,7 @@ fn read(bytes: Vec<u8>) {
     assert_eq!(PartitionTable::read(&disk).ok(), Some(table), "another table the second time");
 }
 
-/// Makes the checksums of the header in this block right, and that of the entries that it names.
+/// Corrects the checksums of the header in this block, and of the entries that it names.
 fn sum(disk: &mut [u8], header: usize) {
     let long = |disk: &[u8], at: usize| {
         let bytes = disk[header + at..header + at + 8].try_into().expect("8 bytes");
@@ -91,8 +91,8 @@ fn crc32(bytes: &[u8]) -> u32 {
     })
 }
 
-/// A disk of `blocks` blocks with these partitions, first and last block each. The smallest there
-/// can be: four entries to a copy.
+/// Returns a disk of `blocks` blocks with these partitions, each by its first and last block. The
+/// table is as small as possible: four entries in each copy.
 fn disk(blocks: u64, partitions: &[(u64, u64)]) -> Vec<u8> {
     let mut disk = vec![0; blocks as usize * BLOCK];
     disk[450] = 0xEE;
@@ -124,7 +124,7 @@ fn disk(blocks: u64, partitions: &[(u64, u64)]) -> Vec<u8> {
     disk
 }
 
-/// Seeds for this target.
+/// Returns the seeds of this target.
 pub(crate) fn seeds() -> Vec<Seed> {
     let with = |at: usize, bytes: &[u8]| {
         let mut disk = disk(12, &[(3, 5), (6, 8)]);

@@ -1,4 +1,4 @@
-//! The target for the client's side of the handshake: the input is what the server says.
+//! The target for the client's side of the handshake: the input is the server's bytes.
 
 use std::io;
 
@@ -11,10 +11,10 @@ use corewise_nbd::wire::{
 
 use crate::seeds::Seed;
 
-/// Most bytes that a client says in a handshake with a short name.
+/// Largest number of bytes that a client sends in a handshake with a short name.
 const MOST_SAID: usize = 256;
 
-/// A server whose words were written down before.
+/// A server whose bytes were written down before.
 struct Script<'a> {
     theirs: &'a [u8],
     said: usize,
@@ -36,7 +36,7 @@ impl Wire for Script<'_> {
     }
 }
 
-/// What comes of it, and how many bytes were read.
+/// Returns the result of a handshake, and the number of bytes that were read.
 fn shake(data: &[u8]) -> (Result<RemoteAgreement, Refusal>, usize) {
     let mut script = Script { theirs: data, said: 0 };
     let agreed = greet(&mut script).and_then(|padded| choose(&mut script, "disk", padded));
@@ -44,7 +44,7 @@ fn shake(data: &[u8]) -> (Result<RemoteAgreement, Refusal>, usize) {
     (agreed, data.len() - script.theirs.len())
 }
 
-/// Shakes hands with a server that says this.
+/// Shakes hands with a server that sends these bytes.
 ///
 /// # Panics
 /// Where an agreement doesn't follow from the bytes up to its end alone, or one is claimed without
@@ -65,7 +65,7 @@ fn reply(option: OptionKind, kind: OptionReplyKind, data: &[u8]) -> Vec<u8> {
     [&OptionReplyHeader { option, kind, length }.encode()[..], data].concat()
 }
 
-/// The seeds of this target.
+/// Returns the seeds of this target.
 pub(crate) fn seeds() -> Vec<Seed> {
     let greeting = |flags| Greeting { flags: HandshakeFlags(flags) }.encode().to_vec();
     let flags = TransmissionFlags::HAS_FLAGS | TransmissionFlags::SEND_FLUSH;

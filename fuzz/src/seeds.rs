@@ -1,8 +1,7 @@
-//! The seed inputs, as code: what stands in `corpus/` is written by `cargo run -p corewise-fuzz
-//! --bin seeds`.
+//! The seed inputs, as code: `cargo run -p corewise-fuzz --bin seeds` writes them to `corpus/`.
 //!
-//! Beside ordinary conversations they hold the patterns behind what hurt other NBD servers; each is
-//! named after it.
+//! Beside ordinary conversations they hold the patterns of bugs in other NBD servers; each is named
+//! after its bug.
 
 use corewise_nbd::wire::{
     BASE_ALLOCATION, Command, CommandFlags, GoRequest, InfoKind, MetaRequest, OptionHeader,
@@ -53,7 +52,7 @@ fn extended_with(flags: CommandFlags, command: Command, offset: u64, length: u64
     Request { flags, command, cookie: 1, offset, length }.encode_extended().to_vec()
 }
 
-/// An extended request with a payload.
+/// Returns an extended request with a payload.
 fn carrying(command: Command, offset: u64, data: &[u8]) -> Vec<u8> {
     let head = extended_with(CommandFlags::PAYLOAD_LEN, command, offset, data.len() as u64);
     [&head[..], data].concat()
@@ -64,7 +63,7 @@ fn write(offset: u64, data: &[u8]) -> Vec<u8> {
     [&request(Command::WRITE, offset, length)[..], data].concat()
 }
 
-/// Seeds for the handshake.
+/// Returns the seeds for the handshake.
 pub fn handshake() -> Vec<Seed> {
     let mut long_name = 0xffff_ffff_u32.to_be_bytes().to_vec();
     long_name.extend_from_slice(b"disk\0\0");
@@ -84,7 +83,7 @@ pub fn handshake() -> Vec<Seed> {
         ("abort", [flags(3), option(OptionKind::ABORT, &[])].concat()),
         ("unknown-flags", flags(0xffff_ffff)),
         ("many-lists", [flags(1), option(OptionKind::LIST, &[]).repeat(90)].concat()),
-        // Opened a device for clients that never named one.
+        // The bug opened a device for clients that never named one.
         ("cve-2019-14850-leaves-before-choosing", [flags(3), info("disk")].concat()),
         // Options in an unusual order ran into an assertion.
         (
@@ -102,7 +101,7 @@ pub fn handshake() -> Vec<Seed> {
             ]
             .concat(),
         ),
-        // The length of the name was added to another without looking.
+        // The length of the name was added to another one unchecked.
         (
             "cve-2022-26495-name-length-wraps",
             [flags(3), option(OptionKind::GO, &long_name)].concat(),
@@ -112,7 +111,7 @@ pub fn handshake() -> Vec<Seed> {
             "cve-2022-26496-name-behind-its-end",
             [flags(3), option(OptionKind::INFO, &name_behind_end)].concat(),
         ),
-        // A client that stays in its handshake while the server is taken away.
+        // A client stays in its handshake while the server is removed.
         ("cve-2024-7409-half-open", [flags(3), lying(OptionKind::LIST, 100, b"")].concat()),
         (
             "contexts",
@@ -167,8 +166,8 @@ pub fn handshake() -> Vec<Seed> {
     ]
 }
 
-/// Seeds for the transmission phase: each with simple replies, and with structured ones; and every
-/// command in further forms.
+/// Returns the seeds for the transmission phase: each with simple replies, and with structured
+/// ones; and every command in further forms.
 pub fn transmission() -> Vec<Seed> {
     let with = |form: u8, bytes: &[u8]| [&[form], bytes].concat();
     let mut seeds = Vec::new();
@@ -198,7 +197,7 @@ pub fn transmission() -> Vec<Seed> {
     seeds
 }
 
-/// Reads that find holes, and requests that go in by pieces.
+/// Returns reads that find holes, and requests that arrive in pieces.
 fn holes() -> Vec<u8> {
     let all = 640 << 10;
     [
@@ -375,7 +374,7 @@ fn requests() -> Vec<Seed> {
     ]
 }
 
-/// Seeds for whole connections.
+/// Returns the seeds for whole connections.
 pub fn connection() -> Vec<Seed> {
     let begin = || [flags(3), go("disk")].concat();
     vec![
@@ -418,7 +417,7 @@ pub fn connection() -> Vec<Seed> {
     ]
 }
 
-/// The seeds of every target, by the names of their corpora.
+/// Returns the seeds of every target, by the names of their corpora.
 pub fn all() -> [(&'static str, Vec<Seed>); 8] {
     [
         ("handshake", handshake()),

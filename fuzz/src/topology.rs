@@ -4,7 +4,8 @@ use corewise_topology::{AffinityScope, CpuSet, Pods, Topology, TopologyError};
 
 use crate::seeds::Seed;
 
-/// Reads these bytes as an XML export, if they begin like one, else as a synthetic description.
+/// Reads these bytes as an XML export, if they begin like one, otherwise as a synthetic
+/// description.
 ///
 /// # Panics
 /// Where a machine contradicts itself, the same bytes give another one, or an error doesn't point
@@ -35,7 +36,7 @@ pub fn topology(data: &[u8]) {
     }
 }
 
-/// The facts about a machine agree with each other, and its pods divide its CPUs.
+/// Checks that the facts about a machine agree with each other, and that its pods divide its CPUs.
 fn agrees(topology: &Topology) {
     let cpus = topology.cpus();
     assert!(!cpus.is_empty() && cpus.is_sorted_by(|a, b| a.cpu < b.cpu));
@@ -82,7 +83,7 @@ const EXPORT: &str = r#"<?xml version="1.0" encoding="UTF-8"?>
 </topology>
 "#;
 
-/// Seeds for this target.
+/// Returns the seeds of this target.
 pub(crate) fn seeds() -> Vec<Seed> {
     let laughs = "<!DOCTYPE topology [<!ENTITY a \"ha\"><!ENTITY b \"&a;&a;&a;\">]>\n<topology version=\"&b;\"/>";
     let object = "<object type=\"Group\">";

@@ -1,5 +1,5 @@
-//! The target for the transmission phase: a real session, held against a model. The first byte of
-//! an input says what the client has chosen, and from which export.
+//! The target for the transmission phase: a real session, compared with a model. The first byte of
+//! an input tells the client's choices, and its export.
 
 use corewise_blockmq::BlockDevice;
 use corewise_nbd::model::{
@@ -14,22 +14,22 @@ use corewise_nbd::wire::{
 use crate::connection::{MOST_INPUT, behind_handshake, exchange, good_handshake, server};
 use crate::device::Device;
 
-/// Most bytes of requests to a large device.
+/// Largest number of bytes of requests to a large device.
 const MOST_TO_LARGE: usize = 1 << 10;
 
-/// The block of the device.
+/// Block size of the device.
 const BLOCK: usize = 512;
 
-/// What the first byte says.
+/// Meaning of the first byte.
 #[derive(Clone, Copy)]
 struct Choice {
     form: Form,
     contexts: bool,
     read_only: bool,
-    /// The device can't do more than to read and to write.
+    /// True if the device can only read and write.
     plain: bool,
     large: bool,
-    /// In pieces of so many bytes the requests are sent.
+    /// Size of the pieces in which the requests are sent.
     piece: usize,
 }
 
@@ -67,22 +67,22 @@ pub(crate) const PLAIN: u8 = 8;
 pub(crate) const LARGE: u8 = 16;
 pub(crate) const EXTENDED: u8 = 128;
 
-/// What the model says about a stream of requests.
+/// Predictions of the model for a stream of requests.
 struct Expected {
-    /// The stream, with cookies that tell the requests apart.
+    /// Stream, with cookies that distinguish the requests.
     stream: Vec<u8>,
-    /// By cookie. `None`: no reply (a write whose payload never came).
+    /// Replies by cookie; `None` for a write whose payload never came.
     replies: Vec<Option<Reply>>,
     contents: Vec<u8>,
 }
 
-/// What a request is answered.
+/// A predicted reply.
 struct Reply {
     request: Request,
     error: u32,
-    /// Of a read: its data. Of a block status: what lies there.
+    /// Data of a read; contents of the range of a block status.
     data: Vec<u8>,
-    /// Which bytes of it have come.
+    /// Marks of the bytes that have come.
     came: Vec<bool>,
 }
 
@@ -103,7 +103,7 @@ fn limits(device: &Device, choice: Choice) -> Limits {
     }
 }
 
-/// Serves the requests one after the other, in plain slices.
+/// Serves the requests one after another, in plain slices.
 fn model(data: &[u8], limits: &Limits, mut contents: Vec<u8>) -> Expected {
     let mut stream = data.to_vec();
     let (mut replies, mut at, form) = (Vec::new(), 0, limits.form);
@@ -150,7 +150,7 @@ fn model(data: &[u8], limits: &Limits, mut contents: Vec<u8>) -> Expected {
                 reply(0, contents[range].to_vec())
             }
             Verdict::Submit(Operation::Trim { .. }) => {
-                // A block of which more is in use stays as it is.
+                // A block of which more is in use stays unchanged.
                 let (from, to) = (range.start.next_multiple_of(BLOCK), range.end / BLOCK * BLOCK);
                 if from < to {
                     contents[from..to].fill(0);
@@ -183,7 +183,7 @@ fn encode(request: &Request, form: Form) -> Vec<u8> {
     }
 }
 
-/// What must hold of every verdict, whatever the rules in detail.
+/// Checks the properties of every verdict, whatever the rules in detail.
 fn check(request: &Request, verdict: Verdict, limits: &Limits) {
     match verdict {
         Verdict::Submit(Operation::Flush) => assert_eq!((request.offset, request.length), (0, 0)),
@@ -211,7 +211,7 @@ fn check(request: &Request, verdict: Verdict, limits: &Limits) {
     }
 }
 
-/// Sends these bytes, but the first, as the requests of a client that has chosen an export.
+/// Sends these bytes, except the first, as the requests of a client that has chosen an export.
 ///
 /// # Panics
 /// Where a request isn't answered exactly once with what the model says, or the device ends with
@@ -241,7 +241,7 @@ pub fn transmission(data: &[u8]) {
     assert!(device.bytes() == expected.contents, "the device holds something else");
 }
 
-/// The reply that is still open of this cookie.
+/// Returns the open reply of this cookie.
 fn of(open: &mut [Option<Reply>], cookie: u64) -> &mut Option<Reply> {
     let reply = usize::try_from(cookie).ok().and_then(|cookie| open.get_mut(cookie));
     reply
@@ -249,7 +249,7 @@ fn of(open: &mut [Option<Reply>], cookie: u64) -> &mut Option<Reply> {
         .unwrap_or_else(|| panic!("an answer that nobody waits for: {cookie}"))
 }
 
-/// Takes a simple reply; what is behind it.
+/// Takes a simple reply; returns the bytes behind it.
 fn simple<'a>(rest: &'a [u8], open: &mut [Option<Reply>], structured: bool) -> &'a [u8] {
     let (head, behind) = rest.split_first_chunk::<SIMPLE_REPLY_LEN>().expect("half a reply");
     let head = SimpleReply::decode(head).expect("a reply begins with its magic number");
@@ -261,7 +261,7 @@ fn simple<'a>(rest: &'a [u8], open: &mut [Option<Reply>], structured: bool) -> &
     &behind[reply.data.len()..]
 }
 
-/// Takes a chunk; what is behind it.
+/// Takes a chunk; returns the bytes behind it.
 fn chunk<'a>(rest: &'a [u8], open: &mut [Option<Reply>], form: Form) -> &'a [u8] {
     let (head, behind) = rest.split_at_checked(form.chunk_len()).expect("half a chunk");
     let head = match head.try_into() {
@@ -308,7 +308,7 @@ fn chunk<'a>(rest: &'a [u8], open: &mut [Option<Reply>], form: Form) -> &'a [u8]
                 assert!(zero || extent.flags & STATE_ZERO == 0, "a hole that isn't");
                 at += extent.length as usize;
             }
-            // The rest isn't asked for again here.
+            // The rest isn't verified again here.
             reply.came.fill(true);
         }
         kind => {

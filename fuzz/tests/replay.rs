@@ -1,5 +1,5 @@
-//! Every stored input, and seeded mutations of each, through its target. `COREWISE_LONG=1` makes
-//! many more mutations.
+//! Runs every stored input, and seeded mutations of each, through its target. `COREWISE_LONG=1`
+//! makes many more mutations.
 #![cfg(not(loom))]
 
 use std::path::{Path, PathBuf};
@@ -21,8 +21,7 @@ fn corpus(target: &str) -> Vec<(PathBuf, Vec<u8>)> {
     inputs
 }
 
-/// Runs the target; says which input it was where it fails, and leaves that input behind to be
-/// stored.
+/// Runs the target. If it fails, prints the input's name and leaves the input behind to be stored.
 fn run(target: &str, function: Target, what: &str, input: &[u8]) {
     if std::panic::catch_unwind(|| function(input)).is_err() {
         let path = std::env::temp_dir().join(format!("corewise-fuzz-{target}-failure"));

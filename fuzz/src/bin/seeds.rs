@@ -1,4 +1,4 @@
-//! Writes the seed inputs to `corpus/`, over what is there; other files of the corpora stay.
+//! Writes the seed inputs to `corpus/`, over existing ones; other files of the corpora stay.
 
 use std::path::Path;
 
