@@ -1,4 +1,4 @@
-//! Runs the steps, two beside each other, and adds it all up.
+//! Runs the steps, two at a time, and adds up the results.
 
 use crate::args::Args;
 use crate::run::Run;
@@ -8,25 +8,25 @@ use std::io::Write as _;
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// How many steps run at the same time. Each may use all CPUs; a second one uses those that the
-/// first leaves idle, while it links, waits or fetches. Cargo has one of two builds in the same
-/// folder wait, but for no test that runs.
+/// Number of steps that run at the same time. Each may use all CPUs; a second one uses those that
+/// the first leaves idle while it links, waits or fetches. Cargo makes one of two builds in the
+/// same folder wait, but no test that runs.
 const AT_ONCE: usize = 2;
 
-/// So many lines of a failed step's log stand at the end, too.
+/// Largest number of lines of a failed step's log that are repeated at the end.
 const REASONS: usize = 40;
 
-/// How one step went.
+/// Result of a step.
 struct Done {
     name: &'static str,
     took: Duration,
     tally: Tally,
     failed: Option<String>,
-    /// What it printed, if that wasn't shown yet.
+    /// Output that wasn't shown yet.
     said: String,
 }
 
-/// Runs what `args` asks for. True: nothing failed.
+/// Runs the steps that `args` asks for. Returns true if none failed.
 pub(crate) fn all(args: &Args) -> bool {
     let begun = Instant::now();
     let mut todo: Vec<&Step> = steps::ALL.iter().filter(|step| args.wants(step.name)).collect();
@@ -56,15 +56,15 @@ pub(crate) fn all(args: &Args) -> bool {
             done.push(how);
         }
     });
-    // As they are listed, whichever ended first.
+    // In the order of the list, whichever ended first.
     done.sort_by_key(|done| steps::ALL.iter().position(|step| step.name == done.name));
     sum_up(&done, begun.elapsed())
 }
 
-/// Whether the next step may run beside those that are running.
+/// Returns true if the next step may run beside those that are running.
 fn may_run(next: &Step, running: &[&Step]) -> bool {
     let full = running.len() == AT_ONCE || running.iter().any(|step| step.needed_by_all);
-    // The steps after it need it, and none before it may still run then.
+    // Later steps need it, and no earlier one may still run then.
     !full && (!next.needed_by_all || running.is_empty())
 }
 
@@ -88,7 +88,7 @@ fn one(step: &Step, long: bool, live: bool) -> Done {
         Err(why) => done.failed = Some(why),
     }
     if done.failed.is_some() {
-        // A failure that no test counted: a lint, a build, a crash.
+        // No test counts a lint, a failed build or a crash.
         done.tally.failed = done.tally.failed.max(1);
     }
     done.took = begun.elapsed();
@@ -105,7 +105,7 @@ fn show(done: &Done) {
     let _ = std::io::stdout().flush();
 }
 
-/// Prints a line for each step, then what failed, then the counts alone on the last line.
+/// Prints a line for each step, then the failures, then the counts alone on the last line.
 fn sum_up(done: &[Done], took: Duration) -> bool {
     let mut sum = Tally::default();
     println!();
@@ -127,8 +127,8 @@ fn sum_up(done: &[Done], took: Duration) -> bool {
     sum.failed == 0
 }
 
-/// The lines of a log that say why, at most [`REASONS`]: they are told once more at the end, which
-/// may be all that a reader has.
+/// Returns the lines of a log with the reasons, at most [`REASONS`]. They are repeated at the end,
+/// which may be all that a reader has.
 fn reasons(log: &str) -> Vec<&str> {
     let says = |line: &str| {
         let line = line.trim_start();
@@ -138,7 +138,7 @@ fn reasons(log: &str) -> Vec<&str> {
             || line.contains("panicked at")
     };
     let lines: Vec<&str> = log.lines().collect();
-    // The line after it says more: where, or what.
+    // The line after it tells more: a place, or a value.
     let told = |at: &usize| says(lines[*at]) || (*at > 0 && says(lines[*at - 1]));
     let all = (0..lines.len()).filter(told).map(|at| lines[at]);
     all.filter(|line| !line.trim().is_empty()).take(REASONS).collect()

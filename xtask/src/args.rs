@@ -1,4 +1,4 @@
-//! The command line. So few flags need no library, and without one `cargo xtask` starts at once.
+//! The command line. Its few flags need no library, and without one `cargo xtask` starts at once.
 
 use crate::steps;
 
@@ -39,7 +39,7 @@ Examples:
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     Test,
-    /// A program of its own takes the words that follow.
+    /// Runs the simulator, which takes the words that follow.
     Sim,
     /// Builds the Debian package.
     Deb,
@@ -53,7 +53,7 @@ pub(crate) struct Args {
     /// Names of steps; empty means all.
     pub(crate) only: Vec<String>,
     pub(crate) long: bool,
-    /// What the simulator is told.
+    /// Arguments of the simulator.
     pub(crate) words: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ impl Args {
         Ok(parsed)
     }
 
-    /// True when the step of that name is to be run.
+    /// Returns true if the step of that name is to be run.
     pub(crate) fn wants(&self, step: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|name| name == step)
     }

@@ -1,13 +1,13 @@
-//! The step that runs the libraries' tests under AddressSanitizer: it finds uses of freed memory,
-//! accesses beyond their ends, double frees and, at the end of each program, memory that nobody can
-//! reach any more. It needs a nightly compiler.
+//! The step that runs the libraries' tests under AddressSanitizer. AddressSanitizer finds uses of
+//! freed memory, accesses out of bounds, double frees and, at the end of each program, leaks. The
+//! step needs a nightly compiler.
 
 use std::process::Command;
 
 use crate::run::Run;
 
-/// The crates whose tests run so. The program and the benchmarks run as processes of their own, the
-/// simulator switches stacks, and `fuzz` and `xtask` have no `unsafe` code.
+/// Crates whose tests run under AddressSanitizer. The program and the benchmarks run as separate
+/// processes, the simulator switches stacks, and `fuzz` and `xtask` have no `unsafe` code.
 const CRATES: &[&str] = &[
     "corewise-sync",
     "corewise-topology",
@@ -23,7 +23,7 @@ const CRATES: &[&str] = &[
     "corewise-object",
 ];
 
-/// Tests that are kept off, each with its reason.
+/// Tests that are skipped, each with its reason.
 const KEPT_OFF: &[(&str, &str)] = &[
     (
         "a_high_stack_of_devices_completes_through_all_of_them",
@@ -37,21 +37,22 @@ const KEPT_OFF: &[(&str, &str)] = &[
     ("small_writes_keep_little_of_what_came_with_them", "as the one before"),
 ];
 
-/// The memory that tests leak on purpose, each with its reason.
+/// Memory that tests leak on purpose, each with its reason.
 const LEAKS: &str = "xtask/asan-leaks.txt";
 
-/// Locals stay on the stack of their thread: the address of one says how much of the stack is left.
+/// Option that keeps locals on the stack of their thread: the address of one shows how much of the
+/// stack is left.
 const OPTIONS: &str = "detect_stack_use_after_return=0";
 
-/// Bytes of the stack of a thread, whose frames are several times as large as else: waits nest by
+/// Stack size of a thread in bytes. Frames are several times as large as usual, and waits nest by
 /// the bytes that are left.
 const STACK: &str = "8388608";
 
-/// The step: in a long run alone, since it compiles all of these once more.
+/// Runs the step. A short run skips it, since it compiles all these crates once more.
 ///
 /// # Errors
 ///
-/// A test fails, or AddressSanitizer has found something.
+/// Fails if a test fails, or if AddressSanitizer finds an error.
 pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     if !run.is_long() {
         run.say("only a long run has these");
@@ -84,7 +85,7 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     run.brief_command(&mut cargo)
 }
 
-/// The target that the nightly compiler is for, where there is one.
+/// Returns the target of the nightly compiler, if there is such a compiler.
 fn nightly() -> Option<String> {
     let said = Command::new("rustup").args(["run", "nightly", "rustc", "-vV"]).output().ok()?;
     let said = String::from_utf8_lossy(&said.stdout).into_owned();

@@ -1,34 +1,34 @@
-//! What cargo is told to build for a backend of the facade that isn't the real one.
+//! Arguments for cargo to build for a backend of the facade that isn't the real one.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Behind the package that a step builds: the crates of others then have the features that they
-/// have in all tests, and are built once for both. Nothing of this second package is built.
+/// Arguments behind the package that a step builds. With them, third-party crates have the same
+/// features as in all tests, and are built once for both. Nothing of this second package is built.
 pub(crate) const AS_IN_TESTS: &[&str] =
     &["-p", "bench-peers", "--features", "bench-peers/as-in-tests"];
 
-/// Has `cargo` leave programs in a folder of that name, as those of all tests have the same names.
-/// Crates lie where those of all tests do. (A Cargo before 1.91 builds them again.)
+/// Makes `cargo` leave programs in a folder of that name, as those of all tests have the same
+/// names. Crates lie where those of all tests do. (A Cargo before 1.91 rebuilds them.)
 pub(crate) fn apart(cargo: &mut Command, folder: &str, target: &Path) {
     cargo.env("CARGO_TARGET_DIR", target.join(folder)).env("CARGO_BUILD_BUILD_DIR", target);
 }
 
-/// A program to give to cargo as `RUSTC_WORKSPACE_WRAPPER`: the workspace's crates are then built
-/// for this backend, where they are built for all tests. The crates of others are the same there,
-/// and built once, if their features are the same.
+/// Returns a program for cargo's `RUSTC_WORKSPACE_WRAPPER`, which builds the workspace's crates for
+/// this backend, in the folder of all tests. Third-party crates are the same there, and built once
+/// if their features are the same.
 ///
 /// # Errors
 ///
-/// It can't be written below the target folder.
+/// Fails if the program can't be written below the target folder.
 pub(crate) fn compiler(backend: &str, target: &Path) -> Result<PathBuf, String> {
-    // Cargo keeps apart what such a program compiles, by its name. It also asks it for what is
-    // configured, so that dependencies may depend on that.
+    // Cargo separates what such a program compiles by the program's name. Cargo also asks it for
+    // the configuration, so dependencies may depend on that.
     let folder = target.join("backends");
     let program = folder.join(backend);
     let text = format!("#!/bin/sh\nexec \"$@\" --cfg {backend}\n");
-    // It stays untouched if it can, or cargo would take all for outdated.
+    // An unchanged file stays untouched, or cargo would rebuild everything.
     if std::fs::read_to_string(&program).ok().as_ref() != Some(&text) {
         let mode = std::fs::Permissions::from_mode(0o755);
         std::fs::create_dir_all(&folder)

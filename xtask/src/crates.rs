@@ -1,28 +1,27 @@
 //! The library crates as their users take them: packed for a registry, with few features, and with
-//! a lock file of their own.
+//! a separate lock file.
 
 use std::path::Path;
 
 use crate::run::Run;
 use crate::{oldest, workspace};
 
-/// What a program that takes a library finds in its lock file never: what only the tests of
-/// Corewise need.
+/// Packages of Corewise's tests, which the lock file of a library's user must not contain.
 const OF_TESTS: [&str; 3] = ["corewise-sim", "loom", "shuttle"];
 
-/// What one that takes the workqueue alone doesn't find there either.
+/// Packages that the lock file of a user of the workqueue alone must not contain either.
 const OF_OTHERS: [&str; 6] =
     ["corewise-kernel-log", "corewise-timeline", "flate2", "quick-xml", "serde", "toml"];
 
-/// Packs each library crate, compiles the facade with each feature alone by the oldest compiler
-/// that is promised, and looks at users' lock files. A long run also builds each crate from its
-/// package, and compiles the program with that compiler.
+/// Packs each library crate, compiles the facade with each feature alone by the oldest supported
+/// compiler, and checks users' lock files. A long run also builds each crate from its package, and
+/// compiles the program with that compiler.
 ///
 /// # Errors
 ///
-/// One of them fails, or a user would get what he shouldn't.
+/// Fails if one of these fails, or if a user's lock file has a package that it shouldn't.
 pub(crate) fn check(run: &mut Run) -> Result<(), String> {
-    // Packing is done offline.
+    // The packing runs offline.
     run.cargo(&["fetch", "--locked"], |_| {})?;
     let libraries = workspace::libraries(run.root())?;
     let mut args = vec!["package", "--quiet", "--locked", "--offline", "--allow-dirty"];
@@ -45,7 +44,7 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     let target = run.target().join("oldest");
     let compile = |run: &mut Run, what: &[&str]| {
         run.cargo(&[&["check", "--locked"][..], what].concat(), |command| {
-            // Nothing of it is ever run.
+            // None of these builds is ever run.
             command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_TARGET_DIR", &target);
             if let Some(rustc) = &compiler {
                 command.env("RUSTC", rustc);
@@ -82,8 +81,8 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     Ok(())
 }
 
-/// The lock file of a program that takes one library, by its path. Versions are those of the
-/// workspace.
+/// Returns the lock file of a program that takes one library, by its path. Versions are those of
+/// the workspace.
 fn lock_file_of_user(run: &mut Run, library: &str, folder: &Path) -> Result<String, String> {
     let user = run.target().join("user").join(library);
     let failed = |e: std::io::Error| format!("cannot make a program at {}: {e}", user.display());
@@ -94,7 +93,7 @@ fn lock_file_of_user(run: &mut Run, library: &str, folder: &Path) -> Result<Stri
     );
     std::fs::write(user.join("Cargo.toml"), manifest).map_err(failed)?;
     std::fs::copy(run.root().join("Cargo.lock"), user.join("Cargo.lock")).map_err(failed)?;
-    // Takes out of the lock file what this program doesn't need.
+    // Removes from the lock file what this program doesn't need.
     let manifest = user.join("Cargo.toml").display().to_string();
     run.cargo(
         &["update", "--quiet", "--offline", "--workspace", "--manifest-path", &manifest],

@@ -1,7 +1,7 @@
-//! `cargo xtask deb`: the Debian package of the program, by `dpkg-deb` over a tree that is laid out
-//! here.
+//! `cargo xtask deb`: builds the Debian package of the program, by `dpkg-deb` over a tree that is
+//! laid out here.
 //!
-//! cargo-deb would do, too: it takes minutes to build, and as many lines to say the same.
+//! cargo-deb would do, but takes minutes to build, and as many lines of configuration.
 
 use crate::programs;
 use crate::run::Run;
@@ -19,11 +19,11 @@ const PROGRAMS: &[programs::Program] = &[
     ("lowdown", "lowdown"),
 ];
 
-/// Builds the package of this program into the target folder, and says where it is.
+/// Builds the package of this program in the target folder, and returns its path.
 ///
 /// # Errors
 ///
-/// What failed.
+/// Fails with the reason if a file is missing or a command fails.
 pub(crate) fn build(run: &mut Run, program: &Path) -> Result<PathBuf, String> {
     programs::ensure(PROGRAMS, |command| run.command(command))?;
     let work = run.target().join("deb");
@@ -85,7 +85,7 @@ pub(crate) fn build(run: &mut Run, program: &Path) -> Result<PathBuf, String> {
 
     let arch = run.output(Command::new("dpkg").arg("--print-architecture"))?;
     let arch = arch.trim();
-    // It looks for the folder debian of sources.
+    // The command looks for the folder debian of sources.
     let sources = Tree { root: work.join("sources"), sources: PathBuf::new() };
     let stub = format!(
         "Source: corewise\nMaintainer: x <x@localhost>\n\nPackage: corewise\nArchitecture: {arch}\n"
@@ -106,7 +106,7 @@ pub(crate) fn build(run: &mut Run, program: &Path) -> Result<PathBuf, String> {
         .replace("{needs}", needs);
     tree.write("DEBIAN/control", control.as_bytes(), 0o644)?;
     let package = run.target().join(format!("corewise_{version}_{arch}.deb"));
-    // That of a short run is thrown away, and its program is large.
+    // A short run discards the package, and its program is large.
     let compression: &[&str] = if run.is_long() { &[] } else { &["-Znone"] };
     run.command(
         Command::new("dpkg-deb")
@@ -118,8 +118,8 @@ pub(crate) fn build(run: &mut Run, program: &Path) -> Result<PathBuf, String> {
     Ok(package)
 }
 
-/// The step: the package can be built and has what it should have, its units are right; in a long
-/// run it is used in a clean root, and in a virtual machine.
+/// Checks the package: it can be built, has its files, and its units are right. A long run also
+/// uses it in a clean root and in a virtual machine.
 pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     let program = crate::steps::program(run)?;
     let package = build(run, &program)?;
@@ -147,7 +147,7 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
         run.count_skipped();
         return Ok(());
     }
-    // A founder has no bug number to close, and no address.
+    // A first package has no bug number to close, and no address.
     let left = "initial-upload-closes-no-bugs,bogus-mail-host,bogus-mail-host-in-debian-changelog";
     run.command(
         Command::new("lintian")
@@ -163,7 +163,7 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     Ok(())
 }
 
-/// The units are understood, and exposed to little.
+/// Checks that systemd understands the units, and that they are exposed to little.
 fn units(run: &mut Run) -> Result<(), String> {
     if programs::find("systemd-analyze").is_none() {
         run.say(
@@ -174,7 +174,7 @@ fn units(run: &mut Run) -> Result<(), String> {
     }
     let tree = run.target().join("deb/tree");
     let service = read(&tree.join("usr/lib/systemd/system/corewise@.service"))?;
-    // It looks for the program, which isn't installed here.
+    // systemd looks for the program, which isn't installed here.
     let here = tree.join("usr/bin/corewise").display().to_string();
     let service = String::from_utf8_lossy(&service).replace("/usr/bin/corewise", &here);
     let units = Tree { root: run.target().join("deb/units"), sources: run.root().to_path_buf() };
@@ -198,7 +198,8 @@ fn units(run: &mut Run) -> Result<(), String> {
     Ok(())
 }
 
-/// Installs, runs and removes it where there is nothing but Debian's base and what it depends on.
+/// Installs, runs and removes the package in a root with nothing but Debian's base and the
+/// package's dependencies.
 fn clean_root(run: &mut Run, package: &Path) -> Result<(), String> {
     let root = debian(run, "systemd-standalone-sysusers", package)?;
     let script = read(&run.root().join("packaging/deb/try"))?;
@@ -207,14 +208,14 @@ fn clean_root(run: &mut Run, package: &Path) -> Result<(), String> {
     fs::remove_dir_all(&root).map_err(|e| format!("cannot remove {}: {e}", root.display()))
 }
 
-/// Boots a virtual machine whose systemd runs the units: some four minutes on an emulated
-/// processor.
+/// Boots a virtual machine whose systemd runs the units. This takes some four minutes on an
+/// emulated processor.
 fn machine(run: &mut Run, package: &Path) -> Result<(), String> {
     let include = "systemd,systemd-sysv,dbus,udev,kmod,linux-image-cloud-amd64,initramfs-tools,dmsetup,nbd-client,e2fsprogs,fish,zsh";
     let root = debian(run, include, package)?;
     let guest = Tree { root: root.clone(), sources: run.root().to_path_buf() };
     guest.write("boot.sh", &read(&run.root().join("packaging/deb/boot"))?, 0o755)?;
-    // Jobs that it waits for must not wait for it.
+    // Jobs that the unit waits for must not wait for the unit.
     let unit = "[Unit]\nDefaultDependencies=no\nAfter=basic.target dbus.service\n\
                 [Service]\nType=oneshot\nExecStart=/boot.sh\nTimeoutStartSec=infinity\n";
     guest.write("etc/systemd/system/boot.service", unit.as_bytes(), 0o644)?;
@@ -254,7 +255,7 @@ fn machine(run: &mut Run, package: &Path) -> Result<(), String> {
     fs::remove_dir_all(&root).map_err(|e| format!("cannot remove {}: {e}", root.display()))
 }
 
-/// A new root of this machine's own release of Debian, with the package in it, not installed.
+/// Makes a new root of this machine's release of Debian, with the package in it, not installed.
 fn debian(run: &mut Run, include: &str, package: &Path) -> Result<PathBuf, String> {
     let root = run.target().join("deb/root");
     let _ = fs::remove_dir_all(&root);

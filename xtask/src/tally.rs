@@ -1,16 +1,16 @@
 //! Adds up the result lines of test programs.
 
-/// How many tests there were.
+/// Counts of tests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
-    /// Those that are marked as ignored.
+    /// Tests that are marked as ignored.
     pub(crate) skipped: u64,
 }
 
 impl Tally {
-    /// What one line of output says, if it is the result line of a test program:
+    /// Returns the counts in a line of output, if it is the result line of a test program:
     /// `test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 2 filtered out; …`. Tests that
     /// were filtered out were not asked for, and do not count.
     pub(crate) fn of_line(line: &str) -> Option<Tally> {

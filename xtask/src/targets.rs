@@ -1,4 +1,4 @@
-//! Other targets than the one that the tests run on: that the product compiles for them.
+//! Other targets than that of the tests: checks that the product compiles for them.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,17 +6,17 @@ use std::process::Command;
 use crate::backend;
 use crate::run::Run;
 
-/// Each with the packages that are checked for it.
+/// Targets, each with the packages that are checked for it.
 const TARGETS: &[(&str, &[&str])] = &[
-    // Another processor and another C library at once. Of a pair of them nothing is said, but in
-    // the next line's crate.
+    // Another processor and another C library at once. No code depends on the pair of them, except
+    // in the crate of the next line.
     ("aarch64-unknown-linux-musl", &["corewise", "corewise-cli", "corewise-bench"]),
     ("aarch64-unknown-linux-gnu", &["corewise-sync"]),
     // Crates on the block layer are left out: the crate `io-uring` knows 64 bits only.
     ("i686-unknown-linux-gnu", &["corewise-kernel-log", "corewise-smp", "corewise-device"]),
-    // The libraries that need no Linux. Calls do, and say so by their one error.
+    // The libraries that need no Linux. The functions that need it return their one error.
     ("aarch64-apple-darwin", PORTABLE),
-    // An older one. Only in these, and in the two below, is anything said of a processor.
+    // An older processor. Only these crates, and the two below, have code for a processor.
     ("x86_64-apple-darwin", &["corewise-workqueue"]),
 ];
 
@@ -31,19 +31,19 @@ const PORTABLE: &[&str] = &[
     "corewise-costs",
 ];
 
-/// Runs the tests of the libraries that need no Linux over the system that stands in for all
-/// others.
+/// Runs the tests of the libraries that need no Linux over the substitute for other systems.
 ///
 /// # Errors
 ///
-/// A test fails.
+/// Fails if a test fails.
 pub(crate) fn portable(run: &mut Run) -> Result<(), String> {
-    // Those in `torture` and `warnings` take their time, or assume that the time on a CPU is known.
+    // Tests in `torture` and `warnings` take long, or assume that the CPU time of a thread is
+    // known.
     let mut args = vec!["test", "--locked", "--no-fail-fast", "--lib", "--test", "it"];
     for package in ["corewise-sync", "corewise-topology", "corewise-workqueue", "corewise-device"] {
         args.extend(["-p", package]);
     }
-    // It has neither a library nor such a test, so nothing of it is built.
+    // The package has neither a library nor such a test, so nothing of it is built.
     args.extend(backend::AS_IN_TESTS);
     let compiler = backend::compiler("portable", run.target())?;
     run.tests(&args, |command| {
@@ -51,12 +51,12 @@ pub(crate) fn portable(run: &mut Run) -> Result<(), String> {
     })
 }
 
-/// Checks each target whose standard library is there, or can be had by rustup; the others count as
+/// Checks each target whose standard library is there, or that rustup can add. The others count as
 /// skipped, and are named.
 ///
 /// # Errors
 ///
-/// The product doesn't compile for a target.
+/// Fails if the product doesn't compile for a target.
 pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     for (target, packages) in TARGETS {
         if !has(target)
@@ -68,14 +68,14 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
             run.count_skipped();
             continue;
         }
-        // Without the program's default features: TLS compiles C, and no compiler for these targets
-        // is here.
+        // Without the program's default features: TLS compiles C, and no C compiler for these
+        // targets is here.
         let mut args = vec!["check", "--locked", "--no-default-features", "--target", target];
         for package in *packages {
             args.extend(["-p", package]);
         }
         run.cargo(&args, |command| {
-            // Nothing of it is ever run.
+            // None of these builds is ever run.
             command.env("CARGO_PROFILE_DEV_DEBUG", "0");
         })?;
         run.count_passed();
@@ -83,7 +83,7 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether the toolchain has that target's standard library.
+/// Returns true if the toolchain has that target's standard library.
 fn has(target: &str) -> bool {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let said = Command::new(rustc).args(["--print", "target-libdir", "--target", target]).output();

@@ -1,12 +1,12 @@
-//! Where things are: the root, the target folder, the libraries.
+//! The places of the workspace: the root, the target folder, the libraries.
 
 use std::path::{Path, PathBuf};
 
-/// The root of the workspace that this program was built from.
+/// Returns the root of the workspace that this program was built from.
 pub(crate) fn root() -> Result<PathBuf, String> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = here.parent().ok_or_else(|| format!("{} has no parent", here.display()))?;
-    // A clone that was moved after it was built: cargo says where it is now.
+    // The clone may have moved after the build: cargo tells its present place.
     let root = match std::env::var_os("CARGO_MANIFEST_DIR") {
         Some(dir) => Path::new(&dir).parent().unwrap_or(root).to_path_buf(),
         None => root.to_path_buf(),
@@ -21,9 +21,9 @@ pub(crate) fn root() -> Result<PathBuf, String> {
     Ok(root)
 }
 
-/// The one folder that holds everything that is built.
+/// Returns the folder that holds everything that is built.
 pub(crate) fn target(root: &Path) -> PathBuf {
-    // A relative one is taken from where cargo was started, as cargo does.
+    // A relative path counts from the folder in which cargo was started, as in cargo.
     std::env::var_os("CARGO_TARGET_DIR")
         .map(PathBuf::from)
         .and_then(|dir| std::path::absolute(dir).ok())
@@ -31,7 +31,7 @@ pub(crate) fn target(root: &Path) -> PathBuf {
 }
 
 /// Returns the packages below `crates` and `lab` that can be published, with their folders, sorted:
-/// those that don't inherit the workspace's word against it.
+/// those that don't inherit the workspace's `publish`.
 pub(crate) fn libraries(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     let mut libraries = Vec::new();
     for folder in [entries(&root.join("crates"))?, entries(&root.join("lab"))?].concat() {
@@ -44,7 +44,7 @@ pub(crate) fn libraries(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     Ok(libraries)
 }
 
-/// The features that a manifest declares.
+/// Returns the features that a manifest declares.
 pub(crate) fn features(manifest: &Path) -> Result<Vec<String>, String> {
     let text = read(manifest)?;
     let table = text.lines().skip_while(|line| *line != "[features]").skip(1);
@@ -65,7 +65,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, String> {
     Ok(paths)
 }
 
-/// The first `name = "…"` of a manifest, which in ours is the package's.
+/// Returns the first `name = "…"` of a manifest, which in ours is the package's.
 fn package_name(manifest: &Path) -> Result<String, String> {
     let text = read(manifest)?;
     text.lines()

@@ -38,7 +38,7 @@ struct Entry {
     floor: Floor,
     #[serde(default)]
     imports: Vec<String>,
-    /// Held by the tidy test of rooms.
+    /// Checked by the tidy test of rooms.
     #[serde(default, rename = "rooms")]
     _rooms: Vec<String>,
     #[serde(default, rename = "circle")]
@@ -49,20 +49,20 @@ struct Entry {
 
 type Floors = BTreeMap<String, Entry>;
 
-/// One crate of the workspace importing another.
+/// An import of one crate of the workspace by another.
 #[derive(Clone, Debug)]
 struct Import {
     from: String,
     to: String,
-    /// Only its tests, examples and benches do.
+    /// True if only its tests, examples and benches import it.
     for_tests: bool,
-    /// Only the facade's simulator does: with `--cfg sim`, which no user sets.
+    /// True if only the facade's simulator imports it: with `--cfg sim`, which no user sets.
     for_sim: bool,
-    /// The product imports the laboratory.
+    /// True if the product imports the laboratory.
     into_lab: bool,
 }
 
-/// Everything that floors.toml and the workspace disagree on.
+/// Returns all differences between floors.toml and the workspace.
 fn findings(floors: &Floors, crates: &[String], imports: &[Import]) -> Vec<String> {
     let mut found = Vec::new();
     for name in crates {
@@ -235,7 +235,7 @@ mod the_check_can_fail {
         assert_eq!(check(SMALL, CRATES, &imports), Vec::<String>::new());
     }
 
-    /// The one import that `SMALL` lists.
+    /// The only import that `SMALL` lists.
     const LISTED: (&str, &str, bool) = ("middle", "ground", false);
 
     #[test]

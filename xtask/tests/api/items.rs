@@ -1,21 +1,20 @@
-//! What a Rust file declares for users of its crate: a line for each public item, field, variant
-//! and method.
+//! The public items of a Rust file: a line for each item, field, variant and method.
 //!
-//! Each `pub` item can be reached from outside, as the lint `unreachable_pub` is on: so no module
+//! Each `pub` item can be reached from outside, as the lint `unreachable_pub` is on. So no module
 //! has to be followed. Lines name no file, since users don't see where an item lies.
 
 use std::collections::BTreeSet;
 
-/// The lines of one file, whose code comes without comments and without what stands in its strings.
-/// `macros`: those of the crate that declare something public.
+/// Returns the lines of one file, whose code comes without comments and without the contents of
+/// strings. `macros` are those of the crate that declare something public.
 pub(crate) fn of(code: &str, macros: &BTreeSet<String>) -> Vec<String> {
     let mut lines = Lines { macros, lines: Vec::new() };
     members(code, "", false, &mut lines);
     lines.lines
 }
 
-/// The macros of one file in whose text something public is declared: no item of the source says
-/// it.
+/// Returns the macros of one file whose text declares something public, which no item of the source
+/// shows.
 pub(crate) fn public_macros(code: &str) -> impl Iterator<Item = String> {
     code.split("macro_rules! ").skip(1).filter_map(|rest| {
         let (name, _) = rest.split_once('{')?;
@@ -34,7 +33,7 @@ impl Lines<'_> {
         self.lines.push(line);
     }
 
-    /// What a macro declares for each of its invocations.
+    /// Adds the items that a macro declares for each of its invocations.
     fn made(&mut self, name: &str, body: &str) {
         if self.macros.contains(name) {
             let heads = body.split("pub ").skip(1).filter_map(|rest| rest.split(['{', ';']).next());
@@ -44,7 +43,7 @@ impl Lines<'_> {
         }
     }
 
-    /// What one of them is given: a line for each part.
+    /// Adds the arguments of an invocation: a line for each part.
     fn invoked(&mut self, name: &str, arguments: &str, body: &str) {
         let (of, each) = body.rsplit_once('{').unwrap_or((arguments, body));
         let (of, each) = (tidied(of), each.trim_end().trim_end_matches('}'));
@@ -61,8 +60,8 @@ impl Lines<'_> {
 const PROMISES: [&str; 6] =
     ["derive(", "deprecated", "macro_export", "must_use", "non_exhaustive", "repr("];
 
-/// The items in a body. `within` stands before each of them. Where `all` holds they are public
-/// without saying so, as those of a trait.
+/// Adds the items in a body, each behind `within`. If `all` is true, they are public without `pub`,
+/// like those of a trait.
 fn members(code: &str, within: &str, all: bool, lines: &mut Lines<'_>) {
     let mut rest = code;
     while let Some(item) = Item::first(rest) {
@@ -74,7 +73,7 @@ fn members(code: &str, within: &str, all: bool, lines: &mut Lines<'_>) {
     }
 }
 
-/// Whether it is for models or tests alone.
+/// Returns true for an attribute that restricts an item to models or tests.
 fn of_models(attribute: &str) -> bool {
     let words = |word: &str| {
         attribute.split(|c: char| !c.is_alphanumeric() && c != '_').any(|part| part == word)
@@ -86,9 +85,9 @@ fn of_models(attribute: &str) -> bool {
 
 struct Item<'a> {
     attributes: Vec<String>,
-    /// Up to its body or its end.
+    /// Text up to its body or its end.
     head: String,
-    /// Between its braces, where it has a body.
+    /// Text between its braces, if it has a body.
     body: Option<&'a str>,
     rest: &'a str,
 }
@@ -106,7 +105,7 @@ impl<'a> Item<'a> {
         if rest.is_empty() {
             return None;
         }
-        // A constant, and what is imported, may have braces before its end.
+        // A constant, and an import, may have braces before its end.
         let to_semicolon = ["const ", "static ", "use ", "type "].iter().any(|word| {
             let said = rest.strip_prefix("pub ").unwrap_or(rest);
             said.starts_with(word)
@@ -163,7 +162,7 @@ impl<'a> Item<'a> {
         if let Some((name, arguments)) = head.split_once('!').filter(|(name, _)| is_name(name)) {
             return match lines.macros.contains(name) {
                 true => lines.invoked(name, arguments, body),
-                // It declares what it is given.
+                // A macro declares its arguments.
                 false => members(body, within, all, lines),
             };
         }
@@ -224,7 +223,7 @@ fn named(word: Option<&str>) -> &str {
     word.unwrap_or_default().split(['<', '(', ':']).next().unwrap_or_default()
 }
 
-/// A tuple's private fields are nobody's business but that they are there.
+/// Hides the private fields of a tuple, except that they are there.
 fn fields_hidden(said: &str) -> String {
     let Some((before, fields)) = said.split_once('(').filter(|_| said.starts_with("struct "))
     else {
@@ -236,7 +235,7 @@ fn fields_hidden(said: &str) -> String {
     format!("{before}({})", shown.join(", "))
 }
 
-/// The names that an import brings.
+/// Returns the names that an import brings.
 fn imported(tree: &str) -> impl Iterator<Item = String> {
     let names = match tree.split_once('{') {
         Some((_, inside)) => {
@@ -251,7 +250,7 @@ fn imported(tree: &str) -> impl Iterator<Item = String> {
     names.into_iter().filter(|name| !name.is_empty())
 }
 
-/// What commas part, outside of all brackets. An arrow's tip closes nothing.
+/// Splits a list at its commas outside of all brackets. An arrow's tip closes nothing.
 fn parts(list: &str) -> Vec<&str> {
     let (mut found, mut from, mut depth, mut before) = (Vec::new(), 0, 0usize, ' ');
     for (at, c) in list.char_indices() {
@@ -271,7 +270,7 @@ fn parts(list: &str) -> Vec<&str> {
     found
 }
 
-/// Where the bracket that the text begins with is closed.
+/// Returns the place where the text's first bracket is closed.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0usize;
     for (at, c) in text.char_indices() {
@@ -289,7 +288,7 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-/// As it would stand on one line.
+/// Returns code as it would stand on one line.
 fn tidied(code: &str) -> String {
     let words: Vec<&str> = code.split_whitespace().collect();
     let mut line = words.join(" ");
@@ -298,8 +297,8 @@ fn tidied(code: &str) -> String {
     {
         line = line.replace(from, to);
     }
-    // A comparison, which has blanks on both sides, stands in no declaration; nor is it a promise
-    // what may be changed inside.
+    // A comparison, which has blanks on both sides, stands in no declaration. `mut` inside is no
+    // promise.
     for (from, to) in
         [("< ", "<"), (" >", ">"), (",>", ">"), (" .", "."), ("(mut ", "("), (", mut ", ", ")]
     {

@@ -1,5 +1,5 @@
-//! The public API of each library stands in `docs/api`, a line an item: a change of it is seen by
-//! its author, and by a reviewer.
+//! The public API of each library stands in `docs/api`, a line per item: the author of a change and
+//! its reviewer see the lines that it touches.
 
 #[path = "../tidy/lexer.rs"]
 #[allow(dead_code, reason = "the tidy tests use the rest of it")]
@@ -12,11 +12,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Writes the files anew where it is set.
+/// Variable that makes the test rewrite the files.
 const RENEW: &str = "COREWISE_RENEW";
 
-/// Folders and files of sources that no user's build has: backends of models, and what is for
-/// tests.
+/// Folders and files of sources that no user's build has: backends of models, and helpers of tests.
 const NOT_FOR_USERS: [&str; 12] = [
     "facade/loom",
     "facade/model",
@@ -71,13 +70,14 @@ fn sources(folder: &Path, below: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The code of a file, without its unit tests.
+/// Returns the code of a file, without its unit tests.
 fn code(text: &str) -> String {
     let (lines, _) = lexer::lex(text);
     lines.iter().fold(String::new(), |code, line| code + &line.code + "\n")
 }
 
-/// Each line once, sorted. Implementations for types that aren't public are left out.
+/// Returns the lines of a library, each once and sorted. Implementations for types that aren't
+/// public are left out.
 fn api(library: &Path) -> BTreeSet<String> {
     let folder = library.join("src");
     let mut files = Vec::new();
@@ -95,7 +95,7 @@ fn api(library: &Path) -> BTreeSet<String> {
     lines
 }
 
-/// The name of the type that a line declares.
+/// Returns the name of the type that a line declares.
 fn type_of(line: &str) -> Option<String> {
     let words: Vec<&str> = line.split(' ').collect();
     let at = words
@@ -104,10 +104,10 @@ fn type_of(line: &str) -> Option<String> {
     Some(bare(words.get(at + 1)?))
 }
 
-/// The type that a line is an implementation of, or a member of.
+/// Returns the type that a line implements something for, or a member of which it declares.
 fn implementing(line: &str) -> Option<String> {
     let of = line.strip_prefix("impl")?;
-    // Its parameters.
+    // The type's parameters.
     let mut depth = 0usize;
     let end = of.char_indices().find(|(_, c)| {
         depth += usize::from(*c == '<');

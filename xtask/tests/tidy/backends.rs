@@ -7,15 +7,15 @@ use crate::{Finding, hold, lines_found, report};
 
 const BACKENDS: [&str; 4] = ["loom", "shuttle", "sim", "portable"];
 
-/// Crates with models of what would be wrong: one line lets them in. No other line of what runs
-/// unchanged on each backend names one, outside of the facade, tests included.
+/// Crates with models of wrong behaviour, each admitted by one line. No other line of code that
+/// runs unchanged on each backend names a backend, outside of the facade, tests included.
 const WITH_MODELS: [&str; 2] = ["smp", "workqueue"];
 
-/// The crates that run unchanged on each backend.
+/// Crates that run unchanged on each backend.
 pub(crate) const UNCHANGED: [&str; 8] =
     ["sync", "topology", "smp", "workqueue", "device", "blockmq", "drivers", "nbd"];
 
-/// The lines that ask which backend it is: an attribute, or `cfg!`.
+/// Returns the lines that ask for the backend: an attribute, or `cfg!`.
 fn backend_named(file: &SourceFile) -> Vec<Finding> {
     let facade = file.path.starts_with("crates/sync/src/facade/");
     if facade || !file.product_crate().is_some_and(|name| UNCHANGED.contains(&name)) {
@@ -48,8 +48,8 @@ fn a_crate_names_no_backend_but_where_it_lets_its_models_in() {
     report(wrong);
 }
 
-/// Whether the line stands above `pub mod model;`, or `pub mod wrong;` where the rest of the models
-/// is let in by all.
+/// Returns true if the line stands above `pub mod model;`, or above `pub mod wrong;` if all models
+/// admit the rest.
 fn lets_models_in(files: &[SourceFile], finding: &Finding) -> bool {
     let file = files.iter().find(|file| file.path == finding.path);
     let after = file.into_iter().flat_map(|file| &file.lines[finding.line..]);
@@ -70,7 +70,7 @@ fn backend_named_can_fail() {
     assert!(found("crates/sync/src/facade/mod.rs", "#[cfg(loom)]\nmod a;\n").is_empty());
 }
 
-/// What a backend stands in for, by the name that goes around it.
+/// Names of the system's functions for which a backend has a substitute.
 const AROUND: [&str; 11] = [
     "std::thread",
     "std::hint",
@@ -85,7 +85,7 @@ const AROUND: [&str; 11] = [
     "libc::pthread_",
 ];
 
-/// Each thread has its own answer to these on every backend.
+/// Functions that give each thread a separate answer on every backend.
 const HARMLESS: [&str; 2] = ["std::thread::panicking", "std::hint::black_box"];
 
 fn system_by_itself(file: &SourceFile) -> Vec<Finding> {

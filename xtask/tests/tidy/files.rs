@@ -1,4 +1,4 @@
-//! The files that are checked: what git has, or would take.
+//! The files that are checked: those that git has, or would take.
 
 use crate::Finding;
 use crate::lexer::{Line, Literal, lex, words};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The crates of `lab` that keep the rules of the product. The others are programs of peers.
+/// Crates of `lab` that keep the rules of the product. The others are programs of peers.
 const LABORATORY: [&str; 4] = ["bench", "costs", "sim", "simulate"];
 
 /// Returns the folder of a crate's sources, by the name of the crate's folder.
@@ -17,14 +17,14 @@ pub(crate) fn sources_of(name: &str) -> String {
 
 /// A text file of the project.
 pub(crate) struct SourceFile {
-    /// From the root, with `/`.
+    /// Path from the root, with `/`.
     pub(crate) path: String,
     pub(crate) text: String,
-    /// For Rust: the lines, code apart from comments. Else empty.
+    /// Lines of a Rust file, code apart from comments; empty for any other file.
     pub(crate) lines: Vec<Line>,
-    /// For Rust: its strings.
+    /// Strings of a Rust file.
     pub(crate) literals: Vec<Literal>,
-    /// For Rust: whether the line belongs to tests.
+    /// Marks of a Rust file, true for each line that belongs to tests.
     pub(crate) is_test: Vec<bool>,
 }
 
@@ -39,7 +39,7 @@ impl SourceFile {
         self.path.ends_with(".rs")
     }
 
-    /// Input of a test: kept as it was found.
+    /// Returns true for input of a test, which is kept as it was found.
     pub(crate) fn is_data(&self) -> bool {
         self.path.contains("/tests/data/") || self.path.contains("/corpus/")
     }
@@ -55,7 +55,7 @@ impl SourceFile {
         (self.is_rust() && rest.starts_with("src/")).then_some(name)
     }
 
-    /// The lines of product code, with their numbers from 1.
+    /// Returns the lines of product code, with their numbers from 1.
     pub(crate) fn product_lines(&self) -> impl Iterator<Item = (usize, &Line)> {
         let numbered = self.lines.iter().zip(&self.is_test).enumerate();
         numbered.filter(|(_, (_, is_test))| !**is_test).map(|(i, (line, _))| (i + 1, line))
@@ -66,8 +66,8 @@ impl SourceFile {
     }
 }
 
-/// Marks the lines of tests: everything in a file that is there for tests, else the modules and
-/// items under a `#[cfg(test)]`.
+/// Marks the lines of tests: everything in a file for tests, otherwise the modules and items under
+/// a `#[cfg(test)]`.
 fn test_lines(path: &str, lines: &[Line]) -> Vec<bool> {
     let for_tests = ["/tests/", "/tests.rs", "/benches/", "/examples/", "_tests.rs", "/test.rs"];
     if for_tests.iter().any(|part| path.contains(part)) {
@@ -106,7 +106,7 @@ fn test_lines(path: &str, lines: &[Line]) -> Vec<bool> {
     marks
 }
 
-/// True for `#[cfg(test)]`, `#[cfg(all(test, …))]` and the like; not for `not(test)`.
+/// Returns true for `#[cfg(test)]`, `#[cfg(all(test, …))]` and similar; not for `not(test)`.
 fn asks_for_test(code: &str) -> bool {
     let Some(condition) = code.trim_start().strip_prefix("#[cfg(") else { return false };
     let has = |sought| words(condition).any(|word| word == sought);
@@ -121,8 +121,8 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is in the root").to_path_buf()
 }
 
-/// The paths that git has, and those that it would take; in an unpacked archive, every path but
-/// those that are built.
+/// Returns the paths that git has, and those that it would take; in an unpacked archive, every path
+/// except built ones.
 pub(crate) fn paths() -> Vec<String> {
     let root = root();
     if !root.join(".git").exists() {
@@ -154,8 +154,8 @@ fn walk(root: &Path, folder: &Path, paths: &mut Vec<String>) {
     }
 }
 
-/// Every text file of the project, read once. A file that is not UTF-8 is no text; one that was
-/// deleted but not yet committed so is passed over.
+/// Returns every text file of the project, each read once. A file that is not UTF-8 is no text. A
+/// file that was deleted, and whose deletion isn't committed, is skipped.
 pub(crate) fn committed() -> &'static [SourceFile] {
     static FILES: OnceLock<Vec<SourceFile>> = OnceLock::new();
     FILES.get_or_init(|| {

@@ -1,4 +1,5 @@
-//! The rule of guard letters: each field that several threads can reach says what guards it.
+//! The rule of guard letters: the comment of each field that several threads can reach names its
+//! guard.
 //!
 //! `I:` immutable after construction, `A:` atomic, `L:` guarded by a lock or the lock itself, `O:`
 //! its owner thread only, `P:` the holder of the named state bit. See CONTRIBUTING.md.
@@ -9,7 +10,7 @@ use crate::{Finding, hold, lines_found};
 
 const LETTERS: [char; 5] = ['I', 'A', 'L', 'O', 'P'];
 
-/// Wrappers that are what their only field is: the type's own documentation says all.
+/// Wrappers of a single field: the type's own documentation tells everything.
 const WRAPPERS: [&str; 3] = [
     "crates/sync/src/facade/real/mod.rs",
     "crates/sync/src/facade/shuttle/mod.rs",
@@ -25,7 +26,7 @@ fn is_shared(type_text: &str) -> bool {
     })
 }
 
-/// `/// A: …`: the letter, a colon, and something said.
+/// Returns true for `/// A: …`: the letter, a colon, and a text.
 fn has_letter(comment: &str) -> bool {
     let Some(said) = comment.trim().strip_prefix("/// ") else { return false };
     said.starts_with(LETTERS) && said[1..].strip_prefix(": ").is_some_and(|s| !s.trim().is_empty())
@@ -33,15 +34,15 @@ fn has_letter(comment: &str) -> bool {
 
 /// A field that is declared in a `struct`.
 struct Field {
-    /// The line on which it begins, from 0.
+    /// Line on which it begins, from 0.
     line: usize,
     type_text: String,
-    /// Its first line of documentation.
+    /// First line of its documentation.
     doc: Option<String>,
 }
 
-/// The fields of every struct in the product code of a file. `doc` of a field of a tuple struct is
-/// that of the struct when it has none of its own.
+/// Returns the fields of every struct in the product code of a file. A field of a tuple struct
+/// without documentation takes the struct's as `doc`.
 fn fields(file: &SourceFile) -> Vec<Field> {
     let mut fields = Vec::new();
     let mut i = 0;
@@ -59,7 +60,7 @@ fn fields(file: &SourceFile) -> Vec<Field> {
     fields
 }
 
-/// Reads the body that begins on line `i` or later; gives the line on which it ends.
+/// Reads the body that begins on line `i` or later; returns the line on which it ends.
 fn read_struct(
     file: &SourceFile,
     mut i: usize,
@@ -142,7 +143,7 @@ fn finish(
     }
 }
 
-/// Parts `pub name: Type` at its first single colon.
+/// Splits `pub name: Type` at its first single colon.
 fn split_name(text: &str) -> Option<(String, String)> {
     let bytes = text.as_bytes();
     let single = |i: &usize| {
@@ -152,7 +153,7 @@ fn split_name(text: &str) -> Option<(String, String)> {
     Some((text[..at].to_owned(), text[at + 1..].to_owned()))
 }
 
-/// The first line of the documentation above line `i`.
+/// Returns the first line of the documentation above line `i`.
 fn first_doc_line(file: &SourceFile, i: usize) -> Option<String> {
     let above = file.lines[..i].iter().rev();
     let block = above.take_while(|l| l.is_comment() || l.code.trim_start().starts_with("#["));

@@ -1,22 +1,22 @@
-//! Parts the code of a Rust file from its comments, line by line, so that rules about code are
-//! not fooled by prose. Just enough of a lexer for that: strings, characters, comments.
+//! Separates the code of a Rust file from its comments, line by line, so prose doesn't confuse
+//! rules about code. The lexer knows strings, characters and comments, and no more.
 
 /// One line of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Line {
-    /// The code; what stood in strings and characters is left out, their quotes stay.
+    /// Code of the line, with strings and characters emptied; their quotes stay.
     pub(crate) code: String,
-    /// The comments, with their `//` or `/*`.
+    /// Comments of the line, with their `//` or `/*`.
     pub(crate) comment: String,
 }
 
 impl Line {
-    /// Nothing but comment stands here.
+    /// Returns true if the line has a comment and no code.
     pub(crate) fn is_comment(&self) -> bool {
         self.code.trim().is_empty() && !self.comment.is_empty()
     }
 
-    /// Something that is compiled stands here.
+    /// Returns true if the line has code.
     pub(crate) fn is_code(&self) -> bool {
         !self.code.trim().is_empty()
     }
@@ -25,24 +25,24 @@ impl Line {
 /// A string of the code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Literal {
-    /// The line on which it begins, from 1.
+    /// Line on which it begins, from 1.
     pub(crate) line: usize,
-    /// Its text. Escaped line ends are left out with the blanks behind them; of other escapes the
-    /// letter stays.
+    /// Text of the string. Escaped line ends are left out with the blanks behind them; of other
+    /// escapes the letter stays.
     pub(crate) text: String,
 }
 
 enum State {
     Code,
     LineComment,
-    /// How deep.
+    /// A block comment, with its depth.
     BlockComment(usize),
     Str,
-    /// How many `#` end it.
+    /// A raw string, with the number of `#` that end it.
     RawStr(usize),
 }
 
-/// The lines of a file, and its strings.
+/// Returns the lines of a file, and its strings.
 pub(crate) fn lex(text: &str) -> (Vec<Line>, Vec<Literal>) {
     let mut literals: Vec<Literal> = Vec::new();
     let chars: Vec<char> = text.chars().collect();
@@ -172,7 +172,7 @@ fn ends_in_word(code: &str) -> bool {
     code.ends_with(|c: char| c.is_alphanumeric() || c == '_')
 }
 
-/// The words (identifiers, keywords, numbers) of a piece of code.
+/// Returns the words (identifiers, keywords, numbers) of a piece of code.
 pub(crate) fn words(code: &str) -> impl Iterator<Item = &str> {
     code.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty())
 }

@@ -1,10 +1,10 @@
-//! Links of Markdown files to other files, and to headings, lead somewhere.
+//! Links of Markdown files to other files and to headings: each has a target.
 
 use crate::files::{self, SourceFile};
 use crate::{Finding, report};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The lines that aren't in a fenced block, with their numbers from 1.
+/// Returns the lines outside of fenced blocks, with their numbers from 1.
 fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut is_fenced = false;
     text.lines().enumerate().filter_map(move |(at, line)| {
@@ -14,7 +14,8 @@ fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     })
 }
 
-/// Where the links of a line lead: `[text](target)`, and `[name]: target` alone in its line.
+/// Returns the targets of the links in a line: `[text](target)`, and `[name]: target` alone in its
+/// line.
 fn targets(line: &str) -> Vec<&str> {
     if let Some(named) = line.strip_prefix('[') {
         if let Some((name, target)) = named.split_once("]: ") {
@@ -27,7 +28,7 @@ fn targets(line: &str) -> Vec<&str> {
     begins.filter_map(|(at, mark)| line[at + mark.len()..].split([')', ' ']).next()).collect()
 }
 
-/// The anchors that GitHub gives to a file's headings.
+/// Returns the anchors that GitHub gives to a file's headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let headings = prose(text).filter_map(|(_, line)| {
@@ -36,7 +37,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     });
     let mut anchors = BTreeSet::new();
     for heading in headings {
-        // Of a link only the text is shown.
+        // Only the text of a link is shown.
         let mut shown = String::new();
         for (at, part) in heading.split("](").enumerate() {
             shown += if at == 0 { part } else { part.split_once(')').map_or("", |(_, rest)| rest) };
@@ -54,14 +55,14 @@ fn anchors(text: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// The path from the root of what a file at `from` calls `to`.
+/// Returns the path from the root of what a file at `from` calls `to`.
 fn resolve(from: &str, to: &str) -> String {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
     for part in to.trim_end_matches('/').split('/') {
         match part {
             "." | "" => {}
-            // A link out of the root finds nothing.
+            // A link out of the root has no target.
             ".." => drop(parts.pop().is_none().then(|| parts.push(".."))),
             part => parts.push(part),
         }
@@ -69,7 +70,7 @@ fn resolve(from: &str, to: &str) -> String {
     parts.join("/")
 }
 
-/// What the links lead to.
+/// Targets of links.
 struct Places<'f> {
     paths: BTreeSet<&'f str>,
     anchors: BTreeMap<&'f str, BTreeSet<String>>,
@@ -105,7 +106,7 @@ fn dangling(file: &SourceFile, places: &Places<'_>) -> Vec<Finding> {
         for target in targets(text) {
             let is_foreign =
                 ["https://", "http://", "mailto:"].iter().any(|s| target.starts_with(s));
-            // A path of Rust is rustdoc's: it looks itself.
+            // A path of Rust is rustdoc's, which checks it.
             let is_foreign = is_foreign || target.contains("::");
             if !is_foreign && !places.has(&file.path, target) {
                 findings.push(file.finding(line, format!("nothing here is {target}")));

@@ -1,10 +1,10 @@
-//! Manifests take what the workspace says once, and a library has what a registry and its users ask
-//! for.
+//! Manifests inherit what the workspace declares, and a library has what a registry and its users
+//! need.
 
 use crate::files::{self, SourceFile};
 use crate::{Finding, hold, lines_found, report};
 
-/// What no manifest says for itself.
+/// Returns the keys that a manifest must inherit and doesn't.
 fn inherits(file: &SourceFile) -> Vec<Finding> {
     if !file.path.ends_with("/Cargo.toml") {
         return Vec::new();
@@ -35,12 +35,12 @@ fn inherits_can_fail() {
     assert_eq!(lines_found(inherits, "crates/x/Cargo.toml", &bad), [0, 0]);
 }
 
-/// Whatever lies beside the manifest of a library. One that is no library inherits that it isn't
+/// Files beside the manifest of a library. A crate that is no library inherits that it isn't
 /// published.
 const BESIDE: [&str; 4] = ["LICENSE-APACHE", "LICENSE-MIT", "README.md", "src/lib.rs"];
 
-/// A crate that can be published says what it is and has its own licences and README, with an
-/// example that is a test. The versions of its dependencies are cargo's to ask for.
+/// Returns crates that can be published and lack a description, licences, or a README with an
+/// example that is a test. Cargo asks for the versions of dependencies.
 fn libraries(files: &[SourceFile]) -> Vec<Finding> {
     let mut findings = Vec::new();
     for manifest in files {

@@ -3,7 +3,7 @@
 use crate::files::SourceFile;
 use crate::{Finding, hold, lines_found};
 
-/// Names that say nothing of their own: pronouns and adverbs, what was done to a thing, pictures.
+/// Names that don't say what a type is: pronouns and adverbs, participles, metaphors.
 const BANNED: &str = " \
     Anything Everything Nobody Nothing Somebody Something Thing Mine Myself Ours Own Theirs \
     What Which Who Whom Whose Why How Way Ways Here There Where Elsewhere When Then Now \
@@ -15,7 +15,7 @@ const BANNED: &str = " \
     Bed Chore Chores Crew Desk Errand Excuse Fate Grave Harm Hogs House Lookout Mail Man Manners Meeting News \
     Prey Promise Seat Shop Trash Weed ";
 
-/// The types of the product that are named so.
+/// Returns the types of the product with such a name.
 fn says_nothing(file: &SourceFile) -> Vec<Finding> {
     if !file.path.starts_with("crates/") || !file.path.contains("/src/") {
         return Vec::new();

@@ -4,7 +4,8 @@ use crate::files::{self, SourceFile};
 use crate::lexer::Line;
 use crate::{Finding, report};
 
-/// A file that its program doesn't name isn't built: its tests are lost, and all are green.
+/// Returns files that their test program doesn't name. Such a file isn't built: its tests are lost,
+/// and all are green.
 fn left_out(files: &[SourceFile]) -> Vec<Finding> {
     let mut found = Vec::new();
     for main in files.iter().filter(|file| file.path.ends_with("/main.rs")) {

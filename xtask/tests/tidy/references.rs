@@ -1,5 +1,4 @@
-//! What comments and documents call by its name is there: the files, and `Type::name` of types of
-//! ours.
+//! Names in comments and documents have a target: files, and `Type::name` of the project's types.
 
 use crate::files::{self, SourceFile};
 use crate::lexer::words;
@@ -8,9 +7,9 @@ use std::collections::BTreeSet;
 
 /// Names of the tree.
 struct Names<'f> {
-    /// Of files, without their folders.
+    /// Names of files, without their folders.
     files: BTreeSet<&'f str>,
-    /// Of types and modules.
+    /// Names of types and modules.
     types: BTreeSet<&'f str>,
     /// All words of the code.
     words: BTreeSet<&'f str>,
@@ -32,7 +31,7 @@ impl<'f> Names<'f> {
         }
     }
 
-    /// Whether a reference in backticks, without them, is to something that isn't there.
+    /// Returns true if a reference, without its backticks, has no target.
     fn lacks(&self, reference: &str) -> bool {
         let is_word = |text: &str| {
             !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
@@ -54,9 +53,9 @@ impl<'f> Names<'f> {
     }
 }
 
-/// Files of others that are named as sources.
+/// Files of other projects that are named as sources.
 const FOREIGN: [&str; 1] = ["doc/proto.md"];
-/// Stands for a name, in a rule about names.
+/// Placeholder for a name, in a rule about names.
 const ANY: &str = "NAME";
 
 fn unresolved(file: &SourceFile, names: &Names<'_>) -> Vec<Finding> {

@@ -1,5 +1,5 @@
-//! The rooms of a crate, as floors.toml lists them: a file imports from its own room and from those
-//! before it, and few files import each other in a circle.
+//! The rooms of a crate in floors.toml: a file imports from its own room and from earlier ones, and
+//! few files import each other in a circle.
 
 use crate::files::{self, SourceFile};
 use crate::lexer::Line;
@@ -7,28 +7,28 @@ use crate::{Finding, report};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What floors.toml says of a crate's rooms.
+/// Entry of a crate in floors.toml.
 #[derive(Clone, Debug, Deserialize)]
 struct Rooms {
-    /// In reading order: each one may import from those before it. A file outside of all rooms
-    /// (`lib.rs`, and those for tests alone) may import everything, and nobody imports it.
+    /// Rooms in reading order: each one may import from those before it. A file outside of all
+    /// rooms (`lib.rs`, and those for tests alone) may import everything, and no file imports it.
     rooms: Vec<String>,
-    /// How many files the largest circle has.
+    /// Number of files in the largest circle.
     circle: usize,
-    /// How many imports go against the order.
+    /// Number of imports against the order.
     against: usize,
 }
 
-/// A crate's files by module path, and which of them each one imports.
+/// The files of a crate by module path, with their imports.
 struct Graph {
-    /// The path of a module's file.
+    /// Path of each module's file.
     files: BTreeMap<String, String>,
-    /// By module: the imported ones, with the line of the first import.
+    /// Imports of each module, with the line of the first import.
     imports: BTreeMap<String, BTreeMap<String, usize>>,
 }
 
 impl Graph {
-    /// Of the product code below `folder` ("crates/x/src/").
+    /// Returns the graph of the product code below `folder` ("crates/x/src/").
     fn of(sources: &[SourceFile], folder: &str) -> Graph {
         let of_crate = |file: &&SourceFile| file.is_rust() && file.path.starts_with(folder);
         let name = |file: &SourceFile| module_name(&file.path[folder.len()..]);
@@ -53,7 +53,7 @@ impl Graph {
         }
     }
 
-    /// The largest set of files that import each other in a circle.
+    /// Returns the largest set of files that import each other in a circle.
     fn circle(&self) -> Vec<&str> {
         let reached: BTreeMap<&str, BTreeSet<&str>> =
             self.imports.keys().map(|from| (from.as_str(), self.reach(from))).collect();
@@ -77,7 +77,7 @@ impl Graph {
         reached
     }
 
-    /// The imports that go against the order.
+    /// Returns the imports against the order.
     fn against(&self, rooms: &[String]) -> Vec<Finding> {
         let place = |module: &str| {
             let is = |room: &&String| module.split("::").next() == Some(room.as_str());
@@ -97,33 +97,34 @@ impl Graph {
     }
 }
 
-/// `a/mod.rs` is `a`, `a/b.rs` is `a::b`, `lib.rs` is empty.
+/// Returns the path of a module: `a` for `a/mod.rs`, `a::b` for `a/b.rs`, and an empty one for
+/// `lib.rs`.
 fn module_name(path: &str) -> String {
     let path = path.strip_suffix(".rs").unwrap_or(path);
     let path = path.strip_suffix("/mod").unwrap_or(path);
     if path == "lib" { String::new() } else { path.replace('/', "::") }
 }
 
-/// The name of a child of `module`.
+/// Returns the name of a child of `module`.
 fn child(module: &str, name: &str) -> String {
     if module.is_empty() { name.into() } else { format!("{module}::{name}") }
 }
 
-/// The modules that a file declares for tests alone.
+/// Returns the modules that a file declares for tests alone.
 fn test_modules(module: &str, file: &SourceFile) -> Vec<String> {
     let lines = file.lines.iter().zip(&file.is_test).filter(|(_, is_test)| **is_test);
     let names = lines.filter_map(|(line, _)| declared(&line.code));
     names.map(|name| child(module, name)).collect()
 }
 
-/// The module that a line declares, where that has a file.
+/// Returns the module that a line declares, if the module has a file.
 fn declared(code: &str) -> Option<&str> {
     let (before, rest) = code.trim().strip_suffix(';')?.rsplit_once("mod ")?;
     (before.is_empty() || before.starts_with("pub")).then_some(rest)
 }
 
-/// The files that define macros, by the macro's name: an exported one has a path from the crate's
-/// root, wherever it is defined.
+/// Returns the files that define macros, by the macro's name. An exported macro has a path from the
+/// crate's root, wherever it is defined.
 fn macros<'a>(all: &BTreeMap<String, &'a SourceFile>) -> BTreeMap<&'a str, String> {
     let of_file = |(module, file): (&String, &&'a SourceFile)| {
         let defined = |line: &'a Line| line.code.trim().strip_prefix("macro_rules! ");
@@ -134,7 +135,7 @@ fn macros<'a>(all: &BTreeMap<String, &'a SourceFile>) -> BTreeMap<&'a str, Strin
     all.iter().flat_map(of_file).collect()
 }
 
-/// The files that a file's paths lead to.
+/// Returns the files that a file's paths lead to.
 fn imports(
     module: &str,
     file: &SourceFile,
@@ -222,7 +223,7 @@ fn read_paths(
     paths.push(path);
 }
 
-/// Words, `::`, and other characters one by one.
+/// Returns the words of code, `::`, and other characters one by one.
 fn tokens(line: usize, code: &str) -> Vec<(usize, String)> {
     let mut tokens: Vec<(usize, String)> = Vec::new();
     let is_word = |c: char| c.is_alphanumeric() || c == '_';
@@ -239,7 +240,8 @@ fn tokens(line: usize, code: &str) -> Vec<(usize, String)> {
     tokens
 }
 
-/// Each number has to be what is found: one that is too high would let the next one in.
+/// Compares the numbers in floors.toml with those that were found: a larger number would admit a
+/// new import.
 fn findings(sources: &[SourceFile], folder: &str, said: &Rooms) -> Vec<Finding> {
     let graph = Graph::of(sources, folder);
     let mut findings = Vec::new();

@@ -1,30 +1,30 @@
-//! Each rule that a comment, a document or a test's name calls by its number stands in
+//! Rules that a comment, a document or a test's name cites by number: each stands in
 //! `docs/rules.md`.
 
 use crate::files::{self, SourceFile};
 use crate::{Finding, report};
 use std::collections::BTreeSet;
 
-/// The sections that tests of a crate name without their number.
+/// Sections that a crate's tests cite without their number.
 const SECTIONS: [(&str, &str); 3] =
     [("crates/device/", "1.2"), ("crates/smp/", "2.2"), ("crates/blockmq/", "5")];
 
-/// The first cells of the tables: "1.2.7", "3.3", "4.3 Queueing".
+/// Returns the first cells of the tables: "1.2.7", "3.3", "4.3 Queueing".
 fn stated(rules: &str) -> BTreeSet<&str> {
     let rows = rules.lines().filter_map(|line| line.strip_prefix("| ")?.split_once(" | "));
     let numbers = rows.filter_map(|(cell, _)| cell.split(' ').next());
     numbers.filter(|number| number.starts_with(|c: char| c.is_ascii_digit())).collect()
 }
 
-/// A number with points at the beginning of a text.
+/// Returns the number with points at the beginning of a text.
 fn number(text: &str) -> Option<&str> {
     let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
     let number = text[..end].trim_end_matches('.');
     number.contains('.').then_some(number)
 }
 
-/// The numbers that a line names: "rule 1.2.7", "rules 1.2.2 and 1.2.3", `rule_1_2_7_…`, and
-/// `rule_7_…` of a section.
+/// Returns the numbers that a line cites: "rule 1.2.7", "rules 1.2.2 and 1.2.3", `rule_1_2_7_…`,
+/// and `rule_7_…` of a section.
 fn named(line: &str, section: Option<&str>) -> Vec<String> {
     let mut named = Vec::new();
     for (at, _) in line.match_indices("ule") {

@@ -5,7 +5,7 @@ use crate::files::SourceFile;
 use crate::lexer::{Line, words};
 use crate::{Finding, hold, lines_found};
 
-/// The first line says what the file is for.
+/// Checks that the first line tells the purpose of the file.
 fn module_doc(file: &SourceFile) -> Vec<Finding> {
     let first = file.text.lines().next().unwrap_or_default();
     if !file.is_rust() || first.strip_prefix("//! ").is_some_and(|said| !said.trim().is_empty()) {
@@ -28,7 +28,8 @@ fn module_doc_can_fail() {
     assert!(lines_found(module_doc, "a.md", "text\n").is_empty());
 }
 
-/// A file that is longer holds more than one subject. Tests count too: a reader scrolls past them.
+/// Largest number of code lines in a file: a longer one has more than one subject. Tests count too:
+/// a reader scrolls past them.
 const MAX_CODE: usize = 600;
 
 fn size(file: &SourceFile) -> Vec<Finding> {
@@ -53,7 +54,7 @@ fn size_can_fail_and_counts_neither_comments_nor_blanks() {
     assert_eq!(lines_found(size, "a.rs", &format!("{long}b;\n")), [0]);
 }
 
-/// What `code`, which begins with the path of a module, takes from it: `Mutex` of
+/// Returns what `code`, which begins with the path of a module, takes from it: `Mutex` of
 /// `std::sync::Mutex::new(1)`; `Arc`, `Mutex` and `M` of `std::sync::{Arc, Mutex as M};`.
 fn taken<'a>(module: &str, code: &'a str) -> Vec<&'a str> {
     let rest = &code[module.len()..];
@@ -63,9 +64,10 @@ fn taken<'a>(module: &str, code: &'a str) -> Vec<&'a str> {
     }
 }
 
-/// Product code takes atomics, locks and cells from the facade, so that loom can stand in for them.
+/// Checks that product code takes atomics, locks and cells from the facade, so that loom can stand
+/// in for them.
 fn facade_only(file: &SourceFile) -> Vec<Finding> {
-    // Bench compares with what others do; the simulator's program stands below the facade.
+    // Bench compares with others' code; the simulator's program stands below the facade.
     let others = ["sync", "bench", "simulate"];
     let Some(name) = file.product_crate().filter(|name| !others.contains(name)) else {
         return Vec::new();
@@ -77,7 +79,8 @@ fn facade_only(file: &SourceFile) -> Vec<Finding> {
     } else {
         &["atomic"]
     };
-    // One text, so that a group over several lines is seen whole; with the line of each position.
+    // A single text, so that a group over several lines is seen whole; with the line of each
+    // position.
     let mut code = String::new();
     let mut starts = Vec::new();
     for (number, line) in file.product_lines() {
@@ -129,8 +132,8 @@ fn facade_only_can_fail() {
     assert_eq!(found("crates/timeline/src/a.rs", "use std::sync::atomic;\n"), [1]);
 }
 
-/// True when a comment with one of `marks` stands on the line itself or above it, with at most a
-/// few lines of the same statement and attributes between.
+/// Returns true if a comment with one of `marks` stands on the line itself or above it, with at
+/// most a few lines of the same statement and attributes between.
 fn argued(lines: &[Line], i: usize, marks: &[&str]) -> bool {
     let has = |line: &Line| marks.iter().any(|mark| line.comment.contains(mark));
     if has(&lines[i]) {
@@ -159,8 +162,8 @@ fn argued(lines: &[Line], i: usize, marks: &[&str]) -> bool {
     false
 }
 
-/// Every `unsafe` is argued: a comment where something is relied on, a section of the documentation
-/// where something is asked for.
+/// Checks that each `unsafe` is argued: by a comment where code relies on something, by a section
+/// of the documentation where code demands something.
 fn unsafe_argued(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (i, line) in file.lines.iter().enumerate() {
@@ -192,7 +195,8 @@ fn unsafe_argued(file: &SourceFile) -> Vec<Finding> {
     findings
 }
 
-/// True for an `unsafe fn` that implements a trait's method: its obligations stand at the trait.
+/// Returns true for an `unsafe fn` that implements a trait's method: its obligations stand at the
+/// trait.
 fn inside_impl_of_unsafe_trait(file: &SourceFile, i: usize, rest: &str) -> bool {
     let indented = file.lines[i].code.starts_with(' ');
     rest.starts_with("fn ") && indented && {
@@ -217,7 +221,7 @@ fn unsafe_argued_can_fail() {
     assert_eq!(found("fn f() {\n    unsafe { g() }\n}\n"), [2]);
     assert_eq!(found("unsafe impl Send for X {}\n"), [1]);
     assert_eq!(found("/// Does it.\npub unsafe fn f() {}\n"), [2]);
-    // One comment does for one of them.
+    // One comment counts for one of them.
     assert_eq!(found("// SAFETY: a.\nunsafe impl Send for X {}\nunsafe impl Sync for X {}\n"), [3]);
     assert_eq!(found("// SAFETY: a.\nlet a = 1;\nlet b = unsafe { g() };\n"), [3]);
     assert!(found("// SAFETY: a\n// and b.\nlet x =\n    unsafe { g() };\n").is_empty());
@@ -228,7 +232,8 @@ fn unsafe_argued_can_fail() {
     assert!(found("impl T for X {\n    unsafe fn f() {}\n}\n").is_empty());
 }
 
-/// A test that sleeps waits too long or not long enough: it is to wait for the event.
+/// Checks that tests don't sleep: a test that sleeps waits too long or not long enough. Tests wait
+/// for an event.
 fn no_sleep_in_tests(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (i, line) in file.lines.iter().enumerate().filter(|(i, _)| file.is_test[*i]) {
@@ -260,7 +265,8 @@ fn no_sleep_in_tests_can_fail() {
     assert!(found("crates/x/tests/a.rs", "fn f() { goes_to_sleep(d) } // sleep(d)\n").is_empty());
 }
 
-/// A model that is built without its checker would be an ordinary test that proves little.
+/// Checks that models are built with their checker alone: without it, a model is an ordinary test
+/// that proves little.
 fn models_only(file: &SourceFile) -> Vec<Finding> {
     let root = |checker: &&str| file.path.ends_with(&format!("/tests/{checker}/main.rs"));
     let Some(checker) = ["loom", "shuttle"].into_iter().find(root) else { return Vec::new() };

@@ -1,14 +1,14 @@
 //! Plain sentences: a noun is the subject, never "who" or "what". "The thread that finds the queue
-//! idle runs it", not the other way round.
+//! idle runs it", not in reverse.
 
 use crate::files::SourceFile;
 use crate::{Finding, hold, lines_found};
 
-/// Before these, "who" stands for a noun that is left out.
+/// Words before "who" if a noun is left out.
 const LEAVE_OUT_A_NOUN: &str = " to for by from of with and or than where that since if until as but so when while \
      because before after unless on in at is are not only be which even also nor though ";
 
-/// A word of a comment or of a document, with what surrounds it.
+/// A word of a comment or of a document, with its line.
 struct Word<'t> {
     text: &'t str,
     line: usize,
@@ -25,8 +25,8 @@ impl Word<'_> {
     }
 }
 
-/// The paragraphs of a file, and whether the first sentence of each may be a label: it documents an
-/// item.
+/// Returns the paragraphs of a file. Each comes with true if its first sentence may be a label,
+/// since it documents an item.
 fn paragraphs(file: &SourceFile) -> Vec<(bool, Vec<Word<'_>>)> {
     let mut all: Vec<(bool, Vec<Word<'_>>)> = Vec::new();
     let (mut kind, mut is_fenced) = ("", false);
@@ -54,7 +54,7 @@ fn paragraphs(file: &SourceFile) -> Vec<(bool, Vec<Word<'_>>)> {
     all
 }
 
-/// The slashes of a comment, and its text.
+/// Returns the slashes of a comment, and its text.
 fn comment_of(comment: &str) -> (&'static str, &str) {
     let kinds = ["///", "//!", "//"];
     let found = kinds.into_iter().find_map(|kind| Some((kind, comment.strip_prefix(kind)?.trim())));
@@ -99,8 +99,8 @@ fn a_noun_is_the_subject_of_a_sentence() {
     hold(subjects);
 }
 
-/// The same in messages: strings of product code with at least four words. A message needs no full
-/// stop, and a part of it begins behind a colon or a semicolon, too.
+/// Checks messages in the same way: strings of product code with at least four words. A message
+/// needs no full stop, and a part of it begins behind a colon or a semicolon, too.
 fn messages(file: &SourceFile) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !file.is_rust() || !file.path.contains("/src/") {

@@ -1,12 +1,12 @@
-//! Messages speak to people: no name of a variant or a field reaches them by way of `Debug`.
+//! Messages for people: no name of a variant or a field reaches them by `Debug`.
 
 use crate::files::SourceFile;
 use crate::{Finding, hold, lines_found};
 
-/// Crates whose messages people read. The simulator, and what it asks, are tools of the project.
+/// Crates without messages for people: the simulator and its helpers are tools of the project.
 const NOT_SPOKEN: [&str; 3] = ["sim", "simulate", "costs"];
 
-/// Macros whose text is read where there is a bug.
+/// Macros whose text appears only after a bug.
 const BUGS: [&str; 9] = [
     "assert!(",
     "assert_eq!(",
@@ -19,18 +19,18 @@ const BUGS: [&str; 9] = [
     "println!(",
 ];
 
-/// Whether a format string shows something by `Debug`.
+/// Returns true if a format string shows a value by `Debug`.
 fn shows_debug(text: &str) -> bool {
     let pieces = text.split('{').skip(1);
     let mut specs = pieces.filter_map(|piece| piece.split_once('}')).map(|(spec, _)| spec);
-    // Only a length of time, or a number, is shown to so many digits.
+    // Only a length of time, or a number, is shown with that many digits.
     specs.any(|spec| {
         spec.split_once(':').is_some_and(|(_, how)| how.ends_with('?') && !how.contains('.'))
     })
 }
 
-/// Whether a line of code has a field of a log line that is shown by `Debug`: `?name`, which isn't
-/// the operator behind a value, nor `?Sized`.
+/// Returns true if a line of code has a field of a log line that is shown by `Debug`: `?name`,
+/// which isn't the operator behind a value, nor `?Sized`.
 fn has_debug_field(code: &str) -> bool {
     code.match_indices('?').any(|(at, _)| {
         let before = code[..at].trim_end().chars().next_back();
@@ -42,7 +42,7 @@ fn has_debug_field(code: &str) -> bool {
     })
 }
 
-/// Whether the statement of a line is one of the macros for bugs.
+/// Returns true if the statement of a line is one of the macros for bugs.
 fn is_for_bugs(file: &SourceFile, i: usize) -> bool {
     for k in (0..=i).rev() {
         let code = file.lines[k].code.as_str();
@@ -57,7 +57,7 @@ fn is_for_bugs(file: &SourceFile, i: usize) -> bool {
     false
 }
 
-/// Whether the line is in an implementation of `Debug`.
+/// Returns true if the line is in an implementation of `Debug`.
 fn is_in_debug(file: &SourceFile, i: usize) -> bool {
     let indent = |code: &str| code.len() - code.trim_start().len();
     let mut least = indent(&file.lines[i].code);
@@ -73,7 +73,7 @@ fn is_in_debug(file: &SourceFile, i: usize) -> bool {
     false
 }
 
-/// Whether a comment on the line, or right above its statement, says why:
+/// Returns true if a comment on the line, or directly above its statement, gives the reason:
 /// `// Debug: a length of time.`
 fn is_argued(file: &SourceFile, i: usize) -> bool {
     for k in (0..=i).rev() {
@@ -90,7 +90,7 @@ fn is_argued(file: &SourceFile, i: usize) -> bool {
 
 fn debug_in_messages(file: &SourceFile) -> Vec<Finding> {
     let Some(name) = file.product_crate() else { return Vec::new() };
-    // The folder of a model that only tests have.
+    // The folder of a model for tests alone.
     if NOT_SPOKEN.contains(&name) || file.path.contains("/mirror/crashes/") {
         return Vec::new();
     }

@@ -3,7 +3,8 @@
 use crate::files::SourceFile;
 use crate::{Finding, hold, lines_found};
 
-/// Blanks at line ends make noise in diffs. In Markdown they would break a line: `\` does that too.
+/// Checks for blanks at line ends, which make noise in diffs. In Markdown they would break a line:
+/// `\` does that too.
 fn no_trailing_blanks(file: &SourceFile) -> Vec<Finding> {
     if file.is_data() {
         return Vec::new();
@@ -33,7 +34,8 @@ fn no_trailing_blanks_can_fail() {
     assert!(lines_found(no_trailing_blanks, "crates/x/tests/data/a.txt", "a \n").is_empty());
 }
 
-/// Hosts of package registries. Written in two parts, or this file would break its own rule.
+/// Hosts of package registries. Each is written in two parts, or this file would break its own
+/// rule.
 const HOSTS: [&str; 5] = [
     concat!("crates", ".io"),
     concat!("pypi", ".org"),
@@ -42,11 +44,11 @@ const HOSTS: [&str; 5] = [
     concat!("deb.debian", ".org"),
 ];
 
-/// Where clones and homes lie on one machine or another.
+/// Folders of clones and homes on some machine.
 const PLACES: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
-/// Nothing names a registry's host (mirrors exist; cargo knows where to look) or a folder of the
-/// machine on which it was written.
+/// Checks that no text names a registry's host (mirrors exist; cargo knows where to look) or a
+/// folder of the machine on which it was written.
 fn no_hosts_and_places(file: &SourceFile) -> Vec<Finding> {
     // Cargo writes the registry's name into its lock file.
     if file.path.ends_with("Cargo.lock") {
@@ -58,7 +60,7 @@ fn no_hosts_and_places(file: &SourceFile) -> Vec<Finding> {
             findings.push(file.finding(i + 1, format!("names the registry host {host}")));
         }
         for place in PLACES {
-            // Only where a path begins: `src/work/…` is somebody's module.
+            // Only at the beginning of a path: `src/work/…` is a module.
             let begins = |at: usize| {
                 !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-*}".contains(c))
             };
@@ -92,7 +94,7 @@ fn no_hosts_and_places_can_fail() {
     assert!(lines_found(no_hosts_and_places, "Cargo.lock", HOSTS[0]).is_empty());
 }
 
-/// The oldest toolchain that is supported stands in the root manifest and nowhere else: a copy
+/// Checks that the oldest supported toolchain stands in the root manifest and nowhere else: a copy
 /// would be forgotten.
 fn msrv_once(file: &SourceFile, msrv: &str) -> Vec<Finding> {
     if file.path == "Cargo.toml" || file.path.ends_with("Cargo.lock") || file.is_data() {

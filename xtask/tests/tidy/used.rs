@@ -1,9 +1,9 @@
-//! Each public function has a caller outside of its crate: in the program, another library, an
-//! example or the laboratory. `xtask/unused.txt` lists those that have none, each with a reason.
+//! Callers of each public function outside of its crate: in the program, another library, an
+//! example or the laboratory. `xtask/unused.txt` lists functions without one, each with a reason.
 //!
 //! The functions are those of docs/api. A caller of a method is a mention behind `.` or `::`, so a
-//! method that has its name in common with a used one isn't found. A type that only a hidden module
-//! shows is there for the crate and its models: its methods need a caller in the crate itself.
+//! method with the name of a used one isn't found. A type that only a hidden module shows is for
+//! the crate and its models: its methods need a caller in the crate itself.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
@@ -14,12 +14,12 @@ use crate::lexer::{Line, words};
 use crate::{Finding, report};
 
 const LIST: &str = "xtask/unused.txt";
-/// The reason that a renewed list gives.
+/// Reason that a renewed list gives.
 const NO_REASON: &str = "to be used, or to go";
-/// Lists of docs/api that are of no library of the product.
+/// Lists of docs/api that belong to no library of the product.
 const NO_LIBRARIES: [&str; 4] = ["auto-traits", "corewise", "sim", "costs"];
 
-/// The names that lines call something by.
+/// Returns the names that lines call something by.
 fn mentions<'a>(lines: impl Iterator<Item = &'a Line>) -> impl Iterator<Item = &'a str> {
     lines.flat_map(|line| {
         let code = line.code.as_str();
@@ -31,7 +31,7 @@ fn mentions<'a>(lines: impl Iterator<Item = &'a Line>) -> impl Iterator<Item = &
     })
 }
 
-/// What stands behind the `<...>` at its start, if there is one.
+/// Returns the text behind the `<...>` at its start, if there is one.
 fn after_generics(text: &str) -> &str {
     let mut depth = 0;
     let end = text.char_indices().find(|&(at, c)| {
@@ -48,7 +48,7 @@ fn after_generics(text: &str) -> &str {
     }
 }
 
-/// The methods of a list of docs/api, each with its type.
+/// Returns the methods of a list of docs/api, each with its type.
 fn methods(api: &str) -> impl Iterator<Item = (&str, &str)> {
     api.lines().filter_map(|line| {
         let (of, item) = after_generics(line.strip_prefix("impl")?).split_once(": ")?;
@@ -57,14 +57,14 @@ fn methods(api: &str) -> impl Iterator<Item = (&str, &str)> {
     })
 }
 
-/// The functions of a list of docs/api that are no methods.
+/// Returns the functions of a list of docs/api that are no methods.
 fn free_functions(api: &str) -> impl Iterator<Item = &str> {
     let items =
         api.lines().map(|line| line.trim_start_matches("const ").trim_start_matches("unsafe "));
     items.filter_map(|item| words(item.strip_prefix("fn ")?).next())
 }
 
-/// What the modules that users reach show by name: the types that those declare, and re-exports.
+/// Returns the names that users' modules show: the types that those declare, and re-exports.
 fn shown<'a>(files: &'a [SourceFile], own: &str) -> BTreeSet<&'a str> {
     let (mut names, mut seen) = (BTreeSet::new(), BTreeSet::new());
     let mut modules = vec![format!("{own}lib.rs")];
@@ -86,7 +86,7 @@ fn shown<'a>(files: &'a [SourceFile], own: &str) -> BTreeSet<&'a str> {
                 continue;
             }
             if let Some(path) = code.strip_prefix("pub use ").filter(|_| !hidden) {
-                // The longest path in front of what is listed.
+                // The longest path in front of the listed names.
                 let path = path.split(['{', ';']).next().unwrap_or_default();
                 let path = path.trim_end_matches("::").replace("::", "/");
                 let from = match path.strip_prefix("crate/") {
@@ -94,7 +94,7 @@ fn shown<'a>(files: &'a [SourceFile], own: &str) -> BTreeSet<&'a str> {
                     None => format!("{folder}{path}/"),
                 };
                 if !code.contains('{') {
-                    // One name, or all of a module's.
+                    // One name, or all names of a module.
                     reach("", from.trim_end_matches(['/', '*']));
                 }
                 reexport = Some(from);
@@ -119,7 +119,7 @@ fn shown<'a>(files: &'a [SourceFile], own: &str) -> BTreeSet<&'a str> {
     names
 }
 
-/// Methods without a caller, as `CRATE Type::name`.
+/// Returns methods without a caller, as `CRATE Type::name`.
 fn unused(files: &[SourceFile]) -> BTreeSet<String> {
     let for_tests = ["/tests/", "/benches/", "fuzz/", "xtask/"];
     let users: Vec<_> = files
@@ -154,7 +154,7 @@ fn unused(files: &[SourceFile]) -> BTreeSet<String> {
     found
 }
 
-/// The list, with its reasons.
+/// Returns the list, with its reasons.
 fn listed(text: &str) -> BTreeMap<&str, &str> {
     let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
     lines.filter_map(|line| line.split_once(": ")).collect()

@@ -4,7 +4,8 @@ use crate::files::{self, SourceFile};
 use crate::lexer::words;
 use crate::{Finding, hold, lines_found, report};
 
-/// The front page of a crate: more than its first line, or its reader learns nothing.
+/// Least number of documentation lines at the front of a crate: a shorter page tells its reader
+/// nothing.
 const LEAST_DOC: usize = 4;
 
 fn crate_doc(file: &SourceFile) -> Vec<Finding> {
@@ -37,7 +38,7 @@ fn crate_doc_can_fail() {
     assert!(found("crates/x/src/lib.rs", "//! X.\n#![doc = include_str!(\"R.md\")]\n").is_empty());
 }
 
-/// The facade holds nothing of its own: everything has its home in the crate that it is about.
+/// Checks that the facade declares nothing: each item belongs to the crate of its subject.
 fn facade_re_exports(file: &SourceFile) -> Vec<Finding> {
     if file.product_crate() != Some("corewise") {
         return Vec::new();
@@ -79,7 +80,7 @@ fn facade_re_exports_can_fail() {
     assert!(lines_found(facade_re_exports, "crates/x/src/lib.rs", "fn f() {}\n").is_empty());
 }
 
-/// What every clone has to have.
+/// Files that every clone must have.
 const FILES: [&str; 14] = [
     ".ci/run",
     "ARCHITECTURE.md",
