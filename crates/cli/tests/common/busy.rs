@@ -1,4 +1,4 @@
-//! A client that is busy with a mirror of files, and looks at what it has written.
+//! A client that is busy with a mirror of files and verifies what it has written.
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
@@ -13,11 +13,11 @@ use super::server::Server;
 use super::{Folder, Ran};
 
 const MIB: usize = 1 << 20;
-/// What a mirror of files of 8 MiB has for data.
+/// Bytes of data of a mirror over files of 8 MiB.
 const SIZE: usize = 8 * MIB - (64 << 10);
 const BLOCK: usize = 4096;
 
-/// Files of 8 MiB, which are made.
+/// Returns devices over new files of 8 MiB.
 pub fn files(names: &[&str]) -> String {
     let file = |name: &&str| {
         format!(
@@ -28,7 +28,7 @@ pub fn files(names: &[&str]) -> String {
     names.iter().map(file).collect()
 }
 
-/// A mirror over these files.
+/// Returns the manifest of a mirror over these files.
 pub fn manifest(over: &[&str], keys: &str) -> String {
     files(over)
         + &format!(
@@ -37,16 +37,16 @@ pub fn manifest(over: &[&str], keys: &str) -> String {
         )
 }
 
-/// A client that writes all over the mirror, and reads what it has written, until it is told to
-/// stop or the server is gone.
+/// A client that writes all over a mirror and verifies what it reads, until it is stopped or the
+/// server is gone.
 pub struct Busy {
     stop: Arc<AtomicBool>,
-    /// The pattern of each block, as far as it was acknowledged.
+    /// Pattern of each block, as far as it was acknowledged.
     is: Arc<Mutex<Vec<u64>>>,
     thread: JoinHandle<()>,
 }
 
-/// A block that is being written: either may be there.
+/// Mark of a block that is being written: it holds either pattern.
 const EITHER: u64 = u64::MAX;
 
 impl Busy {
@@ -76,7 +76,7 @@ impl Busy {
         Busy { stop, is, thread: std::thread::spawn(run) }
     }
 
-    /// What is in each block.
+    /// Stops the client and returns the contents of each block.
     pub fn stop(self) -> Vec<u64> {
         assert!(
             !self.stop.swap(true, Ordering::Relaxed),
@@ -86,9 +86,9 @@ impl Busy {
         std::mem::take(&mut *self.is.lock().unwrap())
     }
 
-    /// The same, once its server is gone.
+    /// Returns the contents of each block once the server is gone.
     pub fn cut(self) -> Vec<u64> {
-        // It panicked: its connection is gone.
+        // The client panicked: its connection is gone.
         let _ = self.thread.join();
         assert!(!self.stop.load(Ordering::Relaxed), "it read something else than it had written");
         std::mem::take(&mut *self.is.lock().unwrap())
@@ -110,7 +110,7 @@ pub fn data(folder: &Folder, leg: &str) -> Vec<u8> {
     bytes
 }
 
-/// The legs, each with its state.
+/// Returns the legs, each with its state.
 pub fn legs(folder: &Folder) -> Vec<(String, String)> {
     let json = folder.corewise(["mirror", "m", "--json"]).ok().stdout;
     let json: Value = serde_json::from_str(&json).unwrap();
@@ -127,8 +127,8 @@ pub fn mirror(folder: &Folder, args: &[&str]) -> Ran {
     folder.corewise([&["mirror", "m"], args].concat())
 }
 
-/// A mirror of `a` and `b`, in sync, whose next resync takes long; a client that writes to it; and
-/// a device `c` beside it.
+/// Starts a mirror of `a` and `b`, in sync, whose next resync takes long; a client that writes to
+/// it; and a spare device `c`.
 pub fn slow_beside_a_spare(folder: &Folder) -> (Server, Busy) {
     let slow = "resync_least = \"1M\"\nresync_most = \"1M\"";
     folder.write("up.toml", manifest(&["a", "b"], ""));

@@ -1,5 +1,5 @@
-//! A small NBD client, written against the protocol's text and not against our own library, for
-//! what no client program does: half a request, a FUA write that is not followed by a flush, lies.
+//! A small NBD client, written from the protocol's text and not over our library. It does what no
+//! client program does: half a request, a FUA write without a flush behind it, lies.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -25,7 +25,7 @@ const REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 const REQUEST_MAGIC: u32 = 0x2560_9513;
 const SIMPLE_REPLY_MAGIC: u32 = 0x6744_6698;
 
-/// Whatever carries bytes both ways.
+/// A stream that carries bytes both ways.
 pub trait Stream: Read + Write + Send {}
 impl<T: Read + Write + Send> Stream for T {}
 
@@ -37,7 +37,7 @@ pub struct Client {
     cookie: u64,
 }
 
-/// Connects without a word. A server that doesn't answer for half a minute never will.
+/// Connects and sends nothing. A server that doesn't answer for half a minute never will.
 pub fn connect(socket: &Path) -> UnixStream {
     let stream =
         UnixStream::connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
@@ -45,7 +45,7 @@ pub fn connect(socket: &Path) -> UnixStream {
     stream
 }
 
-/// Connects over TCP without a word.
+/// Connects over TCP and sends nothing.
 pub fn connect_tcp(address: &str) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{address}: {error}"));
     stream.set_read_timeout(Some(Duration::from_secs(300))).expect("a timeout that isn't zero");
@@ -61,7 +61,7 @@ pub fn greet(stream: &mut impl Stream) -> io::Result<()> {
     stream.write_all(&3u32.to_be_bytes())
 }
 
-/// The bytes of an option.
+/// Returns the bytes of an option.
 pub fn option(number: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = OPTION_MAGIC.to_be_bytes().to_vec();
     bytes.extend(number.to_be_bytes());
@@ -70,7 +70,7 @@ pub fn option(number: u32, data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// One reply to an option: its type and data.
+/// Receives one reply to an option and returns its type and data.
 pub fn option_reply(stream: &mut impl Stream) -> io::Result<(u32, Vec<u8>)> {
     let mut head = [0; 20];
     stream.read_exact(&mut head)?;
@@ -133,7 +133,7 @@ impl Client {
         Ok(self.cookie)
     }
 
-    /// Bytes as they are.
+    /// Sends bytes unchanged.
     pub fn send_raw(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes)
     }
@@ -154,13 +154,13 @@ impl Client {
         Ok((cookie, Ok(data)))
     }
 
-    /// Reads at least one byte of whatever comes.
+    /// Reads at least one byte.
     pub fn read_some(&mut self) {
         let mut byte = [0];
         self.stream.read_exact(&mut byte).expect("a server that answers");
     }
 
-    /// The connection has ended: nothing more can be read.
+    /// Returns true if the connection has ended: nothing more can be read.
     pub fn is_closed(&mut self) -> bool {
         let mut byte = [0];
         match self.stream.read(&mut byte) {
@@ -207,7 +207,7 @@ impl Client {
     }
 }
 
-/// Bytes that look like nothing else: the same seed gives the same bytes.
+/// Returns bytes that depend on the seed alone, and differ from those of other seeds.
 pub fn pattern(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     fastrand::Rng::with_seed(seed).fill(&mut bytes);

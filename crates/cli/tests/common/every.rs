@@ -9,7 +9,7 @@ use super::server::Server;
 
 pub const SIZE: usize = 32 << 20;
 
-/// The volumes that keep what they are given, `direct` excepted.
+/// Volumes that keep what is written to them, except `direct`.
 const KEEPING: [&str; 7] =
     ["memory", "cached", "threads", "stripe", "mirror", "partition", "delay"];
 
@@ -125,9 +125,9 @@ read_only = true
 pub struct Every {
     pub server: Server,
     pub folder: Folder,
-    /// Those that keep what they are given.
+    /// Volumes that keep what is written to them.
     pub volumes: Vec<&'static str>,
-    /// The folder of the file that isn't cached.
+    /// Folder of the file that isn't cached.
     _on_disk: TempDir,
 }
 
@@ -136,10 +136,10 @@ impl Every {
         Every::with(Folder::new(), "")
     }
 
-    /// In this folder, with more keys of `[server]`.
+    /// Starts the server in this folder, with more keys of `[server]`.
     pub fn with(folder: Folder, server: &str) -> Every {
         folder.partitioned(34 << 20, "start=1MiB, size=32MiB, name=root\n");
-        // On disk, where there is one: TMPDIR may be in memory.
+        // The target folder is on disk; TMPDIR may be in memory.
         let on_disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
         let direct = on_disk.path().canonicalize().expect("it was just made").join("direct.img");
         let mut manifest = format!("[server]\nunix = \"s\"\ntcp = 0\n{server}{MANIFEST}");
@@ -160,7 +160,7 @@ impl Every {
         Every { server, folder, volumes, _on_disk: on_disk }
     }
 
-    /// A volume over the Unix socket, and, those of two drivers, over TCP too.
+    /// Returns the URIs of a volume: over the Unix socket and, for two drivers, over TCP.
     pub fn uris(&self, export: &str) -> Vec<String> {
         let mut uris = vec![self.server.uri(export)];
         if ["memory", "stripe"].contains(&export) {
@@ -169,14 +169,14 @@ impl Every {
         uris
     }
 
-    /// Stops it, which must go well.
+    /// Stops the server and checks that it ends well.
     #[track_caller]
     pub fn end(self) {
         self.server.stop().ok();
     }
 }
 
-/// Whether the file system reads and writes past the page cache.
+/// Returns true if the file system reads and writes past the page cache.
 fn can_be_direct(path: &std::path::Path) -> bool {
     let mut options = std::fs::OpenOptions::new();
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;

@@ -1,5 +1,5 @@
-//! A file whose open blocks, as that of a dead disk or of a network file system does: this process
-//! has a lease on it, and the kernel lets nobody else open it until that is given back.
+//! A file whose open blocks, as on a dead disk or a network file system. This process has a lease
+//! on the file, and the kernel lets no other process open it until the lease is returned.
 
 use std::ffi::c_int;
 use std::fs::File;
@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 
 use super::Folder;
 
-/// From `asm-generic/fcntl.h`; libc doesn't have it.
+/// Command from `asm-generic/fcntl.h`, which libc doesn't have.
 const F_SETSIG: c_int = 10;
 
 /// A lease. The kernel takes it away after `/proc/sys/fs/lease-break-time`, 45 seconds, at the
@@ -17,19 +17,19 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Takes one on a new file of that size.
+    /// Takes a lease on a new file of that size.
     pub fn on(folder: &Folder, name: &str, bytes: u64) -> Lease {
         let path = folder.write(name, "");
         let file = File::options().read(true).write(true).open(path).expect("it was just made");
         file.set_len(bytes).expect("a sparse file");
-        // The owner of a lease is told by a signal that somebody waits. The usual one would end
-        // this process; this one is ignored by a process that has not asked for it.
+        // A signal tells the lease's owner that a process waits. The usual signal would end this
+        // process; a process that has not asked for this one ignores it.
         control(&file, F_SETSIG, libc::SIGURG);
         control(&file, libc::F_SETLEASE, libc::F_WRLCK);
         Lease { file }
     }
 
-    /// The waiters go on.
+    /// Gives the lease back, which wakes the waiters.
     pub fn give_back(self) {
         control(&self.file, libc::F_SETLEASE, libc::F_UNLCK);
     }

@@ -1,5 +1,5 @@
-//! What the tests of the program share: folders, runs of the real binary, servers that are killed
-//! when a test ends, and the client programs.
+//! Helpers of the program's tests: folders, runs of the real binary, servers that are killed when a
+//! test ends, and the client programs.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
 pub mod busy;
@@ -21,8 +21,8 @@ use tempfile::TempDir;
 /// The binary under test.
 pub const COREWISE: &str = env!("CARGO_BIN_EXE_corewise");
 
-/// A folder of its own for one test. `tmp` in it is the TMPDIR of what runs there, so that a test
-/// can see what was left behind.
+/// A folder for one test. `tmp` in it is the TMPDIR of programs that run there, so a test sees the
+/// files that they leave.
 pub struct Folder {
     dir: TempDir,
 }
@@ -53,7 +53,7 @@ impl Folder {
         path
     }
 
-    /// All that is in the folder, as sorted relative paths, `tmp` itself excepted.
+    /// Returns everything in the folder except `tmp`, as sorted relative paths.
     pub fn list(&self) -> Vec<String> {
         let mut found = Vec::new();
         let mut folders = vec![self.path().to_path_buf()];
@@ -73,11 +73,12 @@ impl Folder {
         found
     }
 
-    /// A command of this folder.
+    /// Returns a command that runs in this folder.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new(program);
         command.current_dir(self.path()).env("TMPDIR", self.join("tmp")).stdin(Stdio::null());
-        // Without a runtime folder control sockets are in TMPDIR: no test finds another's server.
+        // Without a runtime folder, control sockets are in TMPDIR, so no test finds the server of
+        // another.
         for name in ["NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "RUST_LOG", "XDG_RUNTIME_DIR"] {
             command.env_remove(name);
         }
@@ -91,7 +92,7 @@ impl Folder {
         run(command)
     }
 
-    /// Makes `disk.img`, of so many bytes, with a table of these partitions by `sfdisk`.
+    /// Makes `disk.img` of `size` bytes, with a table of these partitions by `sfdisk`.
     pub fn partitioned(&self, size: usize, partitions: &str) {
         self.write("disk.img", "");
         let image = std::fs::OpenOptions::new().write(true).open(self.join("disk.img"));
@@ -131,7 +132,7 @@ const PACKAGES: [(&str, &str); 12] = [
     ("debugfs", "e2fsprogs"),
 ];
 
-/// Runs a client program; one that isn't installed fails the test, which names its package.
+/// Runs a client program. If the program isn't installed, the test fails and names its package.
 pub fn run_client(name: &str, mut command: Command) -> Ran {
     let package = PACKAGES.iter().find(|(program, _)| *program == name);
     let package = package.map_or("?", |(_, package)| package);
@@ -150,11 +151,11 @@ pub fn run(mut command: Command) -> Ran {
     Ran::new(&command, output)
 }
 
-/// What a run left: its code and both outputs. Its `Display` is what a failed test shows.
+/// A finished run: its exit code and both outputs. Its `Display` is what a failed test shows.
 pub struct Ran {
     pub command: String,
     pub cwd: PathBuf,
-    /// `None`: a signal ended it.
+    /// Exit code; `None` if a signal ended the run.
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
@@ -171,7 +172,7 @@ impl Ran {
         }
     }
 
-    /// It ended with this code.
+    /// Checks the exit code.
     #[track_caller]
     pub fn code(self, code: i32) -> Ran {
         assert!(self.code == Some(code), "expected exit code {code}\n{self}");
@@ -189,7 +190,7 @@ impl Ran {
         self
     }
 
-    /// Stdout has each of these.
+    /// Checks that stdout contains each of these texts.
     #[track_caller]
     pub fn says(self, texts: &[&str]) -> Ran {
         for text in texts {
@@ -198,7 +199,7 @@ impl Ran {
         self
     }
 
-    /// Stderr has each of these.
+    /// Checks that stderr contains each of these texts.
     #[track_caller]
     pub fn complains(self, texts: &[&str]) -> Ran {
         for text in texts {
@@ -216,8 +217,8 @@ impl fmt::Display for Ran {
     }
 }
 
-/// It is XML with one root, each of its attributes occurs once, and its references are those that
-/// XML itself has.
+/// Checks that a text is XML: it has one root, no attribute occurs twice in an element, and all
+/// references are those of XML itself.
 #[track_caller]
 pub fn well_formed(xml: &str) {
     use quick_xml::events::Event;

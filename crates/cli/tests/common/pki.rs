@@ -30,14 +30,14 @@ impl Pki {
         self.server_until(folder, 4096);
     }
 
-    /// The same, to be good up to a year.
+    /// Makes the server's certificate, valid up to a year.
     pub fn server_until(&self, folder: &Folder, year: i32) {
         let mut params = named("the server");
         params.not_after = rcgen::date_time_ymd(year, 1, 1);
         self.server_of(folder, params);
     }
 
-    /// The same, to be good for so long behind now, and to have been good for as long before.
+    /// Makes the server's certificate, valid from `before` ago until `behind` from now.
     pub fn server_for(&self, folder: &Folder, before: Duration, behind: Duration) {
         let mut params = named("the server");
         let now = SystemTime::now();
@@ -55,7 +55,8 @@ impl Pki {
         folder.write("server/ca.pem", &self.pem);
     }
 
-    /// Makes a folder with the certificate of a client of this common name, or with none; its path.
+    /// Makes a folder with the certificate of a client of this common name, or without one. Returns
+    /// its path.
     pub fn client(&self, folder: &Folder, name: Option<&str>) -> String {
         let place = name.unwrap_or("nobody").replace(' ', "-");
         if let Some(name) = name {

@@ -1,5 +1,5 @@
-//! Logs of writes (`write_log`), read as `replay-log` of xfstests reads them: what a file may hold
-//! after a crash.
+//! Logs of writes (`write_log`), read as `replay-log` of xfstests reads them, for images of what a
+//! crash leaves.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -13,7 +13,7 @@ const DISCARD: u64 = 4;
 const MARK: u64 = 8;
 const SECTOR: usize = 512;
 
-/// What the log has by now: a change that was acknowledged is counted.
+/// Returns the number of entries in a log. An acknowledged write is in it.
 pub fn count(log: &Path) -> usize {
     let mut super_block = [0; 24];
     let file = File::open(log).unwrap_or_else(|error| panic!("{}: {error}", log.display()));
@@ -29,7 +29,7 @@ struct Entry {
     at: usize,
     len: usize,
     flags: u64,
-    /// Where its data is in the log.
+    /// Offset of its data in the log.
     data: usize,
 }
 
@@ -59,15 +59,14 @@ impl Log {
         self.entries.len()
     }
 
-    /// Where the log stands behind each flush.
+    /// Returns the number of entries up to each flush.
     pub fn flushes(&self) -> Vec<usize> {
         let flushes = self.entries.iter().enumerate().filter(|(_, entry)| entry.flags & FLUSH != 0);
         flushes.map(|(n, _)| n + 1).collect()
     }
 
-    /// Puts on `image`, which was there when the log began, what it may hold after a crash in which
-    /// the log had `upto` entries: all up to the last flush, and of the rest, sector by sector,
-    /// what chance says.
+    /// Applies to `image`, the contents when the log began, what a crash after `upto` entries may
+    /// leave: all entries up to the last flush, and of the rest a random choice, sector by sector.
     pub fn replay(&self, image: &mut [u8], upto: usize, chance: &mut Rng) {
         let flushed = self.flushes().into_iter().take_while(|n| *n <= upto).last().unwrap_or(0);
         for (n, entry) in self.entries[..upto].iter().enumerate() {
@@ -75,7 +74,7 @@ impl Log {
                 continue;
             }
             let durable = n < flushed || entry.flags & FUA != 0;
-            // All, none, or some of it.
+            // All, nothing, or a part of it.
             let fate = if durable { 0 } else { chance.u64(..3) };
             for from in (0..entry.len).step_by(SECTOR) {
                 if fate == 1 || fate == 2 && chance.u64(..2) == 0 {

@@ -1,5 +1,4 @@
-//! A `corewise up` that runs while a test talks to it, and is killed by its id at the latest when
-//! the test ends.
+//! A `corewise up` that runs while a test talks to it. The end of the test kills it by its id.
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -13,7 +12,7 @@ use serde_json::Value;
 
 use super::{COREWISE, Folder, Ran};
 
-/// Nothing here takes long; a test that waits longer than this waits for ever.
+/// Longest wait of a test: nothing here takes long, so a longer wait would never end.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A running server.
@@ -21,23 +20,23 @@ pub struct Server {
     child: Child,
     command: String,
     cwd: PathBuf,
-    /// Lines of stdout as they come.
+    /// Lines of stdout that weren't read.
     lines: Receiver<String>,
-    /// Those that were read.
+    /// Lines of stdout that were read.
     stdout: String,
     stderr: Option<JoinHandle<String>>,
-    /// The `ready` event, where it was started with `--json`.
+    /// The `ready` event of a server that was started with `--json`.
     pub ready: Value,
 }
 
 impl Server {
     /// Starts `corewise up --json ARGS` in `folder` and waits until it is ready.
     pub fn start(folder: &Folder, args: &[&str]) -> Server {
-        // Tests that run under nohup, as they do in some CI, would hand an ignored SIGHUP down.
+        // Tests under nohup, as in some CI, would pass an ignored SIGHUP on.
         Server::start_with_hangup(folder, "--default-signal=HUP", args)
     }
 
-    /// The same, with what `env` is to do about SIGHUP first.
+    /// Starts a server for which `env` has set the treatment of SIGHUP.
     pub fn start_with_hangup(folder: &Folder, hangup: &str, args: &[&str]) -> Server {
         let mut command = folder.command("env");
         command.args([hangup, COREWISE, "up", "--json"]).args(args);
@@ -77,7 +76,7 @@ impl Server {
         }
     }
 
-    /// Waits for a line of stdout that `wanted` says yes to.
+    /// Waits for a line of stdout for which `wanted` returns true.
     #[track_caller]
     pub fn wait_line(&mut self, what: &str, mut wanted: impl FnMut(&str) -> bool) -> String {
         loop {
@@ -97,7 +96,7 @@ impl Server {
         }
     }
 
-    /// Whether it has said a line that nobody has waited for.
+    /// Returns true if there is a line that no test has waited for.
     pub fn has_line(&mut self) -> bool {
         let line = self.lines.try_recv();
         line.map(|line| self.stdout.push_str(&format!("{line}\n"))).is_ok()
@@ -111,7 +110,7 @@ impl Server {
         serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
     }
 
-    /// Waits for something that happens to a mirror, unless it has happened already.
+    /// Waits for an event of a mirror, unless it has already happened.
     #[track_caller]
     pub fn wait_mirror(&mut self, what: &str) -> Value {
         let wanted = |line: &str| {
@@ -128,13 +127,13 @@ impl Server {
         self.ready = self.wait_event("ready");
     }
 
-    /// The Unix socket that it listens on.
+    /// Returns the Unix socket of the server.
     pub fn socket(&self) -> PathBuf {
         let socket = self.ready["unix"].as_str();
         PathBuf::from(socket.unwrap_or_else(|| panic!("no Unix socket: {}", self.ready)))
     }
 
-    /// Where it answers `corewise dump`.
+    /// Returns the control socket of the server.
     pub fn control(&self) -> PathBuf {
         let control = self.ready["control"].as_str();
         PathBuf::from(control.unwrap_or_else(|| panic!("no control socket: {}", self.ready)))
@@ -144,26 +143,26 @@ impl Server {
         self.child.id()
     }
 
-    /// The TCP address that it listens on.
+    /// Returns the TCP address of the server.
     pub fn tcp(&self) -> String {
         let address = self.ready["tcp"].as_str();
         address.unwrap_or_else(|| panic!("no TCP address: {}", self.ready)).to_string()
     }
 
-    /// The URI of an export over the Unix socket.
+    /// Returns the URI of an export over the Unix socket.
     pub fn uri(&self, export: &str) -> String {
         format!("nbd+unix:///{export}?socket={}", self.socket().display())
     }
 
-    /// The URI of an export over TCP.
+    /// Returns the URI of an export over TCP.
     pub fn tcp_uri(&self, export: &str) -> String {
         format!("nbd://{}/{export}", self.tcp())
     }
 
-    /// Reads no more of its stdout: its next line, and all further ones, have no reader.
+    /// Closes stdout: its next line, and all further ones, have no reader.
     pub fn close_stdout(&mut self) {
         let (_, nothing) = channel();
-        // The thread that reads ends with the first line that it can't hand over.
+        // The reading thread ends at the first line that it can't deliver.
         self.lines = nothing;
     }
 
@@ -172,8 +171,8 @@ impl Server {
         kill_process(pid, signal).expect("the server is our child and was not waited for");
     }
 
-    /// Sends a signal again and again, until the server is gone: one that comes soon after another
-    /// counts for nothing.
+    /// Sends a signal repeatedly until the server is gone: one that follows another soon doesn't
+    /// count.
     pub fn insist(&mut self, signal: Signal) {
         while self.child.try_wait().expect("a child can be waited for").is_none() {
             self.signal(signal);
@@ -181,7 +180,7 @@ impl Server {
         }
     }
 
-    /// `kill -9`, and waits until it is gone.
+    /// Kills the server with `kill -9` and waits until it is gone.
     pub fn kill(mut self) {
         self.signal(Signal::KILL);
         self.child.wait().expect("a child can be waited for");
@@ -190,7 +189,7 @@ impl Server {
     /// Waits until it ends by itself.
     #[track_caller]
     pub fn wait(mut self) -> Ran {
-        // Its stdout ends with it.
+        // Stdout ends with the server.
         loop {
             match self.lines.recv_timeout(PATIENCE) {
                 Ok(line) => {
@@ -232,7 +231,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // Already gone after `wait`; std then remembers and sends nothing to an id used anew.
+        // After `wait` the server is gone. std remembers that and sends nothing to an id that is
+        // used anew.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -23,7 +23,7 @@ const BASE: &str = "[server]\nunix = \"s\"\ncontrol = \"c\"\ndrain = \"5s\"\n\
     [[export]]\ndevice = \"disk\"\n\
     [[export]]\ndevice = \"ram\"\n";
 
-/// The memory is exported through a device whose reads take so long.
+/// Returns a manifest whose memory is exported through a device that delays reads.
 fn slow(read_delay: &str) -> String {
     let device = "[[device]]\nname = \"slow\"\ndriver = \"delay\"\nover = [\"ram\"]\n";
     let slow = format!("{device}read_delay = \"{read_delay}\"\n[[export]]\ndevice = \"slow\"");
@@ -77,7 +77,7 @@ impl Up {
         removal
     }
 
-    /// The names of all that is up.
+    /// Returns the names of everything that is up.
     fn names(&self) -> BTreeSet<String> {
         let dump = self.dump();
         let devices = dump["devices"].as_array().unwrap().iter();

@@ -14,7 +14,7 @@ use crate::common::server::Server;
 const MIB: u64 = 1 << 20;
 
 struct Fixture {
-    /// Before the folder: it is killed before its files go.
+    /// Declared before the folder: the server is killed before its files go.
     server: Server,
     /// A client that does nothing wrong, and has data at offset 0.
     bystander: Client,
@@ -38,7 +38,8 @@ impl Fixture {
         Fixture { server, bystander, data, _folder: folder }
     }
 
-    /// The bystander's data is there, new clients get in, and the server ends well.
+    /// Checks that the bystander's data is there, that new clients get in, and that the server ends
+    /// well.
     #[track_caller]
     fn nobody_noticed(mut self) {
         assert!(self.bystander.read(0, 65536).unwrap() == self.data, "the data has changed");
@@ -57,7 +58,7 @@ fn garbage_instead_of_a_handshake() {
     for seed in 0..16 {
         for length in [1, 3, 4, 5, 20, 400, 70_000] {
             let mut stream = connect(&fixture.server.socket());
-            // The server may hang up in the midst of it.
+            // The server may hang up before the end.
             let _ = stream.write_all(&pattern(seed, length));
             let _ = stream.shutdown(std::net::Shutdown::Write);
             let mut answer = Vec::new();
@@ -79,7 +80,7 @@ fn garbage_instead_of_an_option() {
         greet(&mut stream).unwrap();
         let _ = stream.write_all(&pattern(seed, 64));
         let mut answer = Vec::new();
-        // It ends: with an error reply or without, but it ends.
+        // The connection ends, with an error reply or without.
         let _ = stream.read_to_end(&mut answer);
     }
     fixture.nobody_noticed();
@@ -218,7 +219,7 @@ fn clients_that_only_hold_the_line_do_not_keep_others_out() {
     let mut newcomer = Client::new(&fixture.server.socket(), "m");
     assert!(newcomer.read(0, 512).is_ok());
     drop(newcomer);
-    // They are still there when the server stops: it must not wait for them.
+    // The clients are still there when the server stops: it must not wait for them.
     fixture.nobody_noticed();
     drop((silent, half));
 }

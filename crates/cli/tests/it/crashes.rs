@@ -1,5 +1,5 @@
-//! What was acknowledged and flushed is there after a crash at any moment: the volumes log their
-//! writes, and what a crash could have left of them is made and looked at.
+//! Acknowledged and flushed writes survive a crash at any moment. The volumes log their writes, and
+//! the tests build and verify images that a crash could have left.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ const BLOCKS: usize = 96;
 /// Requests on their way at once.
 const DEPTH: usize = 8;
 
-/// More with `cargo xtask test --long`.
+/// Returns the number of rounds, larger for `cargo xtask test --long`.
 fn rounds(few: usize) -> usize {
     if std::env::var_os("COREWISE_LONG").is_some() { few * 20 } else { few }
 }
@@ -29,20 +29,20 @@ fn seed() -> u64 {
     given.unwrap_or(1)
 }
 
-/// What was durable for sure when the logs had so many entries.
+/// Versions that were durable for sure when the logs had that many entries.
 struct Durable {
     counts: Vec<usize>,
     block: usize,
     version: usize,
 }
 
-/// A client that knows what it wrote: each sector says which block and which version of it it is.
+/// A client that knows what it wrote: each sector holds its block and version.
 struct Writer {
     logs: Vec<PathBuf>,
     chance: Rng,
-    /// Of each block, the versions that were sent: whether each is zeroes. All begin as zeroes.
+    /// Versions of each block that were sent; true for one that zeroes. All blocks begin as zeroes.
     sent: Vec<Vec<bool>>,
-    /// Of each block, the newest version that was acknowledged.
+    /// Newest acknowledged version of each block.
     acked: Vec<usize>,
     durable: Vec<Durable>,
 }
@@ -53,7 +53,7 @@ enum InFlight {
         version: usize,
         fua: bool,
     },
-    /// What was acknowledged when it was sent.
+    /// Versions that were acknowledged when the flush was sent.
     Flush(Vec<usize>),
 }
 
@@ -63,8 +63,8 @@ impl Writer {
         Writer { logs, chance: Rng::with_seed(seed), sent, acked, durable: Vec::new() }
     }
 
-    /// Sends so many requests, several at once, and waits for all but the last of them where
-    /// `leaves`.
+    /// Sends requests, several at once, and waits for their replies; with `leaves`, not for the
+    /// last ones.
     fn work(&mut self, client: &mut Client, requests: usize, leaves: bool) {
         let mut flying: HashMap<u64, InFlight> = HashMap::new();
         for _ in 0..requests {
@@ -122,8 +122,8 @@ impl Writer {
         }
     }
 
-    /// In a crash in which the logs had these entries, each block has its newest durable version,
-    /// or one that was sent later.
+    /// Checks an image of a crash in which the logs had these entries: each block has its newest
+    /// durable version, or one that was sent later.
     #[track_caller]
     fn check(&self, image: &[u8], counts: &[usize], when: &str) {
         let mut least = vec![0; BLOCKS];
@@ -136,8 +136,8 @@ impl Writer {
                 let at = block * BLOCK + n * SECTOR;
                 let found = &image[at..at + SECTOR];
                 let sent = &self.sent[block];
-                // The version that it says itself, or, where it says nothing, the newest version
-                // that zeroes.
+                // A sector holds its version. A sector of zeroes has the newest version that
+                // zeroes.
                 let says = u64::from_le_bytes(found[8..16].try_into().unwrap());
                 let version = match says.checked_sub(1) {
                     Some(version) => version as usize,
@@ -217,7 +217,7 @@ fn a_file_has_what_was_flushed_after_a_crash_at_each_flush_and_between_them() {
     }
 }
 
-/// Waits until each thread of the server stands still.
+/// Waits until each thread of the server is stopped.
 fn stop_still(server: &Server) {
     server.signal(Signal::STOP);
     let stopped = |task: PathBuf| {
@@ -237,7 +237,7 @@ fn mirror(a: &str, b: &str) -> String {
     )
 }
 
-/// What both logs have, at one moment.
+/// Returns the entries of both logs at one moment.
 fn moment(server: &Server, logs: &[PathBuf]) -> Vec<usize> {
     stop_still(server);
     let counts = logs.iter().map(|log| count(log)).collect();
@@ -256,8 +256,7 @@ fn a_mirror_has_what_was_flushed_after_a_crash_of_both_legs_and_they_become_alik
     let mut client = Client::new(&server.socket(), "m");
     let mut moments = Vec::new();
     for _ in 0..rounds(6) {
-        // Replies of the last requests are read in the next batch: they are under way at that
-        // moment.
+        // The next batch reads the replies of the last requests: they are in flight at that moment.
         writer.work(&mut client, 40, false);
         let ahead = writer.chance.u64(..BLOCKS as u64) as usize;
         let version = writer.sent[ahead].len();
@@ -286,7 +285,7 @@ fn a_mirror_has_what_was_flushed_after_a_crash_of_both_legs_and_they_become_alik
         writer.check(&found, &counts, &when);
         let control = server.control().display().to_string();
         after.corewise(["mirror", "m", "--wait", "--control", &control]).ok();
-        // Content that was read once stays so, whichever leg answers.
+        // Content that was read once never changes, whichever leg answers.
         assert!(client.read(0, (BLOCKS * BLOCK) as u32).unwrap() == found, "{when}");
         server.stop().ok();
         let data = ["a.img", "b.img"].map(|name| std::fs::read(after.join(name)).unwrap());
@@ -295,7 +294,7 @@ fn a_mirror_has_what_was_flushed_after_a_crash_of_both_legs_and_they_become_alik
     }
 }
 
-/// The file system in these bytes is whole.
+/// Checks the file system in these bytes.
 #[track_caller]
 fn fsck(folder: &Folder, image: &[u8], when: &str) {
     folder.write("fs.img", image);

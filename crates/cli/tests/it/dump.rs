@@ -1,5 +1,5 @@
 //! `corewise dump` against a real `corewise up`: text, JSON, monitor, several servers, leftovers of
-//! killed ones, and clients of the control socket that mean no good.
+//! killed ones, and hostile clients of the control socket.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,10 +21,10 @@ fn connect(server: &Server) -> UnixStream {
     stream
 }
 
-/// The answers to these bytes, after which the client says no more.
+/// Sends these bytes and nothing more, and returns the answers.
 fn answers(server: &Server, bytes: &[u8]) -> Vec<Value> {
     let mut stream = connect(server);
-    // It may hang up before it has all of it.
+    // The server may hang up before it has all of it.
     let _ = stream.write_all(bytes);
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let lines = BufReader::new(stream).lines().map_while(Result::ok);
@@ -36,7 +36,7 @@ fn json(ran: &Ran) -> Value {
     serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}\n{ran}"))
 }
 
-/// A server that has done something.
+/// Starts a server that has served requests.
 fn busy_server(folder: &Folder) -> Server {
     let server = Server::start(folder, &[]);
     let mut client = Client::new(&server.socket(), "fast");
@@ -128,7 +128,7 @@ fn a_disk_tells_what_it_has_done_and_how_long_that_took() {
     server.stop().ok();
 }
 
-/// A dump in which nothing is under way: a client has its answer a moment before its item is over.
+/// Returns a dump of a server at rest: a client has its answer a moment before its item has ended.
 fn at_rest(folder: &Folder) -> Value {
     loop {
         let dump = json(&folder.corewise(["dump", "--json"]).ok());
@@ -173,7 +173,7 @@ fn the_json_has_the_promised_shape_and_its_numbers_add_up() {
             let links = queue["pools"].as_array().unwrap();
             links.iter().map(|link| link[key].as_u64().unwrap()).sum()
         };
-        // Nothing is under way.
+        // Nothing is in flight.
         assert_eq!(queue["started"], queue["completed"], "{queue}");
         assert_eq!(queue["timed"], queue["name"] == "volumes", "{queue}");
         for key in ["queued", "completed", "cancelled"] {
@@ -283,7 +283,7 @@ fn the_next_user_removes_the_socket_of_a_killed_server() {
         .complains(&["killed"]);
     folder.corewise(["dump"]).code(1).complains(&["no running `corewise up`"]);
     assert!(!control.exists() && !control.parent().unwrap().exists());
-    // By the next server, too.
+    // The next server removes it, too.
     let server = Server::start(&folder, &["--socket", "s"]);
     let control = server.control();
     server.kill();
@@ -313,7 +313,7 @@ fn the_socket_goes_where_the_user_wants_it_and_is_found_all_the_same() {
     let pid = server.pid().to_string();
     folder.corewise(["dump", "--pid", &pid]).ok();
     server.kill();
-    // A leftover is taken over.
+    // The server takes a leftover socket over.
     let server = Server::start(&folder, &["up.toml", "--control", "mine"]);
     folder.corewise(["dump", "--control", "mine"]).ok();
     server.stop().ok();
@@ -333,7 +333,7 @@ fn without_a_control_socket_nothing_answers_and_nothing_is_missing() {
     assert!(server.ready["control"].is_null());
     folder.corewise(["dump"]).code(1).complains(&["no running `corewise up`"]);
     server.stop().ok();
-    // A place where no socket can be made is no reason not to serve.
+    // A server starts even if it can't make its control socket.
     let mut command = folder.command(COREWISE);
     command.args(["up", "--for", "1ms", "--socket", "s"]);
     std::fs::write(folder.join(&format!("tmp/corewise-{}", uid())), "in the way").unwrap();
@@ -400,7 +400,7 @@ fn bad_questions_are_answered_with_the_valid_ones() {
 fn clients_that_mean_no_good_hold_up_neither_the_server_nor_others() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
-    // More than have room: they say nothing, half a question, or take no answers.
+    // More connections than places: they say nothing, half a question, or take no answers.
     let mut held: Vec<UnixStream> = Vec::new();
     for index in 0..60 {
         let mut stream = connect(&server);
@@ -414,12 +414,12 @@ fn clients_that_mean_no_good_hold_up_neither_the_server_nor_others() {
     }
     assert_eq!(answers(&server, HELLO)[0]["pid"], server.pid());
     folder.corewise(["dump"]).ok();
-    // One that floods and reads nothing doesn't starve the next.
+    // A client that floods and reads nothing doesn't starve the next one.
     let mut flood = connect(&server);
     flood.set_nonblocking(true).unwrap();
     while flood.write(ASK).is_ok() {}
     assert_eq!(answers(&server, HELLO)[0]["pid"], server.pid());
-    // They are gone in the midst of it.
+    // The clients leave during that.
     for mut stream in held.drain(..) {
         let _ = stream.write_all(ASK);
     }
@@ -427,7 +427,7 @@ fn clients_that_mean_no_good_hold_up_neither_the_server_nor_others() {
     let mut client = Client::new(&server.socket(), "fast");
     assert!(client.read(0, 4096).is_ok(), "the server serves");
     drop(client);
-    // Those that are still there when it ends: it doesn't wait for them.
+    // Clients that are still there at the server's end: it doesn't wait for them.
     let mut last = connect(&server);
     last.write_all(&ASK[..5]).unwrap();
     let ran = server.stop().ok();

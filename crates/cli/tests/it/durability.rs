@@ -1,4 +1,4 @@
-//! What was acknowledged as durable outlives `kill -9` of the server.
+//! Writes that were acknowledged as durable survive `kill -9` of the server.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::process::Stdio;
@@ -9,7 +9,7 @@ use crate::common::server::Server;
 
 const MIB: usize = 1 << 20;
 
-/// A stripe over two files, and a third file alone; each `io` way of reaching files in turn.
+/// Returns a manifest of a stripe over two files, and of a third file alone, with this `io` method.
 fn manifest(io: &str) -> String {
     let file = |name: &str| {
         format!(

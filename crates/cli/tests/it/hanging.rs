@@ -1,5 +1,5 @@
-//! `corewise up` with a device whose shutdown hangs: who is named, and what each policy does; and
-//! what it keeps between runs.
+//! `corewise up` with a device whose shutdown hangs: the device that is named, the effect of each
+//! policy, and the state that is kept between runs.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::time::{Duration, Instant};
@@ -10,15 +10,15 @@ use crate::common::server::Server;
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// An export that goes on answering for an hour, over a device that can't be shut down before it.
+/// An export that drains for up to an hour, over a device that can't be shut down before.
 const STUCK: &str = "[server]\nunix = \"s\"\ndrain = \"1h\"\n\
                      [[device]]\nname = \"m\"\ndriver = \"file\"\npath = \"m.img\"\n\
                      create = true\nsize = \"64M\"\n\
                      [[device]]\nname = \"free\"\ndriver = \"memory\"\nsize = \"1M\"\n\
                      [[export]]\ndevice = \"m\"\n";
 
-/// A server whose client takes no replies, so that its export can't drain. It has been told to
-/// stop, and has named the export.
+/// Starts a server whose client takes no replies, so its export can't drain. Stops the server and
+/// waits until it has named the export.
 fn stuck(folder: &Folder, manifest: &str, args: &[&str]) -> (Server, Client, Value) {
     folder.write("up.toml", manifest);
     let mut server = Server::start(folder, &[&["up.toml"], args].concat());
@@ -26,7 +26,7 @@ fn stuck(folder: &Folder, manifest: &str, args: &[&str]) -> (Server, Client, Val
     for index in 0..32 {
         client.send(READ, 0, index << 20, 1 << 20, &[]).unwrap();
     }
-    // The first bytes of a reply: from here on the server has replies that don't fit.
+    // The first bytes of a reply: from here on the server has replies that the socket can't take.
     client.read_some();
     server.signal(Signal::TERM);
     let overdue = server.wait_event("overdue");

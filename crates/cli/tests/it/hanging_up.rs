@@ -1,5 +1,5 @@
-//! `corewise up` with a volume whose bring-up hangs in the kernel, as that of a dead disk does: who
-//! is named, what comes up all the same, and what each policy does.
+//! `corewise up` with a volume whose bring-up hangs in the kernel, as on a dead disk: the device
+//! that is named, the devices that come up all the same, and the effect of each policy.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::common::lease::Lease;
@@ -8,7 +8,7 @@ use crate::common::{COREWISE, Folder};
 use rustix::process::Signal;
 use serde_json::Value;
 
-/// A file that can't be opened, a mirror over it, and what doesn't need it.
+/// A file that can't be opened, a mirror over it, and devices that don't need it.
 const MANIFEST: &str = "[server]\nunix = \"s\"\n\
     [[device]]\nname = \"dead\"\ndriver = \"file\"\npath = \"dead.img\"\nprobe_timeout = \"100ms\"\n\
     [[device]]\nname = \"half\"\ndriver = \"memory\"\nsize = \"1M\"\n\
@@ -17,7 +17,7 @@ const MANIFEST: &str = "[server]\nunix = \"s\"\n\
     [[export]]\ndevice = \"both\"\n\
     [[export]]\ndevice = \"new\"\n";
 
-/// A server in whose bring-up one hangs, and has been named.
+/// A server with a device that hangs in bring-up and has been named.
 struct Hanging {
     folder: Folder,
     lease: Lease,
@@ -36,7 +36,7 @@ fn hanging(args: &[&str]) -> Hanging {
     Hanging { folder, lease, server, overdue }
 }
 
-/// The names of those that are in that state, by `corewise dump`.
+/// Returns the names of the devices in that state, by `corewise dump`.
 fn in_state(folder: &Folder, state: &str) -> Vec<String> {
     let dump = folder.corewise(["dump", "--json"]).ok();
     let dump: Value = serde_json::from_str(&dump.stdout).unwrap();
@@ -69,7 +69,7 @@ fn a_volume_whose_bring_up_hangs_is_named_with_whom_it_holds_up_and_waited_for()
 fn with_a_policy_nothing_is_served_where_one_hangs_and_the_server_ends_with_1() {
     for policy in ["skip", "give-up"] {
         let hanging = hanging(&["--on-hang", policy]);
-        // Although nobody gives the file free.
+        // The server ends although the file stays leased.
         let ran = hanging.server.wait().code(1);
         let ran = ran.complains(&[
             "bring-up of dead: still at it after",
@@ -94,7 +94,7 @@ fn with_a_policy_and_keep_going_the_rest_is_served_and_shut_down_in_order() {
         let ready = server.wait_event("ready");
         assert_eq!(ready["exports"].as_array().unwrap().len(), 1, "{ready}");
         assert_eq!(ready["exports"][0]["name"], "new");
-        // The dead one still hangs when all the rest is shut down, and holds up nobody's end.
+        // The dead device still hangs when all others are shut down, and delays none of them.
         server.signal(Signal::TERM);
         let down = server.wait_event("shutdown");
         assert_eq!(down["timeline"]["summary"]["ok"], 3, "{down}");
@@ -107,7 +107,7 @@ fn with_a_policy_and_keep_going_the_rest_is_served_and_shut_down_in_order() {
 #[test]
 fn a_volume_that_comes_up_after_all_is_served_late_and_keeps_its_new_file() {
     let folder = Folder::new();
-    // The file of 'late' is made after 'dead' is there: until then it hasn't even begun.
+    // The file of 'late' is made after 'dead' is there: until then its bring-up hasn't begun.
     let late = "[[device]]\nname = \"late\"\ndriver = \"file\"\npath = \"late.img\"\n\
                 size = \"1M\"\ncreate = true\nsuppliers = [\"dead\"]\n[[export]]\ndevice = \"late\"\n";
     folder.write("up.toml", format!("{MANIFEST}{late}"));
@@ -136,7 +136,7 @@ fn a_second_signal_while_one_hangs_says_what_is_up_and_leaves_nothing_behind() {
     }
     server.signal(Signal::TERM);
     server.insist(Signal::INT);
-    // Either of the two may be taken in first.
+    // The server may admit either of the two first.
     let ran = server.wait().code(1);
     ran.complains(&[" while stopping: ended at once, not shut down: half, new, export:new"]);
     assert_eq!(folder.list(), ["dead.img", "up.toml"]);
@@ -149,14 +149,14 @@ fn log_lines_of_the_libraries_stand_above_the_progress_bar() {
     folder.write("up.toml", MANIFEST);
     let lease = Lease::on(&folder, "dead.img", 1 << 20);
     let line = format!("'{COREWISE}' up up.toml --on-hang give-up --log info");
-    // It runs its command on a terminal of its own. No bar is drawn on one that can't move its
-    // cursor.
+    // `script` runs its command on a terminal of its own. On a terminal that can't move its cursor,
+    // no bar is drawn.
     let mut script = folder.command("script");
     script.env("TERM", "xterm").args(["-q", "-e", "-c", &line, "/dev/null"]);
     let ran = crate::common::run(script).code(1);
     let shown = ran.stdout.contains("Bring-up [");
     assert!(shown, "no bar, so nothing is tested\n{ran}");
-    // The rest of a line once something in it was taken off the screen.
+    // Rest of a line after something in it was erased.
     let lines = ran.stdout.lines().map(|line| line.rsplit("\x1b[2K").next().unwrap_or(line));
     let told: Vec<&str> = lines.filter(|line| line.contains("is past its deadline")).collect();
     assert_eq!(told.len(), 1, "{ran}");

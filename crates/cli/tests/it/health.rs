@@ -1,4 +1,4 @@
-//! `corewise health`: the word, the reasons, what to do about each, and the exit code; the same in
+//! `corewise health`: the state, the reasons, the advice for each, and the exit code; the same in
 //! metrics, dumps and events.
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -25,7 +25,7 @@ fn health(folder: &Folder) -> Ran {
     folder.corewise(["health"])
 }
 
-/// Asks until the exit code is this.
+/// Repeats the command until its exit code is `code`.
 fn until(folder: &Folder, code: i32) -> Ran {
     loop {
         let ran = health(folder);
@@ -44,7 +44,7 @@ fn json_of(folder: &Folder, args: &[&str]) -> Value {
     serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}\n{ran}"))
 }
 
-/// The value of a sample.
+/// Returns the value of a sample.
 fn value(text: &str, sample: &str) -> Option<f64> {
     text.lines().find_map(|line| line.strip_prefix(sample)?.trim().parse().ok())
 }
@@ -90,7 +90,7 @@ fn the_command_of_a_leg_that_is_out_brings_it_back() {
         "corewise_health_reason{reason=\"leg_out\",subject=\"m\",part=\"b\",state=\"degraded\"}";
     assert_eq!(value(&text, reason), Some(1.0), "{text}");
     folder.corewise(command.split(' ')).ok();
-    // Of the write that failed the last minute remembers.
+    // The last minute counts the write that failed.
     while json(&folder)["health"]["reasons"].as_array().unwrap().iter().any(|r| r["subject"] == "m")
     {
     }
@@ -187,7 +187,7 @@ fn a_flush_that_failed_is_lost_until_the_next_one_succeeds() {
     let ran = health(&folder).code(4);
     ran.says(&["lost\n", "  e: its last flush failed, and changes before it may be lost"]);
     client.flush().unwrap();
-    // Of the failure itself the last minute remembers.
+    // The last minute counts the failure itself.
     let ran = until(&folder, 3);
     ran.says(&["degraded\n  e: requests have failed in the last minute: flush 1"]);
     server.stop().ok();
@@ -207,7 +207,7 @@ fn a_flush_that_fails_after_its_client_has_left_is_lost_until_the_next_one_is_to
     let mut client = Client::new(&server.socket(), "e");
     client.write(0, &pattern(1, 4096), 0).unwrap();
     drop(client);
-    // Once it has left, a durable write of another one fails.
+    // Once that client has left, a durable write of another one fails.
     while json_of(&folder, &["dump", "--json"])["exports"][0]["clients"] != 1 {}
     other.write(512 << 10, &pattern(1, 4096), FUA).unwrap_err();
     let ran = health(&folder).code(4);
@@ -247,7 +247,7 @@ fn a_request_in_flight_has_an_age_and_the_last_minute_its_latencies() {
     };
     let dump = loop {
         let dump = json_of(&folder, &["dump", "--json"]);
-        // The second look after it came knows its age; the write is the only request.
+        // The second sample after the write knows its age; the write is the only request.
         if slow(&dump)["oldest_seconds"].as_f64().is_some_and(|age| age >= 1.0) {
             break dump;
         }
@@ -272,7 +272,7 @@ fn a_request_in_flight_has_an_age_and_the_last_minute_its_latencies() {
     server.kill();
 }
 
-/// A mirror over two files, checked as often as that.
+/// Returns the manifest of a mirror over two files that is checked this often.
 fn checked(every: &str) -> String {
     let file = |name: &str| {
         format!(
@@ -288,7 +288,7 @@ fn checked(every: &str) -> String {
     )
 }
 
-/// What the server says of its mirror.
+/// Returns the mirror from the server's dump.
 fn mirror(folder: &Folder) -> Value {
     json_of(folder, &["mirror", "--json"])["disks"][0]["mirror"].clone()
 }
@@ -319,7 +319,7 @@ fn a_mirror_with_a_schedule_is_checked_by_itself_and_a_restart_remembers_that() 
     ran.says(&["lost\n  m: its last check found that 512 bytes differ"]);
     folder.write("up.toml", checked("check_every = \"1h\"\n"));
     folder.corewise(["reload"]).ok();
-    // One may have begun before.
+    // A check may have begun before.
     let before = loop {
         let of = mirror(&folder);
         if of["check"]["running"] == false && of["checked"]["differ"] == 512 {

@@ -1,5 +1,5 @@
-//! Each error that a client gets is in the log, and no number of them floods it. A file that
-//! somebody truncates stays so.
+//! Each error that a client gets is in the log, and no number of them floods the log. A file that
+//! another program truncates is reported.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs;
@@ -13,7 +13,7 @@ use crate::common::Folder;
 use crate::common::client::Client;
 use crate::common::server::Server;
 
-/// The lines of a log with this message, and how many they stand for.
+/// Returns the lines of a log with this message, and the number of errors that they stand for.
 fn told<'a>(log: &'a str, message: &str, last: &str) -> (Vec<&'a str>, u64) {
     let left_out = |line: &str| -> u64 {
         let value = line.split_once("left_out=").map_or("0", |(_, rest)| rest);
@@ -36,13 +36,13 @@ fn errors_of_a_disk_are_told_with_what_was_asked_and_a_flood_of_them_in_a_few_li
                     [[export]]\ndevice = \"top\"\n[server]\nunix = \"s\"\n";
     folder.write("up.toml", manifest);
     let server = Server::start(&folder, &["up.toml"]);
-    // Of two clients, so that coming back is no way to fill the log.
+    // Two clients, so reconnecting is no way to fill the log.
     for _ in 0..2 {
         let mut client = Client::new(&server.socket(), "top");
         for n in 0..FAILED / 2 {
             assert_eq!(client.read(n % 100 * 512, 1024), Err(5));
         }
-        // Its own mistake is told, too.
+        // The log reports the client's own mistake, too.
         assert!(client.read(1 << 40, 512).is_err());
     }
     let ran = server.stop().ok();
@@ -145,7 +145,7 @@ fn a_client_that_does_all_it_can_to_fill_the_log_gets_a_few_lines_and_all_of_it_
         .filter(|line| line.starts_with('{'))
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    // A burst, one a second, and at the end one an export.
+    // A burst, one line per second, and one line per export at the end.
     assert!((3..80).contains(&lines.len()), "{} lines: {ran}", lines.len());
     let left_out = |line: &serde_json::Value| line["left_out"].as_u64().unwrap_or_default();
     let is_sum = |line: &&serde_json::Value| {
@@ -228,7 +228,7 @@ fn a_file_that_is_only_read_since_it_lost_data_says_so_to_newcomers_until_it_is_
     assert_eq!(exports(), (true, true));
     drop(client);
     folder.write("up.toml", manifest.replace("read-only", "error"));
-    // Writes that were answered and not flushed can't be made durable.
+    // Writes that were acknowledged and not flushed can't be made durable.
     folder.corewise(["reload", "--mode", "hard"]).code(1);
     assert_eq!(exports(), (false, false));
     assert_eq!(server.wait_event("file")["what"], "lost");
@@ -272,7 +272,7 @@ fn a_file_that_is_renamed_or_replaced_is_told_until_it_is_back_and_no_flush_fail
         fs::rename(&away, &path).unwrap();
         assert_eq!(server.wait_event("file")["what"], "back");
     }
-    // The next server would find none, and make a new one.
+    // The next server would find no file and make a new one.
     fs::rename(&path, &away).unwrap();
     let ran = server.stop().code(1);
     let says = [
@@ -328,7 +328,7 @@ fn a_device_whose_write_log_is_cut_off_is_lost_and_says_what_to_do_about_the_log
     let ran =
         ran.complains(&["a file device makes no change, since its write log isn't what it was"]);
     assert!(!ran.stderr.contains("doesn't lead to its file"), "{ran}");
-    // It is no log any more; and what is to be done helps.
+    // The file is no log any more, and the error says what to do.
     folder.corewise(["up", "up.toml", "--for", "1ms"]).code(1).complains(&["move it away"]);
     fs::remove_file(folder.join("log")).unwrap();
     Server::start(&folder, &["up.toml"]).stop().ok();
@@ -341,7 +341,7 @@ fn those_that_listen_hear_of_the_first_errors_that_a_client_got_and_that_a_disk_
                     [[device]]\nname = \"bad\"\ndriver = \"error\"\nover = [\"good\"]\nfails = [\"read\"]\n\
                     [[export]]\ndevice = \"bad\"\n[server]\nunix = \"s\"\n";
     folder.write("up.toml", manifest);
-    // Also where the log has nothing.
+    // The same with an empty log.
     let server = Server::start(&folder, &["up.toml", "--log", "off"]);
     let mut stream = UnixStream::connect(server.control()).unwrap();
     stream.write_all(b"{\"corewise\":1,\"ask\":\"events\"}\n").unwrap();
@@ -376,7 +376,8 @@ fn those_that_listen_hear_of_the_first_errors_that_a_client_got_and_that_a_disk_
     server.stop().ok();
 }
 
-/// As with `ulimit -f`: the system sends a signal, which ends a program that doesn't expect it.
+/// Limits the size of files, as `ulimit -f` does: the system then sends a signal, which ends a
+/// program that doesn't expect it.
 #[test]
 fn a_write_beyond_the_size_that_the_system_lets_files_have_fails_and_others_are_served_on() {
     let folder = Folder::new();

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use crate::common::Folder;
 use crate::common::server::Server;
 
-/// How often the server is killed while the machine writes.
+/// Number of kills while the machine writes.
 const KILLS: usize = 3;
 /// Sectors that it writes from one kill to the next.
 const BETWEEN: u64 = 5000;
@@ -21,7 +21,7 @@ fn the_kernels_client_loses_nothing_while_the_server_is_killed_and_started_again
         return;
     }
     let folder = Folder::new();
-    // The next run fetches nothing again.
+    // The next run fetches nothing.
     let image = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kernel");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel/image");
     let mut make = folder.command("sh");
@@ -36,7 +36,7 @@ fn the_kernels_client_loses_nothing_while_the_server_is_killed_and_started_again
     let mut server = Server::start(&folder, &["x.toml", "--tcp", "127.0.0.1:0"]);
     let address = server.tcp();
     let port = address.rsplit(':').next().unwrap();
-    // An end of its own, as long as it takes to find out that it hangs.
+    // `timeout` ends a machine that hangs.
     let mut machine = Command::new("timeout");
     machine.args([
         "400",

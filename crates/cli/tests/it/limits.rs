@@ -1,5 +1,5 @@
-//! Clients that take all that they can get under the limits of a process: its operator still sees
-//! it and changes it.
+//! Clients that take as much as a process's limits allow: the operator can still watch and change
+//! the server.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use crate::common::client::{Client, READ, connect, pattern};
 use crate::common::server::Server;
 use crate::common::{COREWISE, Folder};
 
-/// A server below a limit that a shell sets.
+/// Starts a server below a limit that a shell sets.
 fn start(folder: &Folder, limit: &str) -> Server {
     let mut command = folder.command("sh");
     command.args(["-c", &format!("ulimit {limit}; exec \"$0\" \"$@\""), COREWISE]);
@@ -42,7 +42,7 @@ fn clients_that_take_all_descriptors_that_they_can_get_leave_those_of_the_operat
 
     let attach = || Client::over(connect(&server.socket()), "m");
     let mut clients: Vec<Client> = (0..places / 2).map(|_| attach().unwrap()).collect();
-    // As many as don't say what they want, again and again: the oldest of them makes room.
+    // As many clients that stay silent, again and again: the oldest of them makes room.
     let mut silent: Vec<UnixStream> = (0..3 * places).map(|_| connect(&server.socket())).collect();
     let more = folder.write("more.toml", file("more"));
     let added = folder.corewise(["add", more.to_str().unwrap()]).ok();
@@ -83,7 +83,7 @@ fn clients_that_take_all_descriptors_that_they_can_get_leave_those_of_the_operat
         assert_eq!(client.read(0, 4096).unwrap(), pattern(n as u64, 4096));
     }
     drop((clients, silent));
-    // With the volumes gone clients have their places again.
+    // Once the volumes are gone, clients have their places again.
     folder.write("up.toml", manifest);
     folder.corewise(["reload"]).ok().says(&["removed device 'more'", "removed device 'and'"]);
     let clients: Vec<Client> = (0..places).map(|_| attach().unwrap()).collect();
@@ -126,7 +126,8 @@ fn a_limit_of_memory_that_leaves_no_place_for_a_client_is_refused_with_its_name(
 fn a_herd_of_clients_below_a_limit_of_the_address_space_does_not_end_the_server() {
     const HERD: u64 = 300;
     let folder = Folder::new();
-    // The volume is mapped behind the look at what there is, and takes its size from clients.
+    // The volume is mapped after the check of the available memory, and takes its size from
+    // clients.
     let manifest = "[server]\nunix = \"s\"\n[[device]]\nname = \"m\"\ndriver = \"memory\"\nsize = \"64M\"\n\
                     [[export]]\ndevice = \"m\"\n";
     folder.write("up.toml", manifest);
@@ -181,7 +182,7 @@ fn clients_that_do_their_worst_below_a_limit_of_the_address_space_do_not_end_the
         loop {
             let ran = folder.corewise(["dump", "--json", "--control", control]).ok();
             let dump: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
-            // All but the first ones wait for memory.
+            // All clients but the first wait for memory.
             if dump["memory"]["waiting"].as_u64().unwrap() + 8 > places {
                 break;
             }

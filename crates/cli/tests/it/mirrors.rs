@@ -1,4 +1,4 @@
-//! Mirrors with real clients: what a crash leaves behind, and legs that fail and come back.
+//! Mirrors with real clients: the state after a crash, and legs that fail and come back.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs::File;
@@ -9,10 +9,10 @@ use crate::common::client::{Client, WRITE, pattern};
 use crate::common::server::Server;
 
 const MIB: usize = 1 << 20;
-/// What a mirror of two files of 16 MiB has for data.
+/// Bytes of data of a mirror over two files of 16 MiB.
 const SIZE: usize = 16 * MIB - (64 << 10);
 
-/// A mirror over `a`, and over what `second` makes of `b`.
+/// Returns the manifest of a mirror over `a` and over the device that `second` makes of `b`.
 fn manifest(second: &str, keys: &str) -> String {
     let file = |name: &str| {
         format!(
@@ -33,7 +33,7 @@ fn manifest(second: &str, keys: &str) -> String {
         )
 }
 
-/// The data of both legs.
+/// Returns the data of both legs.
 fn data(folder: &Folder) -> [Vec<u8>; 2] {
     ["a.img", "b.img"].map(|name| {
         let mut bytes = std::fs::read(folder.join(name)).unwrap();
@@ -117,7 +117,7 @@ fn a_leg_that_fails_is_told_and_resynced_at_the_next_start() {
     let mut server = Server::start(&folder, &["good.toml"]);
     let ended = server.wait_mirror("resynced");
     assert_eq!(ended["legs"], serde_json::json!(["b"]));
-    // Those that were written to, and what lay ahead of them.
+    // Regions that were written to, and those ahead of them.
     assert!(ended["bytes"].as_u64().unwrap() <= 10 * MIB as u64, "{ended}");
     let mut client = Client::new(&server.socket(), "m");
     for n in 0..8 {
@@ -175,7 +175,7 @@ fn images_whose_end_is_in_use_are_left_alone() {
     server.stop().ok();
 }
 
-/// What the server tells of the mirror: its condition, and the states of its legs.
+/// Returns the condition of the mirror and the states of its legs, as the server reports them.
 fn told(folder: &Folder) -> (String, Vec<String>) {
     let json = folder.corewise(["mirror", "m", "--json"]).ok().stdout;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
@@ -185,7 +185,7 @@ fn told(folder: &Folder) -> (String, Vec<String>) {
     (disk["condition"].as_str().unwrap().to_string(), states)
 }
 
-/// Images of 16 MiB: a full one, whose end is free, and a blank one.
+/// Makes two images of 16 MiB: a full one, whose end is free, and a blank one.
 fn full_and_blank(folder: &Folder) -> Vec<u8> {
     let mut image = pattern(1, 16 * MIB);
     image[SIZE..].fill(0);
@@ -194,7 +194,7 @@ fn full_and_blank(folder: &Folder) -> Vec<u8> {
     image
 }
 
-/// The full one is behind an injector of errors.
+/// Returns a manifest in which the full image is behind an injector of errors.
 fn behind_errors(fails: &str, keys: &str) -> String {
     let file = |name: &str| {
         format!("[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\n")
@@ -326,7 +326,7 @@ fn a_record_is_not_left_behind_by_taking_the_bitmap_away() {
     folder.write("up.toml", manifest("", "bitmap = false"));
     let ran = folder.corewise(["up", "up.toml"]).code(1);
     ran.complains(&["'a' holds the record of a mirror", "dd if=/dev/zero of=PATH bs=512 seek="]);
-    // In another order, or where one is read-only, so that no bitmap is kept, it would be lost as
+    // In another order, or with a read-only leg, so that no bitmap is kept, it would be lost as
     // well.
     let turned = manifest("", "bitmap = false").replace("[\"a\", \"b\"]", "[\"b\", \"a\"]");
     let made = "size = \"16M\"\ncreate = true";
@@ -349,7 +349,7 @@ fn a_check_tells_what_differs_repairs_it_where_asked_and_can_be_stopped() {
     client.flush().unwrap();
     let corewise = |args: &[&str]| folder.corewise([&["mirror", "m"], args].concat());
     corewise(&["--check", "--wait"]).ok().says(&["check: done, 16711680 of", " 0 differ"]);
-    // Behind the mirror's back.
+    // A write that bypasses the mirror.
     let second = File::options().write(true).open(folder.join("b.img")).unwrap();
     second.write_all_at(&[7; 4096], 8192).unwrap();
     let found = "b: 4096 bytes at 8192: differs from a";

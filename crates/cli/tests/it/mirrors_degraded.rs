@@ -11,10 +11,10 @@ use crate::watching::Listener;
 use serde_json::Value;
 
 const MIB: usize = 1 << 20;
-/// What a mirror of two files of 16 MiB has for data.
+/// Bytes of data of a mirror over two files of 16 MiB.
 const SIZE: usize = 16 * MIB - (64 << 10);
 
-/// A mirror over two files, which are made where `made` says so.
+/// Returns the manifest of a mirror over two files, which it creates if `made` is true.
 fn manifest(made: bool, keys: &str) -> String {
     let made = if made { "size = \"16M\"\ncreate = true\n" } else { "" };
     let file = |name: &str| {
@@ -28,8 +28,7 @@ fn manifest(made: bool, keys: &str) -> String {
         )
 }
 
-/// A folder with a mirror that is in sync; its legs hold the same megabytes. Then `b` is taken
-/// away.
+/// Makes a folder with a mirror in sync, whose legs hold the same megabytes, and takes `b` away.
 fn without_b() -> Folder {
     let folder = Folder::new();
     folder.write("new.toml", manifest(true, ""));
@@ -61,7 +60,7 @@ fn mirror(folder: &Folder, args: &[&str]) -> Ran {
     folder.corewise(["mirror"].iter().chain(args))
 }
 
-/// What the server tells of the mirror.
+/// Returns the mirror as the server reports it.
 fn told(folder: &Folder) -> Value {
     let json = mirror(folder, &["m", "--json"]).ok().stdout;
     let json: Value = serde_json::from_str(&json).unwrap();
@@ -83,7 +82,7 @@ fn a_leg_that_had_everything_may_be_missing_only_where_the_manifest_says_so() {
     assert!(missing["why"].as_str().unwrap().contains("the file does not exist"), "{missing}");
     let ran = server.stop().ok();
     ran.complains(&["warning: device 'm': its leg 'b' is missing: cannot open"]);
-    // Now it is known. And a user that wants all of them gets nothing else.
+    // Now it is known. A user who requires all legs gets no other behaviour.
     Server::start(&folder, &["known.toml"]).stop().ok();
     folder.write("never.toml", manifest(false, "degraded = \"never\""));
     let ran = folder.corewise(["up", "never.toml"]).code(1);
@@ -135,7 +134,7 @@ fn a_leg_that_is_back_gets_what_was_written_meanwhile_and_nothing_else() {
 #[test]
 fn a_crash_while_a_part_comes_back_leaves_no_more_to_copy_than_was_written_without_it() {
     let folder = without_b();
-    // Its first region, and then no more before the kill.
+    // The first region, and no more before the kill.
     let keys = "degraded = \"always\"\nresync_least = 1\nresync_most = 1";
     folder.write("slow.toml", manifest(false, keys));
     let server = Server::start(&folder, &["slow.toml"]);
@@ -213,12 +212,12 @@ fn a_leg_comes_back_while_fio_writes_and_verifies() {
     assert!(copy == std::fs::read(folder.join("b.img")).unwrap()[..SIZE]);
 }
 
-/// `corewise mirror --wait` goes by both.
+/// Checks both promises that `corewise mirror --wait` relies on.
 #[test]
 fn a_state_of_a_mirror_that_was_answered_is_told_to_those_that_listen_however_short_it_was() {
     let folder = Folder::new();
-    // It takes connections and says nothing, so that each try to take the leg back lasts for a
-    // moment.
+    // The listener takes connections and says nothing, so each attempt to take the leg back lasts
+    // for a moment.
     let silent = std::os::unix::net::UnixListener::bind(folder.join("silent")).unwrap();
     let file = "[[device]]\nname = \"a\"\ndriver = \"file\"\npath = \"a.img\"\nsize = \"1M\"\ncreate = true\n";
     let mirror = "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"a\", \"b\"]\n\

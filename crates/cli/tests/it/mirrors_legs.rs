@@ -1,4 +1,4 @@
-//! Legs of a mirror that change while a real client writes and looks at what it has written.
+//! Legs of a mirror that change while a real client writes and verifies what it has written.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::common::Folder;
@@ -26,7 +26,7 @@ fn a_leg_is_replaced_while_a_client_goes_on_and_the_manifest_has_to_follow() {
     assert_eq!(legs(&folder), in_sync(&["a", "c"]));
     folder.corewise(["remove", "b"]).ok().says(&["removed device 'b'"]);
     folder.corewise(["remove", "c"]).code(1).complains(&["'m' needs 'c'"]);
-    // A manifest that says nothing of it doesn't undo it.
+    // A manifest without the change doesn't undo it.
     let ran = folder.corewise(["reload", "--mode", "hard"]).code(1);
     ran.complains(&["the legs of 'm' are [\"a\", \"c\"] since", "still says [\"a\", \"b\"]"]);
     folder.write("up.toml", manifest(&["a", "c"], ""));

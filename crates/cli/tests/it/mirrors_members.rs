@@ -1,4 +1,4 @@
-//! Legs that are added to a mirror and removed from it while a real client writes and looks at what
+//! Legs that are added to a mirror and removed from it while a real client writes and verifies what
 //! it has written.
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -33,7 +33,7 @@ fn a_leg_is_added_and_another_removed_while_a_client_goes_on_and_the_manifest_ha
     assert_eq!(legs(&folder), in_sync(&["b", "c"]));
     folder.corewise(["remove", "a"]).ok().says(&["removed device 'a'"]);
     folder.corewise(["remove", "c"]).code(1).complains(&["'m' needs 'c'"]);
-    // A manifest that says nothing of it doesn't undo it.
+    // A manifest without the change doesn't undo it.
     let ran = folder.corewise(["reload", "--mode", "hard"]).code(1);
     ran.complains(&["the legs of 'm' are [\"b\", \"c\"] since", "still says [\"a\", \"b\"]"]);
     let is = busy.stop();
@@ -124,7 +124,7 @@ fn a_reload_has_a_leg_replaced_added_and_removed_as_the_manifest_says_while_a_cl
     folder.corewise(["reload"]).ok().says(&["replaced leg 'b' of device 'm' with 'c'"]);
     mirror(&folder, &["--wait"]).ok();
     assert_eq!(legs(&folder), in_sync(&["a", "c"]));
-    // By hand, and undone by the manifest.
+    // By a command, and undone by the manifest.
     folder.write("d.toml", files(&["d"]));
     folder.corewise(["add", "d.toml"]).ok();
     mirror(&folder, &["--add", "d"]).ok();
@@ -135,7 +135,7 @@ fn a_reload_has_a_leg_replaced_added_and_removed_as_the_manifest_says_while_a_cl
     mirror(&folder, &["--wait"]).ok();
     assert_eq!(legs(&folder), in_sync(&["c", "b"]));
     folder.corewise(["reload"]).ok().says(&["nothing to change"]);
-    // A mirror that wouldn't come up isn't taken down.
+    // The server refuses to take down a mirror that couldn't come up again.
     with(&["b", "c"], &["b", "c"]);
     for dry_run in [&["--dry-run"][..], &["--mode=hard"]] {
         let ran = folder.corewise([&["reload"], dry_run].concat()).code(1);
@@ -181,7 +181,7 @@ fn a_disk_that_hangs_holds_a_change_of_its_mirror_up_only_as_on_hang_says_and_jo
     folder.write("up.toml", &text);
     let mut server = Server::start(&folder, &["up.toml"]);
     server.wait_mirror("resynced");
-    // Not before it is up: that may take as long as it likes.
+    // Not before the device is up, which may take any time.
     folder.write("up.toml", text.clone() + "on_hang = \"give-up\"\n");
     folder.corewise(["reload"]).ok();
     let uri = format!("nbd+unix:///c?socket={}", hangs.socket().display());
@@ -203,7 +203,7 @@ fn a_disk_that_hangs_holds_a_change_of_its_mirror_up_only_as_on_hang_says_and_jo
     folder.corewise(["remove", "c"]).code(1).complains(&[&goes_on("c")]);
     hangs.signal(Signal::CONT);
     loop {
-        // It is told, and the manifest has to follow.
+        // The server reports it, and the manifest has to follow.
         let changed = server.wait_event("changed");
         if changed["notes"].to_string().contains("write over = ") {
             break;

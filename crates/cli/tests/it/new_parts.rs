@@ -1,4 +1,4 @@
-//! Volumes of several parts of which one is missing at a start that would make it.
+//! Volumes of several parts, one of which is missing at a start that would create it.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs;
@@ -9,8 +9,8 @@ use crate::common::server::Server;
 
 const MIB: usize = 1 << 20;
 
-/// `m`, of this driver, over three files that are made if they are missing. `c` is below a delay
-/// of 0.
+/// Returns the manifest of `m`, with this driver, over three files that are created if they are
+/// missing. `c` is below a delay of 0.
 fn manifest(driver: &str) -> String {
     let file = |name: &str| {
         format!(
@@ -26,7 +26,7 @@ fn manifest(driver: &str) -> String {
         )
 }
 
-/// A folder in which that volume was made, and has these bytes at its front.
+/// Makes a folder with that volume, which begins with these bytes.
 fn made(manifest: &str, bytes: &[u8]) -> Folder {
     let folder = Folder::new();
     ["a", "b", "c"].iter().for_each(|name| fs::create_dir(folder.join(name)).unwrap());
@@ -40,7 +40,7 @@ fn made(manifest: &str, bytes: &[u8]) -> Folder {
     folder
 }
 
-/// The mount of a disk is late: its folder is empty.
+/// Empties a folder, as a disk that is mounted late does.
 fn unmount(folder: &Folder, name: &str) {
     fs::rename(folder.join(name), folder.join("away")).unwrap();
     fs::create_dir(folder.join(name)).unwrap();
@@ -113,7 +113,7 @@ fn a_stripe_is_not_served_with_a_part_that_is_new_beside_one_that_was_there() {
 fn parts_that_are_served_already_are_not_new() {
     let all = manifest("driver = \"stripe\"\nover = [\"a\", \"b\", \"slow\"]");
     let (parts, volume) = all.split_at(all.find("[[device]]\nname = \"m\"").unwrap());
-    // The stripe comes by a reload, beside two parts that the running server has made.
+    // A reload adds the stripe, beside two parts that the running server has created.
     let (ab, _) = parts.split_at(parts.find("[[device]]\nname = \"c\"").unwrap());
     let export = "[[export]]\ndevice = \"a\"\n[server]\nunix = \"s\"\ncontrol = \"ctl\"\n";
     let folder = Folder::new();
@@ -128,7 +128,7 @@ fn parts_that_are_served_already_are_not_new() {
     let volume = volume.replace("unix = \"s\"\n", "unix = \"s\"\ncontrol = \"ctl\"\n");
     reload(format!("{parts}{volume}")).fails().complains(&["'slow' would be new", "'a'"]);
     assert_eq!(fs::read_dir(folder.join("c")).unwrap().count(), 0, "nothing was made");
-    // Where no part has data, nothing is lacking.
+    // If no part has data, nothing is missing.
     reload(format!("{ab}{export}")).ok();
     Client::new(&server.socket(), "a").command(TRIM, 0, 8 << 20).unwrap();
     reload(format!("{parts}{volume}")).ok();

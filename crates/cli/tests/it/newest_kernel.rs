@@ -10,11 +10,11 @@ use serde_json::Value;
 
 use crate::common::Folder;
 
-/// One line of a log that says how long something took, or that something is shut down.
+/// A line of a log with a duration or a shutdown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Said {
-    /// What returned this after so many microseconds; of a probe with its driver, where the line
-    /// has it.
+    /// A function or probe that returned this code after this many microseconds. A probe has its
+    /// driver if the line names it.
     Returned { kind: Kind, name: String, driver: Option<String>, code: i32, micros: u64 },
     /// A quirk of a PCI device: no span.
     Quirk,
@@ -41,11 +41,11 @@ impl Kind {
 struct Line {
     at: u64,
     said: Said,
-    /// From the line that says that it is called to this one, where there is one.
+    /// Microseconds since the line that announced the call, if there is one.
     gap: Option<u64>,
 }
 
-/// A log, as this test understands it, and the lines with a duration that it doesn't.
+/// A log as this test understands it, and the lines with a duration that it doesn't understand.
 #[derive(Default)]
 struct Log {
     lines: Vec<Line>,
@@ -58,7 +58,7 @@ fn split_stamp(line: &str) -> Option<(u64, &str)> {
     let (stamp, text) = line.trim().strip_prefix('[')?.split_once(']')?;
     let (seconds, micros) = stamp.trim().split_once('.')?;
     let at = seconds.parse::<u64>().ok()? * 1_000_000 + micros.parse::<u64>().ok()?;
-    // Behind the stamp there may be the caller's id.
+    // The caller's id may follow the stamp.
     let text = text.trim_start();
     let text = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((caller, rest)) if caller.trim_start().starts_with(['T', 'C']) => rest.trim_start(),
@@ -67,7 +67,7 @@ fn split_stamp(line: &str) -> Option<(u64, &str)> {
     Some((at, text))
 }
 
-/// `… returned CODE after MICROS usecs`: what stands before it, and both numbers.
+/// Splits `… returned CODE after MICROS usecs` into the text in front and both numbers.
 fn returned(text: &str) -> Option<(&str, i32, u64)> {
     let (what, rest) = text.rsplit_once(" returned ")?;
     let (code, rest) = rest.split_once(" after ")?;
@@ -75,7 +75,8 @@ fn returned(text: &str) -> Option<(&str, i32, u64)> {
     Some((what, code.parse().ok()?, micros.parse().ok()?))
 }
 
-/// A function as the kernel prints it: `name+0x0/0x10`, maybe with its module behind it.
+/// Returns the name of a function as the kernel prints it: `name+0x0/0x10`, perhaps with its module
+/// behind it.
 fn function(text: &str) -> Option<String> {
     let (name, rest) = text.split_once("+0x")?;
     let module = rest.split_once(' ').map(|(_, module)| format!(" {module}")).unwrap_or_default();
@@ -147,8 +148,9 @@ impl Log {
     }
 }
 
-/// How a return code is shown: the outcome, and how its message begins. The kernel prints a probe's
-/// error as a positive number, and means it; an init function that returns one has done its work.
+/// Returns the outcome of a return code and the beginning of its message. The kernel prints a
+/// probe's error as a positive number. An init function that returns a positive number has
+/// succeeded.
 fn outcome(kind: Kind, code: i32) -> (&'static str, &'static str) {
     let number = if kind == Kind::Probe { code.abs() } else { -code };
     match number {
@@ -166,10 +168,10 @@ fn outcome(kind: Kind, code: i32) -> (&'static str, &'static str) {
     }
 }
 
-/// The kernel's clock has at most so many microseconds in a tick, and early durations are in ticks.
+/// Longest tick of the kernel's clock, in microseconds. Early durations are in ticks.
 const TICK: u64 = 10_000;
 
-/// What the program and this parser don't agree about; and how many spans there are.
+/// Returns the differences between the program and this parser, and the number of spans.
 fn differences(log: &Log, document: &Value) -> (Vec<String>, usize) {
     let read = &document["logs"][0];
     let timelines = read["timelines"].as_array().unwrap();
@@ -182,9 +184,9 @@ fn differences(log: &Log, document: &Value) -> (Vec<String>, usize) {
     let mut wrong = Vec::new();
     wrong.extend(log.unknown.iter().map(|line| format!("this test can't read: {line}")));
 
-    // Each line of the log with one span that ends with it, or begins with it.
+    // The spans that begin or end with each line.
     let mut left: Vec<&Value> = spans.clone();
-    // Durations that aren't whole ticks, and how many of them are shown as they are.
+    // Durations that aren't whole ticks, and the number of them that are shown unchanged.
     let (mut measured, mut exact) = (0, 0);
     for line in &log.lines {
         match &line.said {
@@ -250,7 +252,7 @@ fn differences(log: &Log, document: &Value) -> (Vec<String>, usize) {
         wrong.push(format!("the shutdown ends at {} µs, not {last} ns", log.end));
     }
 
-    // The same lines have been counted as such.
+    // The program has counted the same lines.
     let forms = read["kernel_log"]["forms"].as_object().unwrap();
     let counted: u64 = forms
         .iter()
@@ -273,7 +275,7 @@ fn document(log: &Path) -> Value {
     serde_json::from_str(&ran.stdout).unwrap()
 }
 
-/// Asserts that both understand the log alike, and gives back the program's document.
+/// Checks that both understand the log alike, and returns the program's document.
 #[track_caller]
 fn check(log: &Path, at_least: usize) -> Value {
     let text = String::from_utf8_lossy(&std::fs::read(log).unwrap()).into_owned();
@@ -333,9 +335,9 @@ const DISKS: usize = 5;
 fn boot(image: &Path, folder: &Folder, options: &str) -> PathBuf {
     let log = folder.join("console");
     let mut machine = Command::new("timeout");
-    // An end of its own, as long as it takes to find out that it hangs. One thread for all CPUs:
-    // with several, a CPU may run into the breakpoint of an instruction that another one has just
-    // finished patching, and the kernel oopses.
+    // `timeout` ends a machine that hangs. One thread runs all CPUs: with several, a CPU may run
+    // into the breakpoint of an instruction that another one has just finished patching, and the
+    // kernel oopses.
     machine.args(["400", "qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max"]);
     machine.args(["-smp", "4", "-m", "512", "-display", "none", "-monitor", "none", "-no-reboot"]);
     machine.arg("-kernel").arg(image.join("vmlinuz")).arg("-initrd").arg(image.join("initrd"));
@@ -376,7 +378,7 @@ fn the_newest_kernels_boots_are_understood_alike_by_a_second_parser() {
         return;
     }
     let folder = Folder::new();
-    // The next run fetches only what is newer.
+    // The next run fetches only newer packages.
     let image = Path::new(env!("CARGO_TARGET_TMPDIR")).join("newest-kernel");
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel/newest");
     let mut make = folder.command("sh");

@@ -1,4 +1,4 @@
-//! Volumes in object stores: served, mirrored, stacked, fenced, and told of.
+//! Volumes in object stores: served, mirrored, stacked, fenced and reported.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use serde_json::Value;
@@ -9,11 +9,11 @@ use crate::common::server::Server;
 use crate::watching::{metrics_of, scrape};
 
 const MIB: u64 = 1 << 20;
-/// What NBD calls a device that is gone.
+/// Error number of NBD for a device that is gone.
 const ESHUTDOWN: u32 = 108;
 
-/// A volume in the folder `store`. A lease of an hour: a server that has to wait for it is never
-/// seen to change anything.
+/// Returns a volume in the folder `store`. Its lease is an hour, so a server that has to wait for
+/// the lease never changes anything in a test.
 fn device(folder: &Folder, name: &str, keys: &str) -> String {
     let store = folder.join("store").join(name);
     let lease = if keys.contains("lease") { "" } else { "lease = \"1h\"\n" };
@@ -65,7 +65,8 @@ fn a_volume_in_a_store_is_there_again_and_what_it_costs_is_told() {
         assert!(metrics.contains(name), "{name}: {metrics}");
     }
     server.stop().ok();
-    // It says what there is by itself, and nobody waits for the lease of a server that has ended.
+    // The volume's size comes from the store, and no server waits for the lease of one that has
+    // ended.
     folder.write("up.toml", device(&folder, "v", "") + &export("v"));
     let server = Server::start(&folder, &["up.toml"]);
     let mut client = Client::new(&server.socket(), "v");
@@ -163,7 +164,7 @@ fn a_volume_whose_folder_is_deleted_is_not_to_be_started_with_a_size() {
     let mut client = Client::new(&server.socket(), "v");
     client.write(0, &pattern(1, 4096), FUA).unwrap();
     std::fs::remove_dir_all(folder.join("store")).unwrap();
-    // It is in memory, or anything but what it was.
+    // The block is in memory, or holds anything but the old content.
     let _ = client.write(0, &pattern(2, 4096), FUA);
     assert_eq!(server.wait_event("object")["what"], "lost");
     let control = server.control().display().to_string();
@@ -261,7 +262,7 @@ fn a_check_finds_locations_and_keys_that_will_not_do_and_makes_nothing() {
     let good = device("a", "new/folder", "size = \"1M\"\nkey_file = \"key\"") + &export("a");
     folder.write("good.toml", &good);
     let ran = folder.corewise(["up", "--check", "good.toml"]).ok();
-    // Everybody may read it.
+    // Every user may read it.
     ran.complains(&["the key file: chmod 600"]);
     assert_eq!(folder.list(), ["file", "file2", "good.toml", "key"]);
     let bad = [
@@ -284,7 +285,7 @@ fn a_check_finds_locations_and_keys_that_will_not_do_and_makes_nothing() {
     ]);
 }
 
-/// A file that nobody reads to the end of: a look into it takes for ever.
+/// Makes a file that blocks its reader forever.
 fn hang(folder: &Folder, name: &str) {
     let path = folder.join("store/v/log").join(format!("{name:0>20}"));
     std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -370,7 +371,7 @@ fn a_volume_is_encrypted_by_the_key_of_a_file_and_opens_by_no_other() {
         folder.write("up.toml", manifest(key));
         folder.corewise(["up", "up.toml"]).fails().complains(&[says]);
     }
-    // It lies in its record.
+    // The mark lies in the volume's record.
     let records = std::fs::read_dir(folder.join("store/v/log")).unwrap();
     for record in records {
         let bytes = std::fs::read(record.unwrap().path()).unwrap();

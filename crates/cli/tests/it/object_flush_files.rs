@@ -14,8 +14,8 @@ use crate::watching::{metrics_of, scrape};
 const BLOCK: usize = 4096;
 const FLUSHED: u64 = 10;
 
-/// A volume in the folder `store` with the flush file `flushes`. `keys` are more keys of the
-/// device.
+/// Returns the manifest of a volume in the folder `store` with the flush file `flushes`. `keys` are
+/// more keys of the device.
 fn manifest(folder: &Folder, keys: &str) -> String {
     format!(
         "[[device]]\nname = \"v\"\ndriver = \"object\"\nlocation = \"file://{}\"\nsize = \"16M\"\nlease = \"100ms\"\n\
@@ -38,7 +38,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// Flushes writes, one by one, and is killed before the store has them.
+/// Flushes writes one by one, and kills the server before the store has them.
 fn flush_and_kill(server: Server) {
     let mut client = Client::new(&server.socket(), "v");
     for n in 1..=FLUSHED {
@@ -48,7 +48,7 @@ fn flush_and_kill(server: Server) {
     server.kill();
 }
 
-/// How many of the flushed writes are there.
+/// Returns the number of flushed writes that are there.
 fn kept(server: &Server) -> usize {
     let mut client = Client::new(&server.socket(), "v");
     let is_there =
@@ -67,7 +67,7 @@ fn flip(path: &Path, at: u64) {
 fn a_flush_file_that_lost_what_was_flushed_is_refused_and_one_damaged_head_loses_nothing() {
     let folder = Folder::new();
     folder.write("up.toml", manifest(&folder, ""));
-    // An orderly session in front, so that both heads have had another content.
+    // An orderly session first, so both heads have had another content.
     Server::start(&folder, &["up.toml"]).stop().ok();
     flush_and_kill(Server::start(&folder, &["up.toml"]));
     let file = folder.join("flushes");
@@ -116,7 +116,7 @@ fn a_flush_file_that_lost_what_was_flushed_is_refused_and_one_damaged_head_loses
     ran.complains(&["given up from this one on", "from=10"]);
     let server = Server::start(&folder, &["up.toml"]);
     assert_eq!(kept(&server), FLUSHED as usize - 1);
-    // It gave up the past alone.
+    // Only the past was given up.
     flush_and_kill(server);
     remove(&file);
     folder.corewise(["up", "up.toml", "--for", "1ms"]).code(1).complains(&["is new or empty"]);
@@ -128,7 +128,7 @@ fn a_flush_file_that_lost_what_was_flushed_is_refused_and_one_damaged_head_loses
         .complains(&["it is opened without a flush file"]);
 }
 
-/// The key and its value that the error of a refused start names.
+/// Returns the key with its value that the error of a refused start names.
 fn accept_lost_flushes(error: &str) -> String {
     let (_, value) = error.split_once("accept_lost_flushes = \"").unwrap();
     format!("accept_lost_flushes = \"{}\"", value.split_once('"').unwrap().0)
@@ -156,7 +156,7 @@ fn what_was_accepted_of_one_volume_gives_up_nothing_of_another_one_that_is_made_
     assert_ne!(asked, accepted);
 }
 
-/// How the server calls it, and what somebody does to the file.
+/// Name of a kind of damage in messages, and a function that damages the file.
 struct Harm<'a>(&'static str, &'a dyn Fn(&Path));
 
 #[test]
@@ -221,7 +221,7 @@ fn a_flush_file_that_is_out_is_told_everywhere_and_used_again_once_it_is_back() 
         let curl = ["--unix-socket", "m/s", "http://localhost/metrics"];
         let expected = u8::from(dump["disks"][0]["displaced"] == true);
         let expected = format!("corewise_volume_displaced{{volume=\"v\"}} {expected}\n");
-        // They may be a tenth of a second old.
+        // The metrics may be a tenth of a second old.
         while !folder.client("curl", curl).ok().stdout.contains(&expected) {}
         (dump["disks"][0]["displaced"] == true, dump["disks"][0]["condition"].clone())
     };
@@ -255,7 +255,8 @@ fn a_store_that_takes_no_writes_is_told_of_within_seconds_and_gets_what_waited()
         let mut server = Server::start(&folder, &["up.toml"]);
         let control = server.control().display().to_string();
         let health = || folder.corewise(["health", "--control", &control]);
-        // A file where segments would go: each write of one fails, whatever the user may do.
+        // A file in the place of the segments' folder: each write of a segment fails, whatever the
+        // user may do.
         let segments = folder.join("store/seg");
         fs::write(&segments, "").unwrap();
         let mut client = Client::new(&server.socket(), "v");
@@ -312,7 +313,7 @@ fn a_leg_whose_flushes_were_given_up_is_restored_from_the_other_leg() {
         let accepted = accept_lost_flushes(&ran.stderr);
         folder.write("up.toml", stack(&accepted, "[\"v\", \"b\"]"));
         if !bitmap {
-            // Also at the second start, when the flushes are given up already.
+            // The second start, too, when the flushes are already given up.
             for _ in 0..2 {
                 let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]);
                 ran.code(1).complains(&["'v' was opened without changes", "Name 'b' first"]);

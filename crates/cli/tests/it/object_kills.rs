@@ -1,5 +1,4 @@
-//! `kill -9` of a server of a volume in a store, again and again, and servers that fight for one
-//! volume.
+//! `kill -9` of a server of a volume in a store, repeatedly, and servers that fight for one volume.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io;
@@ -22,8 +21,8 @@ fn rounds(few: usize, many: usize) -> usize {
     if std::env::var_os("COREWISE_LONG").is_some() { many } else { few }
 }
 
-/// The manifest of a volume in the folder `store`. The lease is short, as each kill has the next
-/// server wait for it.
+/// Returns the manifest of a volume in the folder `store`. The lease is short, since after each
+/// kill the next server waits for it.
 fn manifest(folder: &Folder, keys: &str) -> String {
     format!(
         "[[device]]\nname = \"v\"\ndriver = \"object\"\nlocation = \"file://{}\"\nsize = {}\nlease = \"100ms\"\n{keys}\n\
@@ -33,7 +32,7 @@ fn manifest(folder: &Folder, keys: &str) -> String {
     )
 }
 
-/// What the change number `id` leaves in a block; nothing but zeroes for 0.
+/// Returns the content of a block after change `id`; zeroes for 0.
 fn content(id: u64, block: usize) -> Vec<u8> {
     if id == 0 {
         return vec![0; BLOCK];
@@ -43,7 +42,7 @@ fn content(id: u64, block: usize) -> Vec<u8> {
     data
 }
 
-/// Which change each block is of.
+/// Returns the change that each block comes from.
 fn identify(data: &[u8]) -> Vec<u64> {
     let of = |(block, data): (usize, &[u8])| {
         let id = u64::from_le_bytes(data[..8].try_into().unwrap());
@@ -53,20 +52,20 @@ fn identify(data: &[u8]) -> Vec<u64> {
     data.chunks(BLOCK).enumerate().map(of).collect()
 }
 
-/// A change: of which blocks, and what it leaves there.
+/// A change: its blocks and their new content.
 struct Change {
     start: usize,
     len: usize,
     id: u64,
 }
 
-/// What a client has done since the volume was opened.
+/// Requests of a client since the volume was opened.
 struct History {
-    /// As the volume was then.
+    /// Contents of the volume at that time.
     before: Vec<u64>,
-    /// In order, the one that wasn't answered among them.
+    /// Changes in order, including the one without an answer.
     changes: Vec<Change>,
-    /// How many of them were answered, and how many had been when the last flush began that was.
+    /// Number of answered changes, and their number when the last answered flush began.
     answered: usize,
     flushed: usize,
 }
@@ -82,7 +81,7 @@ impl History {
         state
     }
 
-    /// Panics unless it is what all changes up to some one leave, and nothing that was flushed is
+    /// Panics unless the volume holds exactly the changes up to one of them, with no flushed change
     /// missing.
     fn check(&self, found: &[u64]) {
         let mut state = self.before.clone();
@@ -115,7 +114,7 @@ fn call(
     Ok(result.unwrap_or_else(|error| panic!("command {command}: error {error}")))
 }
 
-/// Works until the server is gone; it is killed while that goes on.
+/// Sends changes until the server is gone, which `kill` causes meanwhile.
 fn work(client: &mut Client, before: Vec<u64>, ids: &mut u64, kill: impl FnOnce()) -> History {
     let mut history = History { before, changes: Vec::new(), answered: 0, flushed: 0 };
     let (mut kill, after) = (Some(kill), fastrand::usize(1..60));
@@ -155,7 +154,7 @@ fn work(client: &mut Client, before: Vec<u64>, ids: &mut u64, kill: impl FnOnce(
                 if done.is_ok() {
                     history.answered += 1;
                     if flags == FUA {
-                        // It covers no other, but a prefix has all before it.
+                        // The flush covers all changes before it.
                         history.flushed = history.answered;
                     }
                 }
@@ -169,7 +168,7 @@ fn work(client: &mut Client, before: Vec<u64>, ids: &mut u64, kill: impl FnOnce(
     history
 }
 
-/// Kills a server again and again, and looks each time whether what it left can be.
+/// Kills a server repeatedly, and verifies each time what it left.
 fn kills(folder: &Folder, keys: &str, rounds: usize) {
     folder.write("up.toml", manifest(folder, keys));
     let mut ids = 0;
@@ -208,8 +207,8 @@ fn nothing_that_was_flushed_into_a_file_is_lost_however_often_the_server_is_kill
     kills(&Folder::new(), keys, rounds(8, 200));
 }
 
-/// What a client of a server that is fenced at some time was answered: when each request began that
-/// was done, and the greatest number that it flushed.
+/// Returns the answers to a client of a server that is fenced at some time: the start of the last
+/// request that succeeded, and the greatest number that was flushed.
 fn believed(socket: &Path, from: u64, stop: &AtomicBool) -> (Option<Instant>, u64) {
     let mut client = Client::new(socket, "v");
     let (mut last, mut flushed) = (None, 0);
@@ -227,7 +226,7 @@ fn believed(socket: &Path, from: u64, stop: &AtomicBool) -> (Option<Instant>, u6
             client.send(command, 0, 0, len as u32, &data).unwrap();
             let (_, result) = client.receive(if command == READ { len as u32 } else { 0 }).unwrap();
             let Ok(read) = result else { return (last, flushed) };
-            // A write that is only taken promises nothing yet.
+            // An acknowledged write promises nothing yet.
             if command != WRITE {
                 last = Some(began);
             }
@@ -266,7 +265,7 @@ fn of_two_servers_that_fight_for_a_volume_at_most_one_is_believed() {
             "a server was believed after it was fenced"
         );
         assert!(flushed == 0 || flushed >= round << 32);
-        // It knows by now, or never will.
+        // By now the server knows, or it never will.
         old.kill();
         old = new;
     }

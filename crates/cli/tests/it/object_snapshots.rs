@@ -10,7 +10,7 @@ use crate::common::client::{Client, FUA, WRITE, pattern};
 use crate::common::server::Server;
 use crate::common::{COREWISE, Folder};
 
-/// A volume of 16 MiB in the folder `store`, and its export.
+/// Returns a volume of 16 MiB in the folder `store`, and its export.
 fn volume(folder: &Folder, name: &str, keys: &str) -> String {
     let at = folder.join("store").join(name).display().to_string();
     format!(
@@ -42,7 +42,7 @@ fn a_snapshot_has_what_was_answered_and_a_clone_of_it_is_served_beside_its_paren
     folder.write("up.toml", volume(&folder, "v", SIZED));
     let mut server = Server::start(&folder, &["up.toml"]);
     let mut parent = Client::new(&server.socket(), "v");
-    // Not flushed. The clone keeps the second one.
+    // No flush follows. The clone keeps the second one.
     parent.write(0, &pattern(1, 4096), 0).unwrap();
     parent.write(8192, &pattern(4, 4096), 0).unwrap();
     folder
@@ -76,7 +76,7 @@ fn a_snapshot_has_what_was_answered_and_a_clone_of_it_is_served_beside_its_paren
     ran.says(&["deleted snapshot 'mondy'"]);
     folder.corewise(["snapshot", "v", "--delete", "mondy"]).fails().complains(&["monday"]);
     server.stop().ok();
-    // By a start with both, and by one that no longer says where it came from.
+    // Starts with both, and with a manifest that no longer names the clone's origin.
     for keys in [clone(&folder, "c", "v", "monday"), volume(&folder, "c", "")] {
         folder.write("up.toml", volume(&folder, "v", "") + &keys);
         let server = Server::start(&folder, &["up.toml"]);
@@ -159,7 +159,7 @@ fn snapshots_are_refused_with_a_reason() {
     folder.corewise(["up", "--check", "up.toml"]).code(1).complains(&["no volume to clone"]);
 }
 
-/// Writes numbers into four blocks, one after the other, until the server is gone.
+/// Writes numbers into four blocks, one after another, until the server is gone.
 fn write_on(mut client: Client, from: u64) {
     for n in from.. {
         let block = n.to_le_bytes().repeat(512);
@@ -170,13 +170,13 @@ fn write_on(mut client: Client, from: u64) {
     }
 }
 
-/// The numbers in those blocks.
+/// Returns the numbers in those blocks.
 fn numbers(client: &mut Client) -> Vec<u64> {
     let data = client.read(0, 4 * 4096).unwrap();
     data.chunks(4096).map(|block| u64::from_le_bytes(block[..8].try_into().unwrap())).collect()
 }
 
-/// The maps of snapshots in the store, as far as they are whole.
+/// Returns the complete maps of snapshots in the store.
 fn maps(folder: &Folder) -> BTreeSet<String> {
     let Ok(all) = std::fs::read_dir(folder.join("store/v/snap")) else { return BTreeSet::new() };
     let names = all.map(|one| one.unwrap().file_name().into_string().unwrap());
@@ -194,7 +194,7 @@ fn a_server_that_is_killed_amid_a_snapshot_leaves_it_whole_or_not_at_all() {
         let (client, name) = (Client::new(&server.socket(), "v"), format!("s{round}"));
         std::thread::scope(|threads| {
             threads.spawn(|| write_on(client, round << 16));
-            // The last one is there for sure.
+            // The last snapshot is certainly there.
             let taken = folder.command(COREWISE).args(["snapshot", "v", &name]).spawn();
             let mut taken = taken.unwrap();
             if round == rounds {
@@ -216,7 +216,7 @@ fn a_server_that_is_killed_amid_a_snapshot_leaves_it_whole_or_not_at_all() {
             let clone = clone(&folder, &format!("c{round}"), "v", &name);
             folder.write("clone.toml", clone);
             folder.corewise(["add", "clone.toml"]).ok();
-            // It is of one moment: what was written in this round are numbers in a row.
+            // The snapshot is of one moment: the numbers of this round are consecutive.
             let mut found = numbers(&mut Client::new(&server.socket(), &format!("c{round}")));
             found.retain(|n| n >> 16 == round);
             found.sort_unstable();

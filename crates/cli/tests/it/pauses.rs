@@ -107,8 +107,8 @@ fn a_server_that_was_stopped_for_longer_than_its_timeouts_cuts_nobody_who_was_in
     server.stop().ok();
 }
 
-/// A server whose client reads is told to end, and stopped for longer than its `limits` allow. The
-/// client then waits until the second is over in which a request may still come, and reads on.
+/// Ends a server, whose client reads, while it is stopped for longer than its `limits` allow. The
+/// client then waits until the second in which a request may still come is over, and reads on.
 fn ends_after_a_stop(limits: &str) {
     let folder = Folder::new();
     let devices = format!(

@@ -6,8 +6,7 @@ use crate::common::Folder;
 use crate::common::every::Every;
 use crate::common::pki::Pki;
 
-/// How many rules the script has for a volume that can be written, by both forms of replies, at
-/// least.
+/// Least number of rules that the script has for a writable volume, with both forms of replies.
 const RULES: usize = 40;
 
 fn keeps(every: &Every, certificates: &str, volumes: &[&str]) {
@@ -21,7 +20,7 @@ fn keeps(every: &Every, certificates: &str, volumes: &[&str]) {
         "error" => "error,error",
         other => other,
     }));
-    // Debian's own, whatever other one comes first: that has libnbd's module.
+    // Debian's own Python, which has libnbd's module, even if another one comes first.
     let ran = every.folder.client("/usr/bin/python3", args).ok();
     let kept = ran.stdout.split_whitespace().next().and_then(|count| count.parse().ok());
     assert!(kept.is_some_and(|kept: usize| kept >= volumes.len() * RULES), "{ran}");

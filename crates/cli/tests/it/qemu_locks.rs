@@ -7,7 +7,7 @@ use std::process::{Child, Stdio};
 use crate::common::Folder;
 use crate::common::server::Server;
 
-/// `qemu-io`, which has an image open until it is dropped.
+/// A `qemu-io` that has an image open until it is dropped.
 struct QemuIo(Child);
 
 impl QemuIo {
@@ -16,7 +16,7 @@ impl QemuIo {
         command.args(["-f", "raw"]).args(args).arg("disk.img");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
-        // It answers a command only when it has the image.
+        // A command is answered only once the image is open.
         child.stdin.as_mut().unwrap().write_all(b"length\n").unwrap();
         let mut lines = BufReader::new(child.stdout.as_mut().unwrap()).lines();
         assert!(lines.any(|line| line.unwrap().contains("1 MiB")), "it has no image");

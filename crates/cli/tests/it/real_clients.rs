@@ -7,7 +7,7 @@ use crate::common::every::{Every, SIZE};
 use serde_json::Value;
 
 impl Every {
-    /// Runs qemu-io with these commands; each must do what it says.
+    /// Runs qemu-io with these commands, and checks that each succeeds.
     #[track_caller]
     fn qemu_io(&self, uri: &str, commands: &[&str]) -> Ran {
         let ran = self.qemu_io_unchecked(uri, commands).ok();
@@ -68,7 +68,7 @@ fn nbdcopy_in_and_out_keeps_every_byte() {
             fixture.holds("out.img", &data, &uri);
         }
     }
-    // From volume to volume, neither of them a file of ours.
+    // Between two volumes, neither of them a file of ours.
     let (from, to) = (fixture.server.uri("stripe"), fixture.server.uri("memory"));
     fixture.qemu_io(&to, &["write -P 0xff 0 32M"]);
     fixture.folder.client("nbdcopy", [&from, &to]).ok();
@@ -193,7 +193,7 @@ fn qemu_img_converts_compares_and_maps_every_volume() {
     fixture.end();
 }
 
-/// One fio, so that all of them are busy at once.
+/// Runs a single fio, so all volumes are busy at once.
 #[test]
 fn fio_verifies_every_volume_by_two_jobs_at_depth_and_two_of_them_over_tcp() {
     let fixture = Every::start();

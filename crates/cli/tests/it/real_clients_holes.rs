@@ -1,7 +1,7 @@
-//! Holes, as nbdinfo, qemu-img and nbdcopy see them: a terabyte of which little was written costs
-//! what is in it.
+//! Holes, as nbdinfo, qemu-img and nbdcopy see them: a terabyte with little data costs only its
+//! data.
 //!
-//! What stands on others has 64 GiB, which need a sixteenth of the requests.
+//! Devices over others have 64 GiB, which need a sixteenth of the requests.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::os::unix::fs::MetadataExt;
@@ -15,7 +15,7 @@ const MIB: usize = 1 << 20;
 const TIB: u64 = 1 << 40;
 const GIB: u64 = 1 << 30;
 
-/// Volumes that know their holes, and what stands on such.
+/// Volumes that know their holes, and devices over such volumes.
 const MANIFEST: &str = r#"
 [server]
 unix = "s"
@@ -75,7 +75,7 @@ device = "delay"
 const VOLUMES: [(&str, u64); 4] =
     [("memory", TIB), ("file", TIB), ("stripe", 64 * GIB), ("delay", 64 * GIB)];
 
-/// What was written to a volume of so many bytes: offsets of a megabyte each.
+/// Returns the offsets of the written megabytes in a volume of `size` bytes.
 fn written(size: u64) -> [u64; 3] {
     [0, 700 << 20, size - MIB as u64]
 }
@@ -93,7 +93,7 @@ fn start(folder: &Folder) -> Server {
     server
 }
 
-/// Offset and length of what holds data, by a list of the extents of so many bytes.
+/// Returns offset and length of the data in a list of the extents of `size` bytes.
 fn data(list: &str, size: u64, is_hole: impl Fn(&Value) -> bool, offset: &str) -> Vec<(u64, u64)> {
     let list: Value = serde_json::from_str(list).unwrap();
     let mut end = 0;
@@ -137,7 +137,7 @@ fn nbdcopy_of_a_terabyte_copies_what_is_in_it_and_leaves_the_holes() {
     let folder = Folder::new();
     let server = start(&folder);
     for (volume, size) in [VOLUMES[0], VOLUMES[2]] {
-        // Into a file, and from there into another volume: neither has more in it then.
+        // Into a file, and from there into another volume: neither holds more than the data.
         folder.client("nbdcopy", [&server.uri(volume), "copy.img"]).ok();
         let copied = std::fs::metadata(folder.join("copy.img")).unwrap();
         assert_eq!(copied.len(), size);

@@ -17,11 +17,11 @@ const SIZE: usize = 16 << 20;
 struct Fixture {
     folder: Folder,
     server: Server,
-    /// A client that every export is for.
+    /// Folder of a client that may use every export.
     vm1: String,
-    /// One that has a certificate of the same authority.
+    /// Folder of a client with another certificate of the same authority.
     vm2: String,
-    /// One that has none.
+    /// Folder of a client without a certificate.
     nobody: String,
 }
 
@@ -69,7 +69,7 @@ default = true
         format!("nbds+unix:///{export}?socket={}&tls-certificates={identity}", socket.display())
     }
 
-    /// qemu-img over TCP, as its manual says.
+    /// Runs qemu-img over TCP, as its manual says.
     fn qemu(&self, command: &[&str], export: &str, identity: &str, more: &[&str]) -> Ran {
         let port = self.server.tcp().rsplit_once(':').unwrap().1.to_string();
         let tls = format!("tls-creds-x509,id=tls,endpoint=client,dir={identity}");
@@ -177,7 +177,7 @@ fn a_reload_shows_newcomers_a_renewed_certificate_and_clients_that_are_there_sta
     let mut line = String::new();
     told.read_line(&mut line).unwrap();
     assert_eq!(line, "there\n");
-    // Another authority made the new one, and no longer do clients of the old one come in.
+    // Another authority made the new certificate, and clients of the old authority are refused.
     let pki = Pki::new();
     pki.server(&fixture.folder);
     let newcomer = pki.client(&fixture.folder, Some("vm 9"));
@@ -188,7 +188,7 @@ fn a_reload_shows_newcomers_a_renewed_certificate_and_clients_that_are_there_sta
     assert_eq!(done.stdout, "renewed the certificates of TLS\n");
     fixture.folder.client("nbdinfo", ["--size", &fixture.tcp("disk", &newcomer)]).ok();
     fixture.folder.client("nbdinfo", ["--size", &fixture.tcp("disk", &fixture.vm1)]).fails();
-    // One that can't be used changes nothing.
+    // An unusable certificate changes nothing.
     fixture.folder.write("server/cert.pem", "");
     corewise(&["reload"]).fails().complains(&["server/cert.pem", "no certificate"]);
     fixture.folder.client("nbdinfo", ["--size", &fixture.tcp("disk", &newcomer)]).ok();

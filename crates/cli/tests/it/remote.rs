@@ -1,5 +1,5 @@
-//! Volumes that are somebody else's exports: our own server's, killed and started again, and those
-//! of nbdkit, QEMU and nbd-server.
+//! Volumes that are another server's exports: our own server's, killed and restarted, and those of
+//! nbdkit, QEMU and nbd-server.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::path::Path;
@@ -33,7 +33,7 @@ impl Far {
         Server::start(&self.folder, &["far.toml"])
     }
 
-    /// Keys of a device that is its export.
+    /// Returns the keys of a device that is its export.
     fn device(&self, name: &str, more: &str) -> String {
         let socket = self.folder.join("s");
         device(name, &format!("nbd+unix:///disk?socket={}", socket.display()), more)
@@ -59,7 +59,7 @@ fn near(manifest: &str) -> (Folder, Server) {
     (folder, server)
 }
 
-/// Waits for something that happens to a remote volume.
+/// Waits for an event of a remote volume.
 fn wait(server: &mut Server, what: &str) -> Value {
     let wanted = |line: &str| {
         line.starts_with("{\"event\":\"remote\"")
@@ -81,7 +81,7 @@ fn an_export_of_another_server_is_served_on_and_its_state_is_told() {
     assert!(far.bytes()[4096..104_096] == pattern(1, 100_000));
     assert!(far.bytes()[MIB as usize + 3..][..5] == pattern(2, 5));
     folder.corewise(["dump"]).ok().says(&["r: 2 connections"]);
-    // It is stopped as it should be, with nothing on its way, and started again.
+    // The server is stopped in order, with nothing in flight, and restarted.
     other.stop().ok();
     let lost = wait(&mut server, "lost");
     assert_eq!((&lost["device"], &lost["unflushed"]), (&"r".into(), &false.into()), "{lost}");
@@ -93,8 +93,8 @@ fn an_export_of_another_server_is_served_on_and_its_state_is_told() {
     server.stop().ok();
 }
 
-/// What was flushed is there, what is read was written, and a flush that may have lost something
-/// says so.
+/// Checks that flushed data is there, that each read returns written data, and that a flush that
+/// may have lost something fails.
 #[test]
 fn a_client_finds_what_it_flushed_though_the_other_server_is_killed_again_and_again() {
     let far = Far::new();
@@ -114,7 +114,7 @@ fn a_client_finds_what_it_flushed_though_the_other_server_is_killed_again_and_ag
         other.take().unwrap().kill();
         wait(&mut server, "lost");
         other = Some(far.start());
-        // A process that is killed leaves what it wrote to the system; nobody here can know that.
+        // A killed process leaves its writes to the system, which no server here can know.
         failed += u64::from(client.flush().is_err());
         client.flush().unwrap();
         for (n, version) in version.iter().enumerate().filter(|(_, version)| **version > 0) {
@@ -174,7 +174,7 @@ fn a_mirror_of_a_file_and_another_machine_outlives_the_other_machine_and_copies_
     client.write(MIB, &pattern(1, MIB as usize), 0).unwrap();
     client.flush().unwrap();
     other.kill();
-    // Nobody is told of it but the operator.
+    // Only the operator learns of it.
     client.write(2 * MIB, &pattern(2, MIB as usize), 0).unwrap();
     client.write(5 * MIB, &pattern(5, 4096), 0).unwrap();
     client.flush().unwrap();
@@ -232,13 +232,13 @@ fn a_mirror_comes_up_without_the_other_machine_which_returns_by_itself() {
     client.flush().unwrap();
     assert!(far.bytes()[3 * MIB as usize..][..65536] == pattern(3, 65536));
     server.stop().ok();
-    // Alone it can't be done without.
+    // Without a mirror, the volume can't do without it.
     let folder = Folder::new();
     folder.write("near.toml", device("r", "nbd+unix:///x?socket=nothing", "") + &export("r"));
     folder.corewise(["up", "near.toml"]).code(1).complains(&["device 'r': ", "cannot connect"]);
 }
 
-/// Somebody else's server, which ends with the test.
+/// Another program's server, which ends with the test.
 struct Foreign(Child);
 
 impl Drop for Foreign {
@@ -276,7 +276,7 @@ fn other_servers_exports_are_volumes_too() {
         let image = format!("{program}.img");
         folder.write(&image, vec![0; 4 << 20]);
         let socket = folder.join(program);
-        // QEMU looks whether the name is a path.
+        // QEMU checks whether the name is a path.
         let own: Vec<String> = args
             .iter()
             .map(|arg| if *arg == program { socket.display().to_string() } else { (*arg).into() })
@@ -305,7 +305,7 @@ fn other_servers_exports_are_volumes_too() {
     }
 }
 
-/// A server that leaves its terminal, and is known by its number from then on.
+/// A server that leaves its terminal, and is known by its process id from then on.
 struct Daemon(String);
 
 impl Drop for Daemon {
@@ -314,7 +314,8 @@ impl Drop for Daemon {
     }
 }
 
-/// It has a process for each connection, no chunks, and no block sizes; its processes outlive it.
+/// Uses a server with a process for each connection, without chunks and block sizes; its processes
+/// outlive it.
 #[test]
 fn an_export_of_nbd_server_is_a_volume_through_all_its_processes() {
     let folder = Folder::new();

@@ -1,4 +1,5 @@
-//! `corewise up` under a service manager: sockets that are passed, and what the manager is told.
+//! `corewise up` under a service manager: sockets that are passed, and notifications to the
+//! manager.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::os::unix::net::UnixDatagram;
@@ -66,14 +67,15 @@ fn a_client_of_libnbd_starts_the_server_and_ends_it() {
 #[test]
 fn a_server_ends_in_order_with_the_client_that_started_it_whatever_ends_that() {
     let folder = folder();
-    // Neither lets libnbd end the server.
+    // Neither end lets libnbd end the server.
     for end in ["os.kill(os.getpid(), 9)", "os._exit(1)"] {
         let script = format!(
             "import nbd, os\nh = nbd.NBD()\nh.connect_systemd_socket_activation([{COREWISE:?}, 'up', 'x.toml', \
              '--exit-with-parent', '--timeline', 't.json'])\nh.pwrite(b'by the client', 0)\n{end}"
         );
         let _ = folder.client("/usr/bin/python3", ["-c", &script]);
-        // It writes that at its end. The lock of the volume is free then, or about to be.
+        // The server writes the file at its end. The lock of the volume is free then, or about to
+        // be.
         while !std::fs::read_to_string(folder.join("t.json"))
             .is_ok_and(|text| text.contains("shutdown"))
         {
@@ -126,7 +128,7 @@ fn a_number_of_sockets_that_is_none_is_shown() {
     }
 }
 
-/// What a manager has been told, as it comes.
+/// The socket on which a manager gets its notifications.
 struct Manager(UnixDatagram);
 
 impl Manager {

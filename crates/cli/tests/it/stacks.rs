@@ -12,7 +12,7 @@ use serde_json::Value;
 const MIB: usize = 1 << 20;
 const EIO: u32 = 5;
 
-/// An image of 16 MiB with a table: `root` and `data`, 4 MiB each.
+/// Makes an image of 16 MiB with a table: `root` and `data`, 4 MiB each.
 fn partitioned(folder: &Folder) {
     folder.partitioned(16 * MIB, "start=1MiB, size=4MiB, name=root\nsize=4MiB, name=data\n");
 }
@@ -131,13 +131,13 @@ fn a_delayed_write_is_overtaken_by_a_read_and_is_not_lost_at_shutdown() {
     let write = client.send(WRITE, 0, 0, 4096, &pattern(1, 4096)).unwrap();
     let read = client.send(READ, 0, 8192, 4096, &[]).unwrap();
     assert_eq!(client.receive(4096).unwrap(), (read, Ok(vec![0; 4096])));
-    // Its reply is still to come while the server drains.
+    // The reply is still to come while the server drains.
     server.stop().ok();
     assert_eq!(client.receive(0).unwrap(), (write, Ok(vec![])));
     assert!(std::fs::read(folder.join("f.img")).unwrap()[..4096] == pattern(1, 4096));
 }
 
-/// `n` devices, each on the one before, and an export of the last one.
+/// Returns `n` devices, each over the one before, and an export of the last one.
 fn tower(n: usize) -> String {
     let mut text = "[[device]]\nname = \"d0\"\ndriver = \"memory\"\nsize = \"1M\"\n".to_string();
     for n in 1..n {

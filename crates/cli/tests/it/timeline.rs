@@ -1,5 +1,5 @@
-//! `corewise timeline` on real logs: the numbers, the predictions, every kind of file, and what it
-//! says of logs that it can't use.
+//! `corewise timeline` on real logs: the numbers, the predictions, every kind of file, and the
+//! errors for unusable logs.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::common::Folder;
@@ -8,7 +8,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::Stdio;
 
-/// A log that stands in the repository.
+/// Returns the path of a log in the repository.
 fn sample(name: &str) -> PathBuf {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     root.join("../kernel-log/tests/data").join(name)
@@ -27,8 +27,8 @@ fn document(folder: &Folder, args: &[&str]) -> Value {
     serde_json::from_str(&run(folder, &[args, &["--json"]].concat())).unwrap()
 }
 
-/// The shutdowns of the NVMe devices, by what the log's own stamps say: each lasts until the next
-/// line. In microseconds.
+/// Returns the shutdowns of the NVMe devices in microseconds, by the log's own stamps: each lasts
+/// until the next line.
 fn nvme_gaps(log: &str) -> Vec<u64> {
     let stamp = |line: &str| -> Option<u64> {
         let (seconds, rest) = line.trim_start_matches(['[', ' ']).split_once('.')?;
@@ -62,7 +62,7 @@ fn nvme_devices_shut_down_in_parallel_would_take_as_long_as_the_longest_and_seri
         assert_eq!(nvme["predicted"][0]["makespan_ns"], longest * 1000);
         assert_eq!(nvme["predicted"][0]["timeline"]["summary"]["makespan_ns"], longest * 1000);
 
-        // The same without being asked: among the drivers of the whole.
+        // The same without a filter: among the drivers of the whole log.
         let whole = document(&folder, &[path, "--phase", "shutdown"]);
         let drivers = whole["logs"][0]["timelines"][0]["analysis"]["drivers"].clone();
         let nvme = drivers.as_array().unwrap().iter().find(|d| d["driver"] == "nvme").unwrap();
@@ -213,7 +213,7 @@ fn dependencies_from_a_file_hold_in_predictions() {
         let edges = timeline["analysis"]["edges"].clone();
         (edges, timeline["predicted"][0]["makespan_ns"].clone())
     };
-    // Somebody started the second one then whom the log doesn't show.
+    // A thread that the log doesn't show started the second one.
     assert_eq!(predicted(&[]), (json!(0), json!(1_500_000)));
     let text = run(&folder, &[log]);
     assert!(text.contains("no dependency is known"), "{text}");
@@ -415,7 +415,7 @@ fn a_process_that_is_killed_while_it_writes_leaves_no_file_behind() {
     assert_eq!(std::fs::read_to_string(old).unwrap(), "old");
 }
 
-/// The blocks of a language in docs/timeline-tutorial.md.
+/// Returns the blocks of a language in docs/timeline-tutorial.md.
 fn tutorial(language: &str) -> Vec<String> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../docs/timeline-tutorial.md");
     let text = std::fs::read_to_string(path).unwrap();

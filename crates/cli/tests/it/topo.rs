@@ -1,17 +1,17 @@
-//! `corewise topo`: the JSON that machines read, the text that people read, and every source.
+//! `corewise topo`: the JSON for programs, the text for people, and every source.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::common::Folder;
 use serde_json::{Value, json};
 
-/// The JSON of `corewise topo ARGS`.
+/// Returns the JSON of `corewise topo ARGS`.
 #[track_caller]
 fn topo(folder: &Folder, args: &[&str]) -> Value {
     let ran = folder.corewise([&["topo", "--json"], args].concat()).ok();
     serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}\n{ran}"))
 }
 
-/// Where a CPU is: its core, package, L3 and node.
+/// Place of a CPU: its core, package, L3 and node.
 type At = (u32, u32, u32, u32);
 
 /// Writes a saved sysfs tree.
@@ -264,9 +264,9 @@ fn the_headline_counts_the_cpus_that_are_online_and_names_the_others() {
     assert!(picture.contains("5 CPUs, 3 cores") && picture.contains("3 offline CPUs"), "{picture}");
 }
 
-/// Runs the program on the highest CPU of this machine, where the list of online CPUs is made up:
-/// as in a container whose `/sys` counts its CPUs from 0, while masks have the host's numbers.
-/// `None`: that can't be had here.
+/// Runs the program on the highest CPU of this machine with a made-up list of online CPUs: as in a
+/// container whose `/sys` counts its CPUs from 0, while masks have the host's numbers. Returns
+/// `None` if the machine doesn't allow that.
 fn with_a_made_up_list(folder: &Folder, cpu: &str, args: &str) -> Option<crate::common::Ran> {
     let list = folder.write("online", "0\n");
     let script = format!(
@@ -299,13 +299,13 @@ fn a_cpu_that_the_process_may_use_is_online_whatever_a_made_up_list_says() {
     let rows = text.lines().filter_map(|line| line.strip_suffix("  online"));
     let cpus: Vec<_> = rows.map(|row| row.split_whitespace().last().unwrap()).collect();
     assert_eq!(cpus, [cpu.as_str()], "{text}");
-    // Also where it looks again.
+    // The same when the server checks again.
     let ran = with_a_made_up_list(&folder, &cpu, "up --for 1s").unwrap().ok();
     assert!(!ran.stderr.contains("the set is empty"), "{ran}");
     assert!(!ran.stderr.contains("none of them is online"), "{ran}");
 }
 
-/// A described machine of the topology crate, as a saved tree.
+/// Returns a described machine of the topology crate as a saved tree.
 fn described(folder: &Folder, name: &str) -> String {
     let root =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../topology/tests/data/sysfs");

@@ -21,7 +21,7 @@ fn disk<'a>(disks: &'a Value, name: &str) -> &'a Value {
     disks.as_array().unwrap().iter().find(|disk| disk["name"] == name).unwrap()
 }
 
-/// How the server has a file open: the flags of that descriptor.
+/// Returns the flags of the server's descriptor for a file.
 fn flags(server: &Server, file: &Path) -> u32 {
     let proc = format!("/proc/{}", server.pid());
     let found = std::fs::read_dir(format!("{proc}/fd")).unwrap().find_map(|entry| {
@@ -120,7 +120,7 @@ fn a_late_request_is_counted_and_goes_on_where_it_cannot_be_stopped() {
 #[test]
 fn a_file_goes_past_the_page_cache_where_that_is_asked_for() {
     let folder = Folder::new();
-    // On disk, where there is one: TMPDIR may be in memory.
+    // The target folder is on disk; TMPDIR may be in memory.
     let on_disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let image = on_disk.path().canonicalize().unwrap().join("disk.img");
     let manifest = |more: &str| {

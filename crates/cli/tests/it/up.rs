@@ -1,5 +1,5 @@
-//! `corewise up` from its first line to its last: the built-in manifest, every way to stop, both
-//! timelines, several servers at once.
+//! `corewise up` from start to end: the built-in manifest, every way to stop, both timelines,
+//! several servers at once.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io::Write;
@@ -14,13 +14,13 @@ use serde_json::Value;
 const STUCK: &str = "[[device]]\nname = \"m\"\ndriver = \"memory\"\nsize = \"64M\"\n\
                      [[export]]\ndevice = \"m\"\n[server]\nunix = \"s\"\n";
 
-/// A client whose replies nobody takes, so that its export can't drain.
+/// Connects a client that takes no replies, so its export can't drain.
 fn stuck_client(server: &Server) -> Client {
     let mut client = Client::new(&server.socket(), "m");
     for index in 0..32 {
         client.send(READ, 0, index << 20, 1 << 20, &[]).unwrap();
     }
-    // The first bytes of a reply: from here on the server has replies that don't fit.
+    // The first bytes of a reply: from here on the server has replies that the socket can't take.
     client.read_some();
     client
 }
@@ -102,7 +102,7 @@ fn an_idle_client_does_not_hold_up_the_shutdown() {
 #[test]
 fn a_second_signal_ends_it_at_once_and_says_what_is_left_undone() {
     let folder = Folder::new();
-    // Its socket is in a temporary folder, which has to go even so.
+    // The socket is in a temporary folder, which must be removed even so.
     let text = STUCK.replace("unix = \"s\"", "drain = \"1h\"");
     folder.write("up.toml", text);
     let mut server = Server::start(&folder, &["up.toml"]);
@@ -150,7 +150,7 @@ fn a_long_path_of_the_folder_for_temporary_files_is_no_hindrance() {
 fn signals_that_come_together_are_one_wish() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
-    // Both come when it goes on.
+    // Both arrive when the server continues.
     for signal in [Signal::STOP, Signal::TERM, Signal::INT, Signal::CONT] {
         server.signal(signal);
     }
@@ -164,7 +164,7 @@ fn a_client_that_takes_no_replies_is_cut_at_the_deadline() {
     folder.write("up.toml", format!("{STUCK}drain = \"200ms\"\n"));
     let server = Server::start(&folder, &["up.toml"]);
     let client = stuck_client(&server);
-    // It is warned about; nothing that was acknowledged is lost, so it is no failure.
+    // A warning, but no failure: nothing acknowledged is lost.
     let ran = server.stop().ok();
     let ran = ran.complains(&["warning: export 'm': disconnected 1 client after", "unanswered"]);
     let ran = ran.complains(&["disconnected at the deadline of a drain client=1 ", " export=m "]);
@@ -219,7 +219,7 @@ fn an_order_of_devices_is_an_order_of_their_shutdown() {
         assert_eq!(span["outcome"], "ok", "{span}");
         (span["start_ns"].as_u64().unwrap(), span["end_ns"].as_u64().unwrap())
     };
-    // Up: files, then what is built over them, then the exports. Down: the other way round.
+    // Up: files, then devices over them, then exports. Down: in reverse.
     for (below, above) in
         [("disk0", "fast"), ("disk1", "fast"), ("fast", "export:fast"), ("disk3", "safe")]
     {
@@ -308,7 +308,7 @@ fn a_reader_that_leaves_does_not_stop_the_server() {
     let mut server = Server::spawn(command);
     server.wait_event("begin");
     server.close_stdout();
-    // It serves: a client gets its answer, however long it takes until the socket is there.
+    // The server works: a client gets its answer, however long it takes until the socket is there.
     while !folder.join("s").exists() {
         std::thread::yield_now();
     }

@@ -1,5 +1,5 @@
-//! What an operator sees of a running server: its clients, what happens, metrics, `corewise top`;
-//! and those that look on and mean no good.
+//! The operator's view of a running server: clients, events, metrics and `corewise top`; and
+//! hostile watchers.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,7 +26,8 @@ fn json(ran: &Ran) -> Value {
     serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}\n{ran}"))
 }
 
-/// Asks until the answer is as it should be: a reply is counted a moment after it has left.
+/// Repeats the question until `wanted` accepts the answer: a reply is counted a moment after it has
+/// left.
 fn until(folder: &Folder, args: &[&str], wanted: impl Fn(&Value) -> bool) -> Value {
     loop {
         let answer = json(&folder.corewise(args).ok());
@@ -64,7 +65,7 @@ fn clients_are_listed_with_what_they_were_answered_and_one_is_disconnected_by_it
     let ran = ran.says(&["client  from", "untaken", "req/s", "process", "fast", "safe"]);
     let process = format!(" {} ", std::process::id());
     assert_eq!(ran.stdout.lines().filter(|line| line.contains(&process)).count(), 2, "{ran}");
-    // The sum of an export stays when its client goes.
+    // The totals of an export stay when its client leaves.
     folder
         .corewise(["disconnect", &id])
         .ok()
@@ -97,7 +98,7 @@ fn a_hidden_export_says_so_in_a_dump() {
     server.stop().ok();
 }
 
-/// One that listens.
+/// A subscriber to events.
 pub(crate) struct Listener(BufReader<UnixStream>);
 
 impl Listener {
@@ -132,7 +133,7 @@ fn those_that_listen_hear_of_clients_changes_mirrors_and_the_end() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
     let mut listener = Listener::new(&server);
-    // One that says that it has said all hears on.
+    // A listener that has closed its sending side still gets events.
     let mut quiet = Listener::new(&server);
     quiet.0.get_ref().shutdown(std::net::Shutdown::Write).unwrap();
     let client = Client::new(&server.socket(), "fast");
@@ -178,7 +179,7 @@ fn one_that_takes_nothing_loses_events_and_is_told_and_holds_nothing_up() {
     let server = Server::start(&folder, &[]);
     let mut slow = Listener::new(&server);
     let mut fast = Listener::new(&server);
-    // More than its socket and its inbox hold.
+    // More than its socket and its inbox can hold.
     let rounds = 2_000;
     let mut heard = 0;
     for _ in 0..rounds {
@@ -205,12 +206,12 @@ fn so_many_may_listen_and_those_that_ask_are_answered_all_the_same() {
     let mut listeners: Vec<Listener> = (0..16).map(|_| Listener::new(&server)).collect();
     let ran = folder.corewise(["events"]).code(1);
     ran.complains(&["too many listen already"]);
-    // Newcomers take no place of a listener's.
+    // Newcomers take no listener's place.
     let many: Vec<UnixStream> =
         (0..40).map(|_| UnixStream::connect(server.control()).unwrap()).collect();
     folder.corewise(["dump"]).ok();
     drop(many);
-    // A listener's further words are nothing to the server.
+    // The server ignores what a listener sends.
     let noise = [b'x'; 10_000];
     let _ = listeners[0].0.get_mut().write_all(&noise);
     drop(Client::new(&server.socket(), "fast"));
@@ -220,7 +221,7 @@ fn so_many_may_listen_and_those_that_ask_are_answered_all_the_same() {
     drop(listeners.pop());
     drop(Client::new(&server.socket(), "fast"));
     listeners[0].until("left");
-    // Once the server has seen that it has gone there is a place.
+    // Once the server has noticed that the listener is gone, its place is free.
     loop {
         let mut stream = UnixStream::connect(server.control()).unwrap();
         stream.write_all(b"{\"corewise\":1,\"ask\":\"events\"}\n").unwrap();
@@ -243,7 +244,7 @@ fn events_are_printed_as_lines_until_the_server_ends() {
         Server::spawn(command)
     };
     let (mut text, mut lines) = (listen(&[]), listen(&["--json"]));
-    // Until both listen.
+    // Until both are subscribed.
     loop {
         let mut client = Client::new(&server.socket(), "fast");
         client.flush().unwrap();
@@ -272,14 +273,14 @@ const WITH_METRICS: &str = "[server]\nunix = \"s\"\nmetrics = 0\n\
     [[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"a\", \"b\"]\n\
     [[export]]\ndevice = \"m\"\nname = 'odd \"name\" \\ here'\n";
 
-/// The address of the metrics.
+/// Returns the address of the metrics.
 pub(crate) fn metrics_of(server: &Server) -> String {
     let url = server.ready["metrics"].as_str().unwrap();
     let address = url.strip_prefix("http://").unwrap().strip_suffix("/metrics").unwrap();
     address.to_string()
 }
 
-/// What is answered to these bytes.
+/// Sends these bytes and returns the answer.
 fn http(mut stream: impl Read + Write, request: &str) -> String {
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
@@ -307,7 +308,7 @@ fn is_name(text: &str) -> bool {
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
-/// Reads a line by the grammar of the exposition format; panics where it isn't one.
+/// Parses a line by the grammar of the exposition format; panics if that fails.
 fn sample(line: &str) -> Sample {
     let (name, mut rest) = line.split_at(line.find(['{', ' ']).unwrap());
     assert!(is_name(name), "{line}");
@@ -342,7 +343,7 @@ fn sample(line: &str) -> Sample {
     (name.to_string(), labels, value.parse().unwrap_or_else(|_| panic!("{line}")))
 }
 
-/// Families by their names, each with its kind and its samples; the order is looked at, too.
+/// Returns the families by name, each with its kind and samples, and checks their order.
 fn families(text: &str) -> BTreeMap<String, (String, Vec<Sample>)> {
     let mut families: BTreeMap<String, (String, Vec<Sample>)> = BTreeMap::new();
     let mut current = String::new();
@@ -446,14 +447,14 @@ fn scrapers_that_mean_no_good_keep_no_other_from_its_answer() {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream
     };
-    // More than there is room for say nothing: each newcomer gets the place of the first of them.
+    // More connections than places stay silent: each newcomer gets the place of the oldest.
     let mut silent: Vec<UnixStream> = (0..20).map(|_| connect()).collect();
     let answer = http(connect(), "GET /metrics HTTP/1.1\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     for stream in &mut silent[..12] {
         assert_eq!(stream.read(&mut [0; 1]).unwrap(), 0, "it was let go");
     }
-    // One that has its place still is answered, too.
+    // A connection that still has its place is answered, too.
     let answer = http(silent.pop().unwrap(), "GET /metrics HTTP/1.1\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
     for (request, status) in [
@@ -476,7 +477,7 @@ fn scrapers_that_mean_no_good_keep_no_other_from_its_answer() {
     folder.corewise(["up", "taken.toml"]).code(1).complains(&["taken.toml:3:", "cannot listen on"]);
 }
 
-/// The words of a text that begin as metrics' names do, as families.
+/// Returns the families among the words of a text: words that begin as metrics' names do.
 fn named(text: &str) -> BTreeSet<String> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     let names = words.filter(|word| word.starts_with("corewise_"));
@@ -513,7 +514,8 @@ fn the_dashboard_the_alerts_and_the_document_name_only_metrics_that_there_are() 
 fn the_alerts_are_yaml() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/monitoring/alerts.yml");
     let text = std::fs::read_to_string(file).unwrap();
-    // Flat enough to be read without a parser: lists of maps, indented by two, strings in quotes.
+    // The file is flat enough to be read without a parser: lists of maps, indented by two, strings
+    // in quotes.
     let mut alerts = 0;
     for line in
         text.lines().filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'))
@@ -567,8 +569,8 @@ impl Top {
         Top { child, terminal: terminal.into(), rows: 24, seen: String::new() }
     }
 
-    /// Reads what it draws until this is there. The terminal has another size each time, so that
-    /// all of it is drawn.
+    /// Reads the screen until it shows `what`. The terminal gets another size each time, so
+    /// everything is drawn again.
     #[track_caller]
     fn wait(&mut self, what: &str) {
         let mut room = [0; 4096];
@@ -590,7 +592,7 @@ impl Top {
         self.terminal.write_all(keys.as_bytes()).unwrap();
     }
 
-    /// It leaves: the screen is given back, and lines are edited again.
+    /// Ends `top` and checks that the screen is restored and lines are edited again.
     #[track_caller]
     fn leaves(mut self) {
         self.wait("\x1b[?1049l");
@@ -627,7 +629,7 @@ fn top_draws_what_the_server_does_takes_keys_and_gives_the_terminal_back() {
     let pid = rustix::process::Pid::from_child(&top.child);
     rustix::process::kill_process(pid, Signal::QUIT).unwrap();
     top.leaves();
-    // A server that goes is waited for.
+    // `top` waits for a server that goes away.
     let mut top = Top::start(&folder);
     top.wait("built-in manifest");
     server.stop().ok();
@@ -637,7 +639,7 @@ fn top_draws_what_the_server_does_takes_keys_and_gives_the_terminal_back() {
     top.press("q");
     top.leaves();
     again.stop().ok();
-    // And so is it where the terminal goes, with a shell or without one that says so.
+    // The same if the terminal goes, with a shell that says so or without.
     let again = Server::start(&folder, &[]);
     let mut top = Top::start(&folder);
     top.wait("built-in manifest");
