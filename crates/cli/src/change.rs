@@ -1,5 +1,5 @@
-//! `corewise add`, `remove`, `grow`, `reload`, `mirror` and `snapshot`: what a running
-//! `corewise up` has is changed while it serves.
+//! `corewise add`, `remove`, `grow`, `reload`, `mirror` and `snapshot`: changes of a running
+//! `corewise up`.
 
 use std::io::Write;
 use std::path::Path;
@@ -44,7 +44,7 @@ pub(crate) fn reload(args: &args::Reload) -> Result<(), Failure> {
     ask(&args.how, Question { mode: Some(args.mode.into()), ..Question::new("reload") })
 }
 
-/// Asks, waits as long as it takes, and shows what was done.
+/// Sends a change, waits for its end however long that takes, and shows what was done.
 fn ask(how: &args::Change, question: Question) -> Result<(), Failure> {
     let mut client = Client::find(&how.server)?;
     let answer = client.ask_for_long(&Question { dry_run: how.dry_run, ..question })?;
@@ -53,7 +53,7 @@ fn ask(how: &args::Change, question: Question) -> Result<(), Failure> {
         client::write_lines(out, &changed.text())?;
         let read = |timeline: &Value| json::read(&timeline.to_string()).ok();
         let timelines = changed.timelines.iter().filter_map(read).flatten();
-        // Of one that stands alone the line above says all.
+        // The line above says everything about a device without dependencies.
         for timeline in timelines.filter(|timeline| timeline.spans().len() > 1) {
             write!(out, "\n{}", text::render(&timeline, screen::all_columns()))?;
         }
@@ -62,7 +62,7 @@ fn ask(how: &args::Change, question: Question) -> Result<(), Failure> {
     report(&changed)
 }
 
-/// Says on stderr what the answer to a change warns of, and what failed.
+/// Writes the warnings and failures in the answer to a change on stderr.
 pub(crate) fn report_of(answer: &Value) -> Result<(), Failure> {
     report(&client::part(answer, "changed")?)
 }
@@ -78,10 +78,10 @@ fn report(changed: &ChangeReport) -> Result<(), Failure> {
     if changed.failed.is_empty() { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Asks, waits if that is wanted, and shows what is so then.
+/// Sends a change of a mirror, waits for it if the user wants that, and shows the mirrors.
 pub(crate) fn mirror(args: &args::Mirror) -> Result<(), Failure> {
     let mut client = Client::find(&args.server)?;
-    // Before anything is begun: what happens from here on is told.
+    // Subscribed before the change begins, so that no event of it is missed.
     let mut events = args.wait.then(|| client.another()).transpose()?;
     events.as_mut().map(Client::listen).transpose()?;
     let mut asked = Vec::new();
@@ -153,7 +153,7 @@ fn wait_for_mirrors(events: &mut Client) -> Result<(), Failure> {
     }
 }
 
-/// The mirrors now, or the one that is wanted.
+/// Returns the mirrors, or the one of this name.
 fn mirrors(client: &mut Client, name: Option<&str>) -> Result<(Value, Vec<Disk>), Failure> {
     let mut answer = client.ask(&Question::new("mirrors"))?;
     if let (Some(name), Some(disks)) = (name, answer["disks"].as_array_mut()) {
@@ -170,7 +170,7 @@ fn mirrors(client: &mut Client, name: Option<&str>) -> Result<(Value, Vec<Disk>)
     Ok((answer, disks))
 }
 
-/// A leg that was waited for, and is out: of those that were asked for, or, where none was, of all.
+/// Returns a leg that is out: one of `asked`, or any leg if `asked` is empty.
 fn still_out<'a>(disks: &'a [Disk], asked: &[String]) -> Option<&'a Leg> {
     let legs = disks.iter().filter_map(|disk| disk.mirror.as_ref()).flat_map(|m| &m.legs);
     let mut legs = legs.filter(|leg| asked.is_empty() || asked.contains(&leg.name));
@@ -191,7 +191,7 @@ fn show(out: &mut dyn Write, disks: &[Disk]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Takes, lists or deletes snapshots of a volume in an object store. Waits as long as it takes.
+/// Takes, lists or deletes snapshots of a volume in an object store. Waits as long as that takes.
 pub(crate) fn snapshot(args: &args::Snapshot) -> Result<(), Failure> {
     let (ask, snapshot) = match (&args.delete, args.list) {
         (Some(snapshot), _) => ("delete_snapshot", Some(snapshot)),

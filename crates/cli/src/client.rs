@@ -1,4 +1,4 @@
-//! The end of the control socket that asks: it finds the server, asks it, and prints the answer.
+//! The client of the control socket: finds the server, sends a question, and prints the answer.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,19 +15,19 @@ use crate::args::ServerArgs;
 use crate::exit::Failure;
 use crate::{escape, screen};
 
-/// A server that hasn't answered by then hangs.
+/// Longest wait for an answer: a server that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The longest answer. That of a server with 512 CPUs and a hundred queues has some megabytes.
+/// Longest answer, in bytes. A server with 512 CPUs and a hundred queues answers some megabytes.
 const LONGEST_ANSWER: u64 = 256 << 20;
 
 /// A connection to a server.
 pub(crate) struct Client {
     stream: BufReader<UnixStream>,
-    /// Where the server's socket is.
+    /// Path of the server's socket.
     path: PathBuf,
-    /// How messages call the server.
+    /// Name of the server in messages.
     name: String,
-    /// Whether it waits for longer than [`PATIENCE`].
+    /// True if the client waits longer than [`PATIENCE`].
     patient: bool,
 }
 
@@ -64,18 +64,18 @@ impl Client {
         Ok(Client { stream: BufReader::new(stream), path, name, patient: false })
     }
 
-    /// Asks for something that takes as long as it takes, and says so where that is long.
+    /// Sends a question with an answer that may take any time, and tells the user if it takes long.
     pub(crate) fn ask_for_long(&mut self, question: &Question) -> Result<Value, Failure> {
         self.patient = true;
         self.ask(question)
     }
 
-    /// Hears from now on of what happens, and asks no more.
+    /// Subscribes to events. The connection takes no more questions.
     pub(crate) fn listen(&mut self) -> Result<(), Failure> {
         self.ask(&Question::new("events")).map(drop)
     }
 
-    /// What happens next, a line of JSON. Waits for it.
+    /// Returns the next event, a line of JSON. Waits for it.
     pub(crate) fn next_event(&mut self) -> Result<String, Failure> {
         let failed = |why: String| Failure::new(format!("{}: {why}", self.name));
         let set = self.stream.get_ref().set_read_timeout(None);
@@ -91,7 +91,7 @@ impl Client {
         }
     }
 
-    /// Asks and waits for the answer. An answer that says why there is none is a failure.
+    /// Sends a question and waits for the answer. An answer with an error is a failure.
     pub(crate) fn ask(&mut self, question: &Question) -> Result<Value, Failure> {
         let failed = |why: String| Failure::new(format!("{}: {why}", self.name));
         let mut line = serde_json::to_vec(question).map_err(|error| failed(error.to_string()))?;
@@ -123,7 +123,7 @@ impl Client {
         }
         let answer: Value = serde_json::from_slice(&answer)
             .map_err(|error| failed(format!("its answer is not JSON: {error}")))?;
-        // First: a server of another version may say that it is one.
+        // Checked first: a server of another version may report that as an error.
         if let Some(error) = answer.get("error").and_then(Value::as_str) {
             let lines: Vec<String> = error.lines().map(printable).collect();
             return Err(failed(lines.join("\n")));
@@ -138,19 +138,19 @@ impl Client {
     }
 }
 
-/// The server that has answered.
+/// Returns the server's information from an answer.
 pub(crate) fn who(answer: &Value) -> ServerInfo {
     serde_json::from_value(answer.clone()).unwrap_or_default()
 }
 
-/// A server in a line.
+/// Returns one line about a server.
 pub(crate) fn introduction(who: &ServerInfo) -> String {
     let up = duration(Duration::try_from_secs_f64(who.up_seconds).unwrap_or_default());
     let (version, manifest) = (printable(&who.version), printable(&who.manifest));
     format!("corewise {version}, process {}, {manifest}, up for {up}", who.pid)
 }
 
-/// What the server at `path` says of itself.
+/// Returns one line about the server with the socket `path`.
 fn introduce(pid: u32, path: &Path) -> String {
     let answer = Client::connect(path.to_path_buf(), format!("process {pid}"))
         .and_then(|mut client| client.ask(&Question::new("hello")));
@@ -164,18 +164,18 @@ fn introduce(pid: u32, path: &Path) -> String {
     }
 }
 
-/// Nothing that a server says moves the cursor.
+/// Returns a server's text without characters that would move the cursor.
 pub(crate) fn printable(text: &str) -> String {
     markup::printable(text).into_owned()
 }
 
-/// Reads the part of an answer that stands under `key`.
+/// Reads the part of an answer under `key`.
 pub(crate) fn part<T: DeserializeOwned>(answer: &Value, key: &str) -> Result<T, Failure> {
     serde_json::from_value(answer[key].clone())
         .map_err(|error| Failure::new(format!("the answer has no valid '{key}': {error}")))
 }
 
-/// Prints an answer on stdout: as one JSON document, or what `text` writes.
+/// Prints an answer on stdout, as one JSON document or as `text` writes it.
 pub(crate) fn print(
     answer: &Value,
     json: bool,
@@ -189,7 +189,7 @@ pub(crate) fn print(
     Ok(out.flush()?)
 }
 
-/// Writes lines that come from the server.
+/// Writes lines from the server.
 pub(crate) fn write_lines(out: &mut dyn Write, lines: &str) -> Result<(), Failure> {
     for line in lines.lines() {
         writeln!(out, "{}", printable(line))?;
@@ -197,7 +197,7 @@ pub(crate) fn write_lines(out: &mut dyn Write, lines: &str) -> Result<(), Failur
     Ok(())
 }
 
-/// The socket of the server that is meant, and how messages call the server.
+/// Returns the socket of the server that the flags name, and the server's name in messages.
 fn find(args: &ServerArgs) -> Result<(PathBuf, String), Failure> {
     if let Some(path) = &args.control {
         return Ok((path.clone(), format!("the server at {}", path.display())));

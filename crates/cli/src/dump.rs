@@ -18,7 +18,7 @@ use crate::exit::Failure;
 use crate::screen::{self, BAD, FAINT, GOOD, TITLE, styled};
 use crate::{args, escape};
 
-/// Asks, and shows the answer.
+/// Prints the dump of a server.
 pub(crate) fn run(args: &args::Dump) -> Result<(), Failure> {
     let mut client = Client::find(&args.server)?;
     if let Some(interval) = args.monitor {
@@ -46,7 +46,7 @@ pub(crate) fn run(args: &args::Dump) -> Result<(), Failure> {
     })
 }
 
-/// Says how the server is, and ends by it.
+/// Prints the health of a server, and ends with the exit code for it.
 pub(crate) fn health(args: &args::Health) -> Result<(), Failure> {
     let answer = Client::find(&args.server)?.ask(&Question::new("health"))?;
     let health: Health = client::part(&answer, "health")?;
@@ -63,16 +63,16 @@ pub(crate) fn health(args: &args::Health) -> Result<(), Failure> {
     }
 }
 
-/// The least and the most room for a queue's name.
+/// Least and greatest width of a column with queue names.
 const NAMES: (usize, usize) = (10, 32);
 
-/// Shows a round each `interval`, until Ctrl-C, or as often as was asked for.
+/// Prints a round every `interval`, until Ctrl-C or for `--rounds` rounds.
 fn monitor(client: &mut Client, args: &args::Dump, interval: Duration) -> Result<(), Failure> {
     let question = Question { queues: args.queues.clone(), ..Question::new("dump") };
     let mut round = 0;
     let mut before: Option<(f64, Document)> = None;
     let in_place = std::io::stdout().is_terminal();
-    // Of the last round, where it is to be written over.
+    // Lines of the last round, which a terminal overwrites.
     let mut lines = 0;
     loop {
         round += 1;
@@ -105,7 +105,7 @@ fn monitor(client: &mut Client, args: &args::Dump, interval: Duration) -> Result
     }
 }
 
-/// The queues alone: pools and scopes are for a single dump.
+/// Returns one round as a line of JSON, with the queues alone.
 fn round_line(round: u64, mut answer: Value) -> String {
     if let Some(map) = answer.as_object_mut() {
         map.retain(|key, _| !matches!(key.as_str(), "scopes" | "pools" | "cpus" | "housekeeping"));
@@ -117,10 +117,10 @@ fn round_line(round: u64, mut answer: Value) -> String {
     escape::json(&answer.to_string()).into_owned()
 }
 
-/// A queue at the last look, and how many seconds ago that was.
+/// A queue in the last round, and the seconds since then.
 type Previous<'a> = Option<(f64, &'a Queue)>;
 
-/// A column: its head, its width, and what stands in it.
+/// A column: its head, its width, and the text of its cells.
 type Column = (&'static str, usize, fn(&Queue, Previous<'_>) -> String);
 
 const COLUMNS: [Column; 9] = [
@@ -149,7 +149,7 @@ fn queues_table(had: Option<(f64, &Document)>, document: &Document, width: usize
     let most = if width == usize::MAX { usize::MAX } else { NAMES.1 };
     let room = width.saturating_sub(rest).clamp(NAMES.0, most);
     let names = longest.unwrap_or(0).clamp(NAMES.0, room);
-    // As wide in each round, whatever stands in it.
+    // A column has the same width in all rounds.
     let wide = |text: &str, width: usize| format!("{text:>width$}");
     let heads = COLUMNS.iter().map(|(head, width, _)| wide(head, *width));
     let heads: Vec<String> = [" ".repeat(names)].into_iter().chain(heads).collect();
@@ -168,7 +168,7 @@ fn queues_table(had: Option<(f64, &Document)>, document: &Document, width: usize
     for line in
         (Columns { head: &heads, keys: &[0], words: &[0], rows }).lines(width.saturating_add(2))
     {
-        // Nothing stands above these lines that they would be part of.
+        // No title stands above these lines, so they lose their indent.
         let line = line.strip_prefix("  ").unwrap_or_default();
         match head {
             true => out.push_str(&format!("{}\n", styled(FAINT, line))),

@@ -1,8 +1,8 @@
-//! Text that is shown as JSON, as logfmt or as it is: names in it may come from anybody, so a
-//! character that shows nothing by itself is escaped.
+//! Text for JSON, logfmt and terminals. Names come from anybody, so invisible characters are
+//! escaped.
 //!
-//! Logfmt is words and `key=value` pairs. A value that is one word stands as it is. Any other is
-//! quoted and escaped as in JSON, so it can't break a line or turn the direction of reading.
+//! Logfmt is words and `key=value` pairs. A value of one word stands as it is. Any other value is
+//! quoted and escaped as in JSON, so it can't break a line or change the direction of reading.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -10,13 +10,13 @@ use std::fmt::{self, Write};
 use corewise::timeline::markup::is_invisible;
 use serde::Serialize;
 
-/// A document for people and programs.
+/// Returns a JSON document with indents, for people and programs.
 pub(crate) fn pretty(value: &impl Serialize) -> Result<String, serde_json::Error> {
     Ok(json(&serde_json::to_string_pretty(value)?).into_owned())
 }
 
-/// The same JSON, all of which can be seen. Characters that can't stand inside strings alone; line
-/// ends are between the values.
+/// Escapes the invisible characters of a JSON document. Such characters stand in strings alone,
+/// except line ends, which stand between values.
 pub(crate) fn json(json: &str) -> Cow<'_, str> {
     let hidden = |c: char| c != '\n' && is_invisible(c);
     if !json.contains(hidden) {
@@ -36,7 +36,7 @@ pub(crate) fn utf16(out: &mut dyn Write, c: char) -> fmt::Result {
     c.encode_utf16(&mut room).iter().try_for_each(|unit| write!(out, "\\u{unit:04x}"))
 }
 
-/// What is never written as it is.
+/// Returns true for a character that is always escaped.
 fn is_bad(c: char) -> bool {
     is_invisible(c) || c == '\u{fffd}'
 }
@@ -65,7 +65,8 @@ pub(crate) fn value(out: &mut dyn Write, value: &str) -> fmt::Result {
     out.write_char('"')
 }
 
-/// Writes words without a key; where they would be taken for something else, as the value of `key`.
+/// Writes words without a key. If a parser could take them for pairs, writes them as the value of
+/// `key`.
 pub(crate) fn words(out: &mut dyn Write, key: &str, words: &str) -> fmt::Result {
     if words.split(' ').all(|word| word.is_empty() || is_word(word)) {
         return out.write_str(words);
@@ -74,7 +75,7 @@ pub(crate) fn words(out: &mut dyn Write, key: &str, words: &str) -> fmt::Result 
     value(out, words)
 }
 
-/// A line in which characters that show nothing are written as `\u{202e}`.
+/// Returns a line with its invisible characters written as `\u{202e}`.
 pub(crate) fn visible(line: &str) -> String {
     let shown = |c: char| match is_invisible(c) && c != '\t' {
         true => c.escape_unicode().to_string(),
@@ -100,8 +101,8 @@ pub(crate) mod tests {
         assert!(matches!(super::json("{\n}"), Cow::Borrowed(_)));
     }
 
-    /// What a strict parser finds: keys with their values, words without one. `None`: it isn't
-    /// logfmt.
+    /// Returns what a strict parser finds: keys with values, and words without one. `None` if the
+    /// line isn't logfmt.
     pub(crate) fn parsed(line: &str) -> Option<Vec<(String, Option<String>)>> {
         let mut chars = line.chars().peekable();
         let mut pairs = Vec::new();

@@ -1,4 +1,4 @@
-//! How a run ends: the errors that reach the user, and the only place that knows exit codes.
+//! The end of a run: the errors that reach the user. No other module knows exit codes.
 
 use std::io;
 use std::process::ExitCode;
@@ -11,13 +11,13 @@ use crate::screen;
 /// The run did not do what was asked.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// It has been said why.
+    /// The run has printed the reason.
     Reported,
-    /// This says why, and perhaps what to do.
+    /// The reason, and perhaps what to do.
     Message { message: String, help: Option<String> },
     /// Writing to stdout failed.
     Stdout(io::Error),
-    /// A server isn't ok, as has been printed.
+    /// A server isn't ok. The run has printed its state.
     Unhealthy(HealthState),
 }
 
@@ -35,7 +35,7 @@ impl Failure {
         }
     }
 
-    /// What it says, in a line.
+    /// Returns the failure in one line.
     pub(crate) fn words(&self) -> String {
         match self {
             Failure::Reported => "it failed".to_string(),
@@ -45,7 +45,7 @@ impl Failure {
         }
     }
 
-    /// Says it on stderr, unless that was done.
+    /// Prints the failure on stderr, unless the run has done so.
     pub(crate) fn say(&self) {
         match self {
             Failure::Reported | Failure::Unhealthy(_) => {}
@@ -62,7 +62,8 @@ impl Failure {
     }
 }
 
-/// What `?` makes of a failed `write!`: the only I/O errors that are not given words on the way.
+/// Converts the error of a failed `write!` to stdout. All other I/O errors get words where they
+/// occur.
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Failure {
         Failure::Stdout(error)
@@ -85,13 +86,13 @@ impl From<Error> for Failure {
     }
 }
 
-/// Says why a run failed, and turns its end into a code: 0 success, 1 failure; of `corewise health`
-/// alone 3 degraded and 4 lost. Wrong usage, 2, is clap's, which ends the process before anything
-/// has begun.
+/// Prints why a run failed and returns its exit code: 0 success, 1 failure; for `corewise health`
+/// also 3 degraded and 4 lost. Code 2, wrong usage, is clap's, which ends the process before a run
+/// begins.
 pub(crate) fn code(outcome: Result<(), Failure>) -> ExitCode {
     match outcome {
         Ok(()) | Err(Failure::Unhealthy(HealthState::Ok)) => ExitCode::SUCCESS,
-        // The reader had enough (`corewise topo | head`): nothing went wrong.
+        // The reader has gone (`corewise topo | head`), which is no failure.
         Err(Failure::Stdout(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             ExitCode::SUCCESS
         }

@@ -1,4 +1,4 @@
-//! Messages of the libraries, on stderr: a line each, with the time in UTC, as text or as JSON.
+//! Log lines of the libraries on stderr, each with the time in UTC, as text or as JSON.
 
 use std::fmt::{self, Write as _};
 use std::io::{self, IsTerminal, Write};
@@ -23,33 +23,32 @@ use crate::args::{Level, Log, LogFormat};
 use crate::streams::Bars;
 use crate::{escape, streams};
 
-/// How lines on stderr look. Text, where nothing has said else yet.
+/// Form of the lines on stderr; text until it is set.
 static FORM: OnceLock<Form> = OnceLock::new();
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Text,
-    /// An object a line.
+    /// One JSON object per line.
     Json,
-    /// For the system's journal, which is told the level by a number.
+    /// Lines for the system's journal, with the level as a number.
     Journal,
 }
 
-/// Is told of warnings and errors, too, whatever the log is to have.
+/// A function that gets warnings and errors even if the log leaves them out.
 type LogListener = Box<dyn Fn(&Event<'_>) + Send + Sync>;
 
 static LISTENER: OnceLock<LogListener> = OnceLock::new();
 
-/// Has somebody told of warnings and errors, too, from now on, by the thread that tells them.
-/// Called once.
+/// Passes warnings and errors to `tell`, too, on the thread that logs them. May be called once.
 pub(crate) fn also(tell: impl Fn(&Event<'_>) + Send + Sync + 'static) {
     let _ = LISTENER.set(Box::new(tell));
 }
 
-/// The target of lines that `up` tells itself, as events of mirrors.
+/// Target of lines that `up` prints itself, as events of mirrors.
 const MIRROR_EVENTS: &str = "corewise_drivers::mirror_events";
 
-/// Hands warnings and errors on.
+/// Passes warnings and errors on.
 struct Forward;
 
 impl<S: Subscriber> Layer<S> for Forward {
@@ -60,18 +59,18 @@ impl<S: Subscriber> Layer<S> for Forward {
     }
 }
 
-/// How grave a message of the program's own is.
+/// Severity of a message of the program itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MessageKind {
     Error,
     Warning,
-    /// Nothing is wrong about it.
+    /// Information: nothing is wrong.
     Note,
-    /// What to do about the one before.
+    /// Advice about the message before it.
     Help,
 }
 
-/// A message of the program's own as lines on stderr; `styled`: as people see it.
+/// Returns a message of the program as lines for stderr. `styled` is the message for terminals.
 pub(crate) fn own(grave: MessageKind, message: &str, styled: &str) -> String {
     line(FORM.get().copied().unwrap_or(Form::Text), grave, message, styled)
 }
@@ -97,22 +96,21 @@ fn line(form: Form, grave: MessageKind, message: &str, styled: &str) -> String {
     }
 }
 
-/// The time, in UTC.
+/// Returns the time in UTC.
 fn now() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let (day, [hour, minute, second]) = units::utc(now.as_secs());
     format!("{day}T{hour:02}:{minute:02}:{second:02}.{:06}Z", now.subsec_micros())
 }
 
-/// Says that lines were left out on stderr, since nobody took them.
+/// Returns the line that reports how many lines a blocked stderr has lost.
 pub(crate) fn lost(lines: u64) -> String {
     let lines = units::count(lines, "line");
     let message = format!("{lines} of the log left out: nobody took them");
     own(MessageKind::Warning, &message, &format!("warning: {message}"))
 }
 
-/// Prints what the libraries tell from now on, if it is grave enough, above `bars`.
-/// Called once.
+/// Starts the log: prints lines of this level or above, over `bars`. May be called once.
 pub(crate) fn start(log: &Log, bars: Bars) {
     let level = match log.level() {
         Level::Off => LevelFilter::OFF,
@@ -122,8 +120,8 @@ pub(crate) fn start(log: &Log, bars: Bars) {
         Level::Debug => LevelFilter::DEBUG,
         Level::Trace => LevelFilter::TRACE,
     };
-    // News that `up` tells itself is not told twice: probes and shutdowns that fail, with the
-    // manifest's line, and legs that a mirror does without, with the mirror.
+    // `up` prints two kinds of news itself: probes and shutdowns that fail, with the manifest's
+    // line, and legs that a mirror does without. The log leaves these out.
     let told = if level == LevelFilter::WARN { LevelFilter::ERROR } else { level };
     let events = if level <= LevelFilter::WARN { LevelFilter::OFF } else { level };
     let targets = Targets::new()
@@ -133,7 +131,7 @@ pub(crate) fn start(log: &Log, bars: Bars) {
     let colours = io::stderr().is_terminal()
         && anstream::AutoStream::choice(&io::stderr()) != anstream::ColorChoice::Never;
     let lines = tracing_subscriber::fmt::layer().with_writer(AboveBars(bars)).with_ansi(colours);
-    // Those that listen hear of the legs of mirrors by events of their own.
+    // Listeners get the legs of mirrors as events of their own.
     let handed =
         Targets::new().with_default(LevelFilter::WARN).with_target(MIRROR_EVENTS, LevelFilter::OFF);
     let all = tracing_subscriber::registry().with(Forward.with_filter(handed));
@@ -157,15 +155,15 @@ pub(crate) fn start(log: &Log, bars: Bars) {
     }
 }
 
-/// Whether stderr is what the journal's variable names, by device and inode: a program may have
-/// been started with another one.
+/// Returns true if stderr is the stream that the journal's variable names, by device and inode. A
+/// program may have inherited the variable and have another stderr.
 fn is_stderr(stream: &str) -> bool {
     let found = rustix::fs::fstat(io::stderr().as_fd());
     found.is_ok_and(|found| stream == format!("{}:{}", found.st_dev, found.st_ino))
 }
 
-/// A line of text: time and level, the message, and the rest in pairs. The journal has the time
-/// itself, and is told the level by a number in front of the line.
+/// A line of text: time and level, the message, then pairs. The journal adds the time itself, and
+/// takes the level from a number at the front of the line.
 struct Line(Form);
 
 impl<S, N> FormatEvent<S, N> for Line
@@ -212,7 +210,7 @@ fn styled(writer: &Writer<'_>, style: Style) -> Style {
     if writer.has_ansi_escapes() { style } else { Style::new() }
 }
 
-/// What belongs to a span, in pairs.
+/// Pairs of a span's fields.
 struct Pairs;
 
 impl<'w> FormatFields<'w> for Pairs {
@@ -224,12 +222,12 @@ impl<'w> FormatFields<'w> for Pairs {
     }
 }
 
-/// What belongs to a message.
+/// Fields of a message.
 struct MessageFields {
     message: String,
-    /// With a blank in front of each.
+    /// Pairs, each after a blank.
     pairs: String,
-    /// Of keys.
+    /// Style of keys.
     style: Style,
 }
 
@@ -251,7 +249,7 @@ impl Visit for MessageFields {
     }
 }
 
-/// Writes above the progress bars: a line in the midst of one would stay there in pieces.
+/// A writer above the progress bars: a bar would overwrite a part of any other line.
 #[derive(Debug)]
 struct AboveBars(Bars);
 
@@ -264,7 +262,7 @@ impl<'w> MakeWriter<'w> for AboveBars {
 }
 
 impl Write for &AboveBars {
-    /// A message comes whole.
+    /// Writes a whole message.
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
         self.write_all(message).map(|()| message.len())
     }
@@ -310,7 +308,7 @@ mod tests {
                 && own(Form::Json).lines().count() == 1
         );
     }
-    /// Where a test's lines go.
+    /// Destination of a test's lines.
     #[derive(Clone, Default)]
     struct Lines(std::sync::Arc<corewise::sync::Mutex<Vec<u8>>>);
 

@@ -1,28 +1,28 @@
 //! The `corewise` program: the one crate that prints, parses flags and knows exit codes.
 //!
 //! ```text
-//! corewise topo                    # CPUs, caches, nodes, and the pods of every affinity scope
-//! corewise topo --svg shards.svg    # or as a picture
-//! corewise up                      # serve a few volumes over NBD from a temporary folder
-//! corewise up disks.toml           # serve those of a manifest; docs/manifest.md describes it
+//! corewise topo                     # CPUs, caches, nodes, and the pods of every affinity scope
+//! corewise topo --svg shards.svg    # the same as a picture
+//! corewise up                       # serve a few volumes over NBD from a temporary folder
+//! corewise up disks.toml            # serve the volumes of a manifest (docs/manifest.md)
 //! corewise up --for 5s --timeline up.svg
-//! corewise dump                    # the pools and queues of a running `up`
-//! corewise dump --monitor          # what they do, every second
-//! corewise top                     # the same and more, on the terminal; clients, events: a part of it
-//! corewise health                  # whether it is ok, and what to do where it isn't
-//! corewise mirror data --take-back  # a leg of a mirror is well again
-//! corewise snapshot data monday    # a volume in an object store, as it is now
-//! corewise add more.toml           # volumes and exports for a running `up`
+//! corewise dump                     # pools and queues of a running `up`
+//! corewise dump --monitor           # their counters and rates every second
+//! corewise top                      # all of it on the terminal; clients, events: a part of it
+//! corewise health                   # its state, and what to do if it isn't ok
+//! corewise mirror data --take-back  # resync a leg that works again
+//! corewise snapshot data monday     # take a snapshot of a volume in an object store
+//! corewise add more.toml            # add volumes and exports to a running `up`
 //! corewise remove data --mode soft
-//! corewise reload --dry-run        # what changed in its manifest
-//! corewise timeline dmesg.txt      # what a kernel log says of probes and shutdowns
+//! corewise reload --dry-run         # show what changed in its manifest
+//! corewise timeline dmesg.txt       # show the probes and shutdowns in a kernel log
 //! ```
 //!
-//! In reading order: `args` defines every flag, `up` runs a server (`corewise_server`) with its
-//! signals and its terminal, `client` asks a running one over its control socket, for `dump` (and
-//! `health`) and `watch`, and for `change` (mirrors and snapshots too), which changes it,
-//! `topo` shows a machine, `timeline` what a kernel's log says of one; `exit` alone knows exit
-//! codes, `screen` how to write to a terminal.
+//! In reading order: `args` defines every flag. `up` runs a server (`corewise_server`) with its
+//! signals and its terminal. `client` talks to a running server over its control socket, for `dump`
+//! (also `health`), `watch`, and `change` (also mirrors and snapshots). `topo` shows a machine,
+//! `timeline` what a kernel log says of one. `exit` alone knows exit codes, and `screen` how to
+//! write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
         args::Command::Completions(args) => completions(&args),
         args::Command::Man(args) => man(&args),
     };
-    // A bug is a failure like any other: it has been told on stderr by now.
+    // A bug is a failure like any other: the panic hook has printed it.
     exit::code(catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
         Err(exit::Failure::new("this is a bug in corewise; please report it with the lines above"))
     }))

@@ -1,4 +1,4 @@
-//! Writing to the terminal: styles that vanish where nobody can see them, and its width.
+//! Output to the terminal: its width, and styles, which vanish if the stream is no terminal.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -10,45 +10,46 @@ use crate::{escape, streams};
 
 /// Titles.
 pub(crate) const TITLE: Style = Style::new().bold();
-/// What is less important than its neighbours.
+/// Style of text that is less important than its neighbours.
 pub(crate) const FAINT: Style = Style::new().dimmed();
-/// What to copy.
+/// Style of commands to copy.
 pub(crate) const COMMAND: Style = AnsiColor::Cyan.on_default();
-/// What went well.
+/// Style of success.
 pub(crate) const GOOD: Style = AnsiColor::Green.on_default().bold();
-/// What went wrong.
+/// Style of failure.
 pub(crate) const BAD: Style = AnsiColor::Red.on_default().bold();
 const ERROR: Style = BAD;
 const WARNING: Style = AnsiColor::Yellow.on_default().bold();
 const HELP: Style = AnsiColor::Cyan.on_default().bold();
 
-/// `text` in `style`. anstream takes the style out again where colours are not wanted (NO_COLOR,
-/// no terminal).
+/// Returns `text` in `style`. anstream removes the style if colours are not wanted (NO_COLOR, no
+/// terminal).
 pub(crate) fn styled(style: Style, text: impl fmt::Display) -> impl fmt::Display {
     format!("{style}{text}{style:#}")
 }
 
-/// Says on stderr that something failed.
+/// Prints an error on stderr.
 pub(crate) fn error(message: fmt::Arguments<'_>) {
     say(MessageKind::Error, &styled(ERROR, "error").to_string(), message);
 }
 
-/// Says on stderr that something is not as it should be, and that the run goes on.
+/// Prints a warning on stderr: something is wrong, and the run continues.
 pub(crate) fn warning(message: fmt::Arguments<'_>) {
     say(MessageKind::Warning, &styled(WARNING, "warning").to_string(), message);
 }
 
-/// Says on stderr what is worth a word, and nothing is wrong about.
+/// Prints information on stderr.
 pub(crate) fn note(message: fmt::Arguments<'_>) {
     say(MessageKind::Note, &styled(HELP, "note").to_string(), message);
 }
 
-/// Says on stderr what to do about the error before it.
+/// Prints on stderr what to do about the error before.
 pub(crate) fn help(message: fmt::Arguments<'_>) {
     say(MessageKind::Help, &format!("  {}", styled(HELP, "help")), message);
 }
 
-/// A message may name what others chose, and have several lines; nothing else in it is left unseen.
+/// Prints a message on stderr. The message may contain names that others chose, and line ends; all
+/// other invisible characters are escaped.
 fn say(grave: MessageKind, word: &str, message: fmt::Arguments<'_>) {
     let message = message.to_string();
     let message = message.split('\n').map(escape::visible).collect::<Vec<_>>().join("\n");
@@ -56,18 +57,18 @@ fn say(grave: MessageKind, word: &str, message: fmt::Arguments<'_>) {
     streams::to_stderr(&lines, log::lost);
 }
 
-/// Columns for text: those of the terminal within what can be read well, 100 elsewhere.
+/// Returns the columns for text: the terminal's, up to a readable width, or 100 without a terminal.
 pub(crate) fn width() -> usize {
     all_columns().clamp(60, 160)
 }
 
-/// Columns for text that is cut nowhere: a terminal's, within what can be read well, and no limit
-/// where there is none.
+/// Returns the columns for text that is never cut: the terminal's, up to a readable width, or no
+/// limit without a terminal.
 pub(crate) fn whole_width() -> usize {
     if std::io::stdout().is_terminal() { width() } else { usize::MAX }
 }
 
-/// Columns for pictures made of text: all that the terminal has, 100 elsewhere.
+/// Returns the columns for pictures made of text: all of the terminal, or 100 without a terminal.
 pub(crate) fn all_columns() -> usize {
     let stdout = std::io::stdout();
     if !stdout.is_terminal() {

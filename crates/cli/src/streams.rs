@@ -1,6 +1,6 @@
-//! stdout and stderr, for a server: it doesn't depend on their readers. One that has stopped
-//! reading (a pipe is full, a terminal was stopped) is waited for once. Lines that come after that
-//! are left out until it takes some again, and then it is told of them.
+//! stdout and stderr of a server, which doesn't depend on their readers. A reader may block: a pipe
+//! is full, or a terminal was stopped. The server then waits once, drops the lines that follow, and
+//! reports how many once the reader takes some again.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -13,13 +13,13 @@ use indicatif::{MultiProgress, ProgressBar};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
-/// Bytes that a pipe which has room takes without waiting.
+/// Bytes that a pipe with room takes without waiting.
 const PIECE: usize = 4096;
 
 static STDOUT: Stream = Stream::new(Duration::from_secs(10));
 static STDERR: Stream = Stream::new(Duration::from_secs(2));
 
-/// Writes lines to stdout. Where some were left out, `lost` makes the line that says how many.
+/// Writes lines to stdout. If lines were dropped, `lost` makes the line that reports how many.
 pub(crate) fn to_stdout(lines: &str, lost: fn(u64) -> String) {
     let choice = anstream::AutoStream::choice(&io::stdout());
     STDOUT.put(io::stdout().as_fd(), &plain(choice, lines), lost);
@@ -31,20 +31,19 @@ pub(crate) fn to_stderr(lines: &str, lost: fn(u64) -> String) {
     STDERR.put(io::stderr().as_fd(), &plain(choice, lines), lost);
 }
 
-/// Writes a line of the log to stderr as it is.
+/// Writes a line of the log to stderr unchanged.
 pub(crate) fn log(line: &[u8], lost: fn(u64) -> String) {
     STDERR.put(io::stderr().as_fd(), line, lost);
 }
 
-/// The streams that have a reader which doesn't read, each with how many lines it lacks. Never
-/// waits.
+/// Returns the blocked streams, each with the number of lines that it lacks. Never waits.
 pub(crate) fn unread() -> Vec<(&'static str, u64)> {
     let all = [("stdout", &STDOUT), ("stderr", &STDERR)];
     let all = all.map(|(name, stream)| (name, stream.lacks.load(Ordering::Relaxed)));
     all.into_iter().filter(|(_, lines)| *lines != 0).collect()
 }
 
-/// In colours where these are wanted.
+/// Returns lines as bytes, with colours if these are wanted.
 fn plain(choice: anstream::ColorChoice, lines: &str) -> Vec<u8> {
     let mut out = anstream::AutoStream::new(Vec::new(), choice);
     let _ = out.write_all(lines.as_bytes());
@@ -52,7 +51,7 @@ fn plain(choice: anstream::ColorChoice, lines: &str) -> Vec<u8> {
 }
 
 struct Stream {
-    /// How long no byte may be taken.
+    /// Longest time without progress.
     patience: Duration,
     /// L: is the lock, held while somebody writes; guards what was left.
     left: Mutex<Unwritten>,
@@ -61,15 +60,16 @@ struct Stream {
 }
 
 struct Unwritten {
-    /// What is left of lines that were begun.
+    /// Rest of lines that were written in part.
     rest: VecDeque<u8>,
-    /// Lines that were left out behind them.
+    /// Number of dropped lines.
     lost: u64,
-    /// The first of those, where it isn't long: to say that one was left out would take as much.
+    /// First dropped line, unless it is long: reporting that one line was dropped would take as
+    /// much room.
     first: Vec<u8>,
 }
 
-/// The longest line that is kept while nobody takes it.
+/// Longest dropped line that is kept.
 const KEPT: usize = PIECE;
 
 impl Stream {
@@ -104,7 +104,7 @@ impl Stream {
     }
 }
 
-/// Writes as much as is taken, with at most so long between any two pieces.
+/// Writes as much as the reader takes, and waits up to `patience` for each next piece.
 fn drain(fd: BorrowedFd<'_>, rest: &mut VecDeque<u8>, patience: Duration) {
     let patience = Timespec::try_from(patience).unwrap_or(Timespec { tv_sec: 0, tv_nsec: 0 });
     while !rest.is_empty() {
@@ -118,35 +118,34 @@ fn drain(fd: BorrowedFd<'_>, rest: &mut VecDeque<u8>, patience: Duration) {
         match rustix::io::write(fd, piece) {
             Ok(n) => drop(rest.drain(..n)),
             Err(Errno::INTR | Errno::AGAIN) => {}
-            // There is nowhere to complain.
+            // There is no stream left to report that on.
             Err(_) => rest.clear(),
         }
     }
 }
 
-/// The progress bars on stderr, if any is there: code that writes lines meanwhile writes them
-/// above.
+/// The progress bars on stderr. Other code writes its lines above them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Bars(MultiProgress);
 
 impl Bars {
-    /// Shows a bar where stderr is a terminal; elsewhere it is never seen.
+    /// Shows a bar if stderr is a terminal; otherwise the bar stays invisible.
     pub(crate) fn show(&self, bar: ProgressBar) -> ProgressBar {
         self.0.add(bar)
     }
 
-    /// Whether a bar can be seen.
+    /// Returns true if a bar is visible.
     pub(crate) fn can_be_seen(&self) -> bool {
         !self.0.is_hidden()
     }
 
-    /// Takes a bar off the screen, before something is printed.
+    /// Removes a bar from the screen, before something is printed.
     pub(crate) fn end(&self, bar: &ProgressBar) {
         bar.finish_and_clear();
         self.0.remove(bar);
     }
 
-    /// Takes all of them off the screen while `write` writes to it.
+    /// Removes all bars from the screen while `write` writes to it.
     pub(crate) fn above<T>(&self, write: impl FnOnce() -> T) -> T {
         self.0.suspend(write)
     }
@@ -196,7 +195,7 @@ mod tests {
             for n in 1..=more {
                 stream.put(writer.as_fd(), format!("{n}\n").as_bytes(), told);
             }
-            // Both halves of the first line, and then there is room.
+            // Both halves of the first line; then there is room.
             let mut read = vec![0; 2 * PIECE];
             reader.read_exact(&mut read).unwrap();
             stream.put(writer.as_fd(), b"", told);

@@ -1,5 +1,5 @@
-//! Files that are written in one piece: a reader finds the old one or the new one, and never a
-//! part of it, not even where the process is killed on the way.
+//! Files that are replaced in one step: a reader finds the old file or the new one and never a
+//! part, even if the process is killed.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,10 +9,10 @@ use std::path::Path;
 
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
-/// As any new file, and not for the owner alone; the umask takes away what it does.
+/// Mode of a new file, before the umask. Files aren't for their owner alone.
 const MODE: u32 = 0o666;
 
-/// Fails, with the reason, where the file could not be written later.
+/// Fails, with the reason, if the file could not be written later.
 pub(crate) fn check(path: &Path) -> Result<(), String> {
     if path.is_dir() {
         return Err("it is a folder".to_string());
@@ -26,7 +26,7 @@ pub(crate) fn check(path: &Path) -> Result<(), String> {
     }
 }
 
-/// Writes the file, or says why not.
+/// Writes the file, or returns the reason why that failed.
 pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
     let said = |error: io::Error| error.to_string();
     if let Ok(mut new) = nameless(path) {
@@ -34,13 +34,13 @@ pub(crate) fn write(path: &Path, text: &str) -> Result<(), String> {
         let link = |name: &Path| give_name(&new, name);
         match link(path) {
             Ok(()) => return Ok(()),
-            // The old one is replaced: there is no call that does it without another name.
+            // The old file is replaced: no call does that without another name.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let linked = builder().make_in(folder(path), link);
                 let linked = linked.map_err(|error| error.kind().to_string())?;
                 return linked.persist(path).map_err(|error| said(error.error));
             }
-            // Without `/proc` it can't be given one.
+            // Without `/proc`, the file can't be given a name.
             Err(_) => {}
         }
     }
@@ -56,7 +56,7 @@ fn folder(path: &Path) -> &Path {
     }
 }
 
-/// A file in that folder that has no name: it is gone with the process.
+/// Creates a file without a name in that folder: it vanishes with the process.
 fn nameless(path: &Path) -> io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;
     Ok(rustix::fs::open(folder(path), flags, Mode::from_raw_mode(MODE))?.into())
@@ -67,9 +67,9 @@ fn give_name(file: &File, name: &Path) -> io::Result<()> {
     Ok(rustix::fs::linkat(CWD, open, CWD, name, AtFlags::SYMLINK_FOLLOW)?)
 }
 
-/// Where there are no files without a name.
+/// Creates a file with a name, for file systems without nameless files.
 fn named(path: &Path) -> Result<tempfile::NamedTempFile, String> {
-    // The error's own words would name a file that nobody asked for.
+    // The error's own words would name a file that the user doesn't know.
     builder()
         .tempfile_in(folder(path))
         .map_err(|error| format!("cannot create a file in its folder: {}", error.kind()))

@@ -1,6 +1,7 @@
-//! What `corewise timeline --json` prints; docs/timeline.md describes it.
+//! The document of `corewise timeline --json`, which docs/timeline.md describes.
 //!
-//! It is written while it is made. A tree of values of a log with 250 000 spans took two gigabytes.
+//! The document is written as a stream: a log with 250 000 spans as a tree of values takes
+//! gigabytes.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -54,7 +55,7 @@ struct Document<'a> {
     comparison: Option<Vec<Value>>,
 }
 
-/// One log; its parts are made when they are written, one after another.
+/// One log. Each part is made when it is written.
 struct LogView<'a> {
     args: &'a Args,
     log: &'a Log,
@@ -321,7 +322,7 @@ impl Bounds {
     }
 }
 
-/// The number of a length that has an upper bound: one that may be any longer is none.
+/// Returns a length that has an upper bound as a number, and `None` for any other.
 fn told(length: Length) -> Option<u64> {
     length.most().and(length.told()).map(ns)
 }

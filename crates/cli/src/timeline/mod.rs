@@ -1,4 +1,4 @@
-//! `corewise timeline`: what a kernel log tells of probes and shutdowns, and what would be faster.
+//! `corewise timeline`: probes and shutdowns in a kernel log, and predictions of faster ones.
 
 mod document;
 mod report;
@@ -14,7 +14,7 @@ use crate::args::timeline::{Args, TimelineFile, TimelineFormat};
 use crate::exit::Failure;
 use crate::{screen, whole_file};
 
-/// Reads logs, and shows what they say.
+/// Reads logs and shows what they say.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     for file in &args.output {
         check(file)?;
@@ -36,7 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Writes all timelines and what was predicted of them into one file.
+/// Writes all timelines and their predictions into one file.
 fn write_all(
     file: &TimelineFile,
     logs: &[source::Log],
@@ -66,19 +66,19 @@ fn write_all(
     write(file, PageInfo { title: &names.join(", "), facts: &facts }, &timelines)
 }
 
-/// What a page of timelines says of itself.
+/// Title and facts of a page of timelines.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageInfo<'a> {
     pub(crate) title: &'a str,
     pub(crate) facts: &'a [(String, String)],
 }
 
-/// Fails where the file could not be written later: a server may run for months in between.
+/// Fails if the file could not be written later: a server may run for months before it writes.
 pub(crate) fn check(file: &TimelineFile) -> Result<(), Failure> {
     whole_file::check(&file.path).map_err(|why| cannot(file, why))
 }
 
-/// Writes the timelines there are so far. The file is whole at any moment.
+/// Writes the timelines that exist so far. The file is complete at any moment.
 pub(crate) fn write(
     file: &TimelineFile,
     about: PageInfo<'_>,
@@ -92,7 +92,7 @@ pub(crate) fn write(
         TimelineFormat::Trace => perfetto::render(timelines),
         TimelineFormat::Svg => stack(timelines.iter().map(|t| svg::render(t))),
         TimelineFormat::Json => {
-            // The renderer's own text, so that nothing of it is lost or changed on the way.
+            // The renderer's own text goes in unchanged.
             let parts = timelines.iter().map(|t| json::render(t).trim_end().to_string());
             format!("[{}]\n", parts.collect::<Vec<_>>().join(",\n"))
         }
@@ -104,7 +104,7 @@ fn cannot(file: &TimelineFile, why: impl std::fmt::Display) -> Failure {
     Failure::new(format!("cannot write the timeline '{}': {why}", file.path.display()))
 }
 
-/// One picture of several, below each other.
+/// Stacks pictures into one.
 fn stack(pictures: impl Iterator<Item = String>) -> String {
     let (mut width, mut height) = (0.0_f64, 0.0_f64);
     let mut inside = String::new();
@@ -122,7 +122,7 @@ fn stack(pictures: impl Iterator<Item = String>) -> String {
     )
 }
 
-/// A number among the attributes of the outermost element.
+/// Returns a number among the attributes of the outermost element.
 fn attribute(picture: &str, name: &str) -> Option<f64> {
     let head = picture.get(..picture.find('>')?)?;
     let start = head.find(&format!(" {name}=\""))? + name.len() + 3;

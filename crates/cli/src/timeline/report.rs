@@ -1,4 +1,4 @@
-//! What `corewise timeline` tells people.
+//! The text of `corewise timeline`.
 
 use std::fmt::Write;
 
@@ -12,13 +12,13 @@ use super::what_if::NamedPrediction;
 use crate::args::timeline::Args;
 use crate::screen::{FAINT, TITLE, styled};
 
-/// So many lines that weren't understood are shown.
+/// Largest number of unknown lines that are shown.
 const SUSPICIOUS: usize = 10;
 
-/// So many boots of a log are listed.
+/// Largest number of boots of a log that are listed.
 const BOOTS: usize = 20;
 
-/// All of it, in lines of at most `width` columns.
+/// Returns the whole text, in lines of at most `width` columns.
 pub(super) fn text(
     args: &Args,
     logs: &[Log],
@@ -51,7 +51,7 @@ pub(super) fn text(
     out
 }
 
-/// What is known of a log, name and value.
+/// Returns the facts about a log, each a name and a value.
 pub(super) fn facts(log: &Log) -> Vec<(String, String)> {
     let mut facts = vec![("log".to_owned(), log.name.clone())];
     let Some(kernel) = &log.kernel else { return facts };
@@ -108,11 +108,11 @@ fn head(out: &mut String, log: &Log, width: usize) {
     boots(out, kernel, width);
 }
 
-/// The boots of a log that holds several.
+/// Lists the boots of a log that holds several.
 fn boots(out: &mut String, kernel: &KernelLog, width: usize) {
     let last = kernel.boots.len();
     for (i, boot) in kernel.boots.iter().enumerate() {
-        // Of very many the last ones: one of them is shown.
+        // Of very many boots, the last are listed: the one that is shown is among them.
         if i + BOOTS < last {
             continue;
         }
@@ -151,7 +151,7 @@ fn timeline(out: &mut String, args: &Args, t: &Timeline, width: usize) {
     out.push_str(&text::analysis(t, args.top, width));
 }
 
-/// What was asked to be predicted.
+/// Writes the predictions that the user asked for.
 fn said(out: &mut String, args: &Args, t: &Timeline, p: &NamedPrediction, width: usize) {
     out.push('\n');
     out.push_str(&text::prediction(t, &p.what_if, &p.asked, width));
@@ -180,7 +180,7 @@ fn deferrals(out: &mut String, args: &Args, kernel: &KernelLog, width: usize) {
         );
         let line = markup::printable(&line).into_owned();
         let reasons = markup::printable(reasons).into_owned();
-        // Reasons that don't fit stand below, and none is cut.
+        // Reasons that don't fit go below, uncut.
         let (line, below) = match line.chars().count() + reasons.chars().count() > width {
             true => (line, reasons),
             false => (line + &reasons, String::new()),
@@ -228,7 +228,7 @@ fn deferrals(out: &mut String, args: &Args, kernel: &KernelLog, width: usize) {
     }
 }
 
-/// Where the time of the init function went that waits for them.
+/// Writes how the init function that waits for probes spent its time.
 fn split_up(out: &mut String, args: &Args, split: &Split, width: usize) {
     let shares: Vec<String> = split
         .shares
@@ -273,7 +273,7 @@ fn suspicious(out: &mut String, kernel: &KernelLog, width: usize) {
     }
 }
 
-/// Both logs, phase by phase.
+/// Compares two logs, phase by phase.
 fn comparison(out: &mut String, args: &Args, logs: &[Log], width: usize) {
     let [a, b] = logs else { return };
     for (first, second) in pairs(a, b) {
@@ -284,7 +284,8 @@ fn comparison(out: &mut String, args: &Args, logs: &[Log], width: usize) {
     }
 }
 
-/// The timelines of two logs that are of the same phase. With one in each, those are.
+/// Returns the timelines of two logs that show the same phase. Two logs with one timeline each make
+/// a pair in any case.
 pub(super) fn pairs<'l>(a: &'l Log, b: &'l Log) -> Vec<(&'l Timeline, &'l Timeline)> {
     if let ([a], [b]) = (&a.timelines[..], &b.timelines[..]) {
         return vec![(a, b)];

@@ -1,4 +1,4 @@
-//! Where timelines come from: kernel logs, and what `up` wrote.
+//! The sources of timelines: kernel logs, and files that `up` wrote.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -16,31 +16,29 @@ use corewise_server::units::count;
 use crate::args::timeline::{Args, Phase, TimelineFile};
 use crate::exit::Failure;
 
-/// The longest graph of devices and the longest written timeline that are read, in bytes. A kernel
-/// log may have any length.
+/// Longest device graph and longest written timeline, in bytes. A kernel log may have any length.
 pub(super) const LONGEST: u64 = 256 << 20;
 
-/// What was read from one file.
+/// Contents of one file.
 #[derive(Debug)]
 pub(super) struct Log {
-    /// How messages call it.
+    /// Name of the log in messages.
     pub(super) name: String,
-    /// What there is to see, in the order of time; none is empty.
+    /// Timelines with at least one span each, in the order of time.
     pub(super) timelines: Vec<Timeline>,
-    /// What the log says beyond that; `None` where it was no kernel's.
+    /// Further contents of a kernel log; `None` for a file that `up` wrote.
     pub(super) kernel: Option<KernelLog>,
 }
 
-/// Reads all that was asked for.
+/// Reads all logs of the command line.
 pub(super) fn read(args: &Args) -> Result<Vec<Log>, Failure> {
     let graphs = graphs(args)?;
     args.logs.iter().map(|path| log(path, args, &graphs)).collect()
 }
 
-/// Fails where what is to be written would take the place of what is read: of a log there may be no
-/// other copy.
+/// Fails if an output file would replace a log that is read: the log may have no other copy.
 pub(super) fn spare(args: &Args, output: &TimelineFile) -> Result<(), Failure> {
-    // There is none yet.
+    // The file doesn't exist yet.
     let Ok(there) = std::fs::metadata(&output.path) else { return Ok(()) };
     for path in args.logs.iter().chain(&args.deps).chain(&args.sysfs) {
         let read = match path == Path::new("-") {
@@ -113,7 +111,7 @@ fn log(path: &Path, args: &Args, graphs: &[DeviceGraph]) -> Result<Log, Failure>
     chosen(Log { name, timelines, kernel: Some(kernel) }, args)
 }
 
-/// Fills the buffer as far as the source gives; 0 is the end.
+/// Fills the buffer as far as the source gives bytes; returns 0 at the end.
 fn next(source: &mut dyn Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     loop {
         match source.read(buffer) {
@@ -123,15 +121,15 @@ fn next(source: &mut dyn Read, buffer: &mut [u8]) -> std::io::Result<usize> {
     }
 }
 
-/// Whether a file begins as what `--timeline FILE.json` writes: a list of objects, or one of ours.
-/// A kernel's log may begin with `[` too, and a journal's with `{`.
+/// Returns true if a file begins as `--timeline FILE.json` writes it: with a list of objects, or
+/// with one of its objects. A kernel log may begin with `[` too, and a journal with `{`.
 fn is_timelines(beginning: &[u8]) -> bool {
     let text: Vec<u8> =
         beginning.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).take(16).collect();
     text.starts_with(b"[{\"name\":") || text.starts_with(b"{\"name\":") || text == b"[]"
 }
 
-/// The boot that was asked for.
+/// Returns the boot that the user asked for.
 fn boot(reader: Reader, args: &Args, name: &str) -> Result<KernelLog, Failure> {
     let Some(wanted) = args.boot else { return Ok(reader.finish()) };
     let mut boots = reader.finish_all();
@@ -145,7 +143,7 @@ fn boot(reader: Reader, args: &Args, name: &str) -> Result<KernelLog, Failure> {
     }
 }
 
-/// Why there is nothing to tell, and how to get a log of which there is.
+/// Returns the failure for a log without a timeline, with the way to get one.
 fn nothing(log: &Log) -> Failure {
     let Some(kernel) = &log.kernel else {
         return Failure::new(format!("{}: it holds no span", log.name));
@@ -163,7 +161,7 @@ fn nothing(log: &Log) -> Failure {
         n => format!("none of its {n} lines reports a probe, an init function or a shutdown"),
     };
     let failure = Failure::new(format!("{}: {lines}", log.name));
-    // A prefix of the kernel's own, or a word of it: then it is one of its logs.
+    // The kernel's own prefix, or a word of it, shows that this is a kernel log.
     let kernels = kernel.kernel.is_some()
         || kernel.prefixes.iter().any(|(prefix, _)| {
             !matches!(prefix, Prefix::CrLf | Prefix::MailQuote | Prefix::Clock | Prefix::Bare)
@@ -180,7 +178,7 @@ fn nothing(log: &Log) -> Failure {
     })
 }
 
-/// Keeps what was asked for, and fails where that is nothing.
+/// Keeps what the user asked for, and fails if nothing is left.
 fn chosen(mut log: Log, args: &Args) -> Result<Log, Failure> {
     if log.timelines.iter().all(Timeline::is_empty) {
         return Err(nothing(&log));
@@ -220,12 +218,12 @@ fn chosen(mut log: Log, args: &Args) -> Result<Log, Failure> {
     Ok(log)
 }
 
-/// Whether a pattern of the command line means what has this name and this driver.
+/// Returns true if a pattern of the command line matches this name or this driver.
 pub(super) fn names(pattern: &str, name: &str, driver: Option<&str>) -> bool {
     matches(pattern, name) || driver.is_some_and(|driver| matches(pattern, driver))
 }
 
-/// Reads who is whose parent, supplier and driver.
+/// Reads parents, suppliers and drivers from sysfs.
 fn sysfs(path: &Path) -> Result<DeviceGraph, Failure> {
     let cannot = |why: &dyn std::fmt::Display| {
         Failure::new(format!("cannot read the sysfs tree '{}': {why}", path.display()))
@@ -248,8 +246,8 @@ fn sysfs(path: &Path) -> Result<DeviceGraph, Failure> {
     Ok(listing.graph())
 }
 
-/// Goes through a tree, and says how many links there are. A file that can't be read is passed
-/// over, as some folders of sysfs can't.
+/// Walks a tree and returns the number of its links. Skips files that can't be read; sysfs has
+/// folders of that kind.
 fn walk(root: &Path, listing: &mut Listing) -> std::io::Result<usize> {
     let mut found = 0;
     let mut folders: Vec<PathBuf> = vec![root.to_path_buf()];

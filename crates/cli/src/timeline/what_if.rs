@@ -1,4 +1,4 @@
-//! What was asked to be predicted, for each timeline.
+//! The predictions that the user asked for, for each timeline.
 
 use corewise::timeline::analysis::{Prediction, WhatIf};
 use corewise::timeline::{Driver, Timeline};
@@ -8,7 +8,7 @@ use super::source::{Log, names};
 use crate::args::timeline::{Args, Faster};
 use crate::exit::Failure;
 
-/// What is to be different.
+/// Conditions of a prediction.
 #[derive(Debug)]
 pub(super) struct WhatIfArgs {
     all_async: bool,
@@ -19,9 +19,9 @@ pub(super) struct WhatIfArgs {
 /// One timeline as it would have been.
 #[derive(Debug)]
 pub(super) struct NamedPrediction {
-    /// Which of the log's timelines.
+    /// Index of the timeline in its log.
     pub(super) of: usize,
-    /// What was different, in words.
+    /// Conditions in words.
     pub(super) asked: String,
     pub(super) what_if: WhatIf,
     pub(super) prediction: Prediction,
@@ -40,7 +40,7 @@ impl WhatIfArgs {
         !self.all_async && self.workers.is_none() && self.faster.is_empty()
     }
 
-    /// The predictions for each log; none where nothing was asked for.
+    /// Returns the predictions for each log; none if the user asked for none.
     pub(super) fn predict(&self, logs: &[Log]) -> Result<Vec<Vec<NamedPrediction>>, Failure> {
         if self.is_nothing() {
             return Ok(logs.iter().map(|_| Vec::new()).collect());
@@ -66,7 +66,7 @@ impl WhatIfArgs {
         Ok(logs.iter().map(each).collect())
     }
 
-    /// For one timeline; `None` where nothing in it would be different.
+    /// Returns the conditions for one timeline; `None` if nothing in it would change.
     fn what_if(&self, t: &Timeline) -> Option<WhatIf> {
         if t.spans().is_empty() {
             return None;
@@ -102,7 +102,7 @@ impl WhatIfArgs {
     }
 }
 
-/// Fails where a name means nothing in any log.
+/// Fails if no log contains the name.
 fn known(name: &str, logs: &[Log]) -> Result<(), Failure> {
     let timelines = || logs.iter().flat_map(|log| &log.timelines);
     let spans = timelines()

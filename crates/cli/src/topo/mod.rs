@@ -1,4 +1,4 @@
-//! `corewise topo`: a machine's CPUs, caches, nodes, and the pods of every affinity scope.
+//! `corewise topo`: the CPUs, caches and nodes of a machine, and the pods of every affinity scope.
 
 mod report;
 mod svg;
@@ -17,7 +17,7 @@ use crate::exit::Failure;
 use crate::{screen, whole_file};
 use report::Report;
 
-/// Reads the machine and prints it.
+/// Reads a machine and prints it.
 pub(crate) fn run(args: &args::Topo) -> Result<(), Failure> {
     let topology = read(&args.from)?;
     let pods = Pods::new(&topology, args.shard_size);
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &args::Topo) -> Result<(), Failure> {
     Ok(out.flush()?)
 }
 
-/// Draws the machine into a file, or onto stdout.
+/// Draws a machine into a file, or onto stdout.
 fn picture(
     path: &Path,
     topology: &Topology,
@@ -46,7 +46,7 @@ fn picture(
     scope: AffinityScope,
 ) -> Result<(), Failure> {
     let picture = svg::render(topology, pods, scope);
-    // Not anstream's: it would look for colours to take out.
+    // Not anstream's stdout, which would search the picture for colours.
     let mut out = std::io::stdout().lock();
     if path == Path::new("-") {
         out.write_all(picture.as_bytes())?;
@@ -59,8 +59,8 @@ fn picture(
     Ok(writeln!(out, "drew {pods} of scope {scope} to {}", path.display())?)
 }
 
-/// Caches that are divided alike, in the order of the first one: their numbers, how many cores each
-/// has, and the cores of each shard.
+/// Returns groups of caches that are divided alike, in the order of their first cache: the caches'
+/// numbers, the cores of each cache, and the cores of each shard.
 fn alike<'c>(
     caches: impl Iterator<Item = (u32, u32, &'c [u32])>,
 ) -> Vec<(Vec<u32>, u32, &'c [u32])> {
@@ -75,8 +75,8 @@ fn alike<'c>(
     rows
 }
 
-/// What a reader of the table may miss: kinds of cores, shared lower caches, memory without CPUs,
-/// divided caches.
+/// Returns remarks about details that the table doesn't show: kinds of cores, shared lower caches,
+/// memory without CPUs, divided caches.
 fn remarks(topology: &Topology) -> Vec<String> {
     let mut remarks = Vec::new();
     let kinds: Vec<String> = topology

@@ -1,4 +1,4 @@
-//! What `corewise topo` has to tell, as it stands in its JSON.
+//! The contents of `corewise topo`, in the form of its JSON.
 
 use corewise::topology::{AffinityScope, Pods, ShardLayout, Topology};
 use serde::{Serialize, Serializer};
@@ -10,7 +10,7 @@ pub(super) struct Report {
     pub(super) source: String,
     pub(super) cpus: Vec<Cpu>,
     pub(super) nodes: Vec<Node>,
-    /// Empty where all cores are of one kind.
+    /// Kinds of cores; empty if all cores are of one kind.
     pub(super) kinds: Vec<Kind>,
     pub(super) caches: Vec<Cache>,
     /// CPUs that this process may use, as a list such as `0-3,8`.
@@ -23,7 +23,7 @@ pub(super) struct Report {
     pub(super) scopes: Vec<(AffinityScope, Vec<Pod>)>,
 }
 
-/// One CPU. A `null` is not known, as for a CPU that is offline.
+/// One CPU. A `null` is unknown, as for a CPU that is offline.
 #[derive(Debug, Serialize)]
 pub(super) struct Cpu {
     pub(super) cpu: u32,
@@ -31,9 +31,9 @@ pub(super) struct Cpu {
     pub(super) package: Option<u32>,
     pub(super) llc: Option<u32>,
     pub(super) node: Option<u32>,
-    /// The cache below the last-level one that it shares with the rest of its cluster.
+    /// Cache below the last-level one that the CPU shares with its cluster.
     pub(super) cluster: Option<u32>,
-    /// An index into `kinds`.
+    /// Index into `kinds`.
     pub(super) kind: Option<u32>,
     pub(super) online: bool,
 }
@@ -57,9 +57,9 @@ pub(super) struct Node {
 #[derive(Debug, Serialize)]
 pub(super) struct Cache {
     pub(super) llc: u32,
-    /// 3 for an L3; `null` where the machine reports no cache, and a package stands for it.
+    /// Level, 3 for an L3; `null` if the machine reports no cache, and a package stands for it.
     pub(super) level: Option<u32>,
-    /// The first part of a cache that is divided along NUMA nodes; `null` where it is whole.
+    /// First part of a cache that is divided along NUMA nodes; `null` for a whole cache.
     pub(super) part_of: Option<u32>,
     pub(super) cpus: String,
     pub(super) cores: u32,
@@ -116,7 +116,7 @@ impl Report {
     }
 }
 
-/// The caches as far as this process may use their CPUs, since its pods are made of these.
+/// Returns the caches restricted to the CPUs that this process may use: its pods are made of these.
 fn caches(topology: &Topology, pods: &Pods) -> Vec<Cache> {
     let cache = |(llc, layout): (u32, &ShardLayout)| {
         let facts = topology.llcs().get(llc as usize)?;

@@ -11,7 +11,7 @@ use super::report::{Cpu, Report};
 use super::{alike, count};
 use crate::screen::{FAINT, TITLE, styled};
 
-/// What a user reads, in lines of at most `width` columns as far as words allow.
+/// Returns the text, in lines of at most `width` columns as far as words allow.
 pub(super) fn render(report: &Report, remarks: &[String], width: usize) -> String {
     let mut out = String::new();
     // Writing to a String can't fail.
@@ -67,16 +67,16 @@ fn summary(
     Ok(())
 }
 
-/// Rows come in this order.
+/// State of a CPU, in the order of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum CpuState {
     Online,
-    /// This process may not use it.
+    /// Forbidden for this process.
     NotAllowed,
     Offline,
 }
 
-/// One row for the CPUs that share node, package, cache, kind and state.
+/// Writes one row for the CPUs that share node, package, cache, kind and state.
 fn groups(out: &mut String, report: &Report) -> std::fmt::Result {
     let mut rows: BTreeMap<_, (BTreeSet<u32>, BTreeSet<u32>)> = BTreeMap::new();
     let allowed: CpuSet = report.allowed.parse().unwrap_or_default();
@@ -137,7 +137,7 @@ fn pods(out: &mut String, report: &Report, width: usize) -> std::fmt::Result {
     for (scope, pods) in &report.scopes {
         let words: Vec<&str> = pods.iter().map(|pod| pod.cpus.as_str()).collect();
         let head = format!("  {:<11} {:>5}  ", scope.name(), pods.len());
-        // One CPU after the other is no news.
+        // Pods of one CPU each need no list.
         let fine = matches!(scope, AffinityScope::Cpu | AffinityScope::Smt);
         wrap(out, &head, &words, width, if fine { 1 } else { 6 })?;
     }
@@ -164,8 +164,8 @@ fn shards(out: &mut String, report: &Report, width: usize) -> std::fmt::Result {
     Ok(())
 }
 
-/// Writes `words` after `head`, further lines below the first word, in at most `most_lines`, and
-/// says how many it left out.
+/// Writes `words` after `head`, with further lines below the first word, in at most `most_lines`.
+/// The last line says how many words are left out.
 fn wrap(
     out: &mut String,
     head: &str,
@@ -178,7 +178,7 @@ fn wrap(
     for (index, word) in words.iter().enumerate() {
         let empty = line.len() == head.len();
         let gap = if empty { 0 } else { 2 };
-        // On the last line there has to be room for saying what was left out.
+        // The last line needs room for the number of words that are left out.
         let more = format!("  and {} more", words.len() - index);
         let last = lines == most_lines && index + 1 < words.len();
         let need = line.len() + gap + word.len() + if last { more.len() } else { 0 };

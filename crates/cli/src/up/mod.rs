@@ -1,6 +1,6 @@
 //! `corewise up`: the flags, the signals and the terminal of a server.
 //!
-//! Everything is checked before anything is touched.
+//! All checks come before the first change to the system.
 
 mod progress;
 mod signals;
@@ -27,10 +27,10 @@ use crate::exit::Failure;
 use crate::streams::Bars;
 use crate::{args, screen, timeline};
 
-/// A place for what comes from the command line, and so from no line of the manifest.
+/// Position of settings from the command line, which stand on no line of the manifest.
 const NOWHERE: Position = Position { line: 0, column: 0 };
 
-/// Runs a server to its end, and takes away what it made.
+/// Runs a server to its end, and removes what it made.
 pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
     // Before there are threads.
     nbd::limit_heap();
@@ -41,13 +41,13 @@ pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
         Some(path) => Source::read(path)?,
         None => Source::built_in(),
     };
-    // Not before: a user that types a manifest on a terminal may want to stop that, and has nothing
-    // to clean up. Not later: from here on there is.
+    // Not earlier: a user who types a manifest on a terminal may interrupt that, and nothing needs
+    // cleanup. Not later: from here on there is something to clean up.
     let cleanup = Arc::new(Cleanup::default());
     let stop = Stop::watch(Arc::clone(&cleanup), bars.clone(), source.file.is_some(), parent)
         .map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
     let stop = Arc::new(stop);
-    // Also where there is a bug in what follows.
+    // Cleans up even after a panic in what follows.
     let cleaner = Cleaner(Arc::clone(&cleanup));
     corewise_server::raise_open_files();
     let limits = ProcessLimits::now();
@@ -72,7 +72,7 @@ fn serve(
     if server.down(&why) { Ok(()) } else { Err(Failure::Reported) }
 }
 
-/// Cleans up at the end of its scope, however that is reached.
+/// Cleans up at the end of its scope, after a panic too.
 struct Cleaner(Arc<Cleanup>);
 
 impl Drop for Cleaner {
@@ -83,7 +83,8 @@ impl Drop for Cleaner {
     }
 }
 
-/// Everything that can be checked without touching anything. `None`: that was all that was wanted.
+/// Checks everything that can be checked without a change to the system. Returns `None` if the user
+/// wanted the checks alone.
 fn prepare(
     args: args::Up,
     source: Source,
@@ -112,7 +113,7 @@ fn prepare(
     if manifest.devices.is_empty() {
         return Err(Failure::new("no device is left to bring up"));
     }
-    // The built-in manifest has one of its own.
+    // The built-in manifest has a socket of its own.
     let built_in = source.base.is_none() && passed.is_empty();
     let has_unix = built_in || has_unix(&manifest.server, &args, &passed);
     if !has_unix && !reachable(&mut manifest, &source.label, args.keep_going, &mut left_out) {
@@ -152,12 +153,13 @@ fn prepare(
     Ok(Some((manifest, options)))
 }
 
-/// Says what is wrong, on stderr.
+/// Prints a problem on stderr.
 fn tell(label: &str, problem: &Problem) {
     screen::error(format_args!("{}", problem.display(label)));
 }
 
-/// `--check`: says what is wrong with the files that the manifest names, or that nothing is.
+/// Implements `--check`: prints the problems with the files that the manifest names, or that there
+/// are none.
 fn check(manifest: &Manifest, label: &str) -> Result<(), Failure> {
     let problems = corewise_server::check(manifest);
     problems.iter().for_each(|problem| tell(label, problem));
@@ -170,7 +172,7 @@ fn check(manifest: &Manifest, label: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Whether clients will have a Unix socket.
+/// Returns true if clients will have a Unix socket.
 fn has_unix(server: &manifest::Server, args: &args::Up, passed: &[Listener]) -> bool {
     if !passed.is_empty() {
         return passed.iter().any(|one| matches!(one.endpoint(), Endpoint::Unix(_)));
@@ -180,8 +182,8 @@ fn has_unix(server: &manifest::Server, args: &args::Up, passed: &[Listener]) -> 
     server.unix.is_some() || args.socket.is_some() || !has_tcp
 }
 
-/// Tells of exports that nobody could reach. False: the server is not to start; else they are left
-/// out.
+/// Reports exports that no client could reach. Returns false if the server must not start;
+/// otherwise the server leaves these exports out.
 fn reachable(
     manifest: &mut Manifest,
     label: &str,
@@ -197,8 +199,8 @@ fn reachable(
     keep_going || all
 }
 
-/// The command line's word, or sockets that were passed, go before the manifest's. With none of
-/// them, a Unix socket of our own.
+/// Replaces the manifest's addresses by those of the command line or by sockets that were passed.
+/// If there is no address at all, adds a temporary Unix socket.
 fn override_addresses(
     server: &mut manifest::Server,
     args: &args::Up,
@@ -229,7 +231,7 @@ fn override_addresses(
     Ok(())
 }
 
-/// The path of a socket that a flag says.
+/// Returns the socket path of a flag.
 fn socket(flag: &str, path: &Path) -> Result<PathBuf, Failure> {
     let absolute = std::path::absolute(path)
         .map_err(|error| Failure::new(format!("{flag} {}: {error}", path.display())))?;
@@ -240,7 +242,7 @@ fn socket(flag: &str, path: &Path) -> Result<PathBuf, Failure> {
     }
 }
 
-/// The temporary folder, made when it is first asked for.
+/// A temporary folder, made when it is first needed.
 struct Scratch<'c> {
     cleanup: &'c Cleanup,
     path: Option<PathBuf>,
@@ -251,7 +253,8 @@ impl<'c> Scratch<'c> {
         Scratch { cleanup, path: None }
     }
 
-    /// Readable for its owner alone: a process that can reach a socket in it may use it.
+    /// Makes the folder readable for its owner alone: a process that can reach a socket in it may
+    /// use it.
     fn folder(&mut self) -> Result<PathBuf, Failure> {
         if let Some(path) = &self.path {
             return Ok(path.clone());
@@ -261,11 +264,11 @@ impl<'c> Scratch<'c> {
         Ok(path)
     }
 
-    /// Where a socket of our own is: in that folder, or, where that has too long a path for one, in
-    /// another one.
+    /// Returns the path of a temporary socket: in that folder, or in another one if the path would
+    /// be too long.
     fn socket(&mut self) -> Result<PathBuf, Failure> {
         let in_folder = |folder: &Path| folder.join("nbd.sock");
-        // As long as the folder that is made.
+        // A path of the same length as that of the folder to be made.
         let usual = in_folder(&std::env::temp_dir().join("corewise-XXXXXX"));
         match manifest::too_long(&usual) {
             None => Ok(in_folder(&self.folder()?)),
@@ -273,7 +276,7 @@ impl<'c> Scratch<'c> {
         }
     }
 
-    /// Makes a folder in that one, to be removed at the end.
+    /// Makes a folder in that one; the cleanup removes it.
     fn make(&self, within: &Path) -> Result<PathBuf, Failure> {
         let made = tempfile::Builder::new().prefix("corewise-").tempdir_in(within);
         let folder = made.map_err(|error| {
@@ -286,7 +289,8 @@ impl<'c> Scratch<'c> {
     }
 }
 
-/// The sockets that were passed (LISTEN_FDS), in their order. For the beginning of the program.
+/// Returns the sockets that were passed (LISTEN_FDS), in their order. Must be called at the
+/// beginning of the program.
 pub(crate) fn passed(args: &args::Up) -> Result<Vec<Listener>, Failure> {
     let wrong =
         |why: String| Failure::new(format!("cannot use the sockets that were passed: {why}"));
@@ -319,8 +323,8 @@ pub(crate) fn passed(args: &args::Up) -> Result<Vec<Listener>, Failure> {
     listeners.collect()
 }
 
-/// Whether a client started the server, as libnbd's do, and not a service manager with a journal:
-/// then stdout is the client's.
+/// Returns true if a client started the server, as libnbd's do, and not a service manager with a
+/// journal. Then stdout is the client's.
 pub(crate) fn is_client(passed: &[Listener]) -> bool {
     !passed.is_empty() && std::env::var_os("JOURNAL_STREAM").is_none()
 }

@@ -1,4 +1,5 @@
-//! The progress bar: on a terminal, while devices come up or go down; and on whom that waits.
+//! The progress bar on a terminal while devices come up or go down, and the devices that it waits
+//! for.
 
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{self, JoinHandle};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 use crate::streams::Bars;
 
-/// A user that looks at a bar that doesn't move wants to know why after that.
+/// Time without progress after which the bar says which device it waits for.
 const PATIENCE: Duration = Duration::from_millis(700);
 
 /// A bar of devices.
@@ -20,7 +21,7 @@ pub(crate) struct Progress {
     bar: ProgressBar,
     bars: Bars,
     seen: bool,
-    /// Counts what was told.
+    /// Counter of events.
     told: Arc<EventCount>,
 }
 
@@ -30,7 +31,7 @@ struct EventCount {
     events: AtomicU64,
 }
 
-/// Says on the bar who is waited for, while it lives.
+/// A thread that shows on the bar which device is waited for, while this value lives.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     stop: Option<Sender<()>>,
@@ -38,7 +39,7 @@ pub(crate) struct Waiting {
 }
 
 impl Progress {
-    /// A bar that is seen only where stderr is a terminal and `wanted` says so.
+    /// Creates a bar. It is visible only if stderr is a terminal and `wanted` is true.
     pub(crate) fn new(bars: &Bars, what: &'static str, devices: usize, wanted: bool) -> Progress {
         let seen = wanted && bars.can_be_seen();
         let bar = ProgressBar::hidden();
@@ -55,7 +56,7 @@ impl Progress {
         Progress { bar, bars: bars.clone(), seen, told: Arc::default() }
     }
 
-    /// What the device manager tells. From any thread.
+    /// Counts an event of the device manager. May be called on any thread.
     pub(crate) fn tell(&self, event: &Event<'_>) {
         self.told.events.fetch_add(1, Ordering::Relaxed);
         match event {
@@ -65,8 +66,8 @@ impl Progress {
         }
     }
 
-    /// Where the bar is seen and doesn't move, it says who is waited for: what `who` returns. That
-    /// is asked from a thread of its own, now and then.
+    /// Shows `who()` on a visible bar that doesn't move. A thread of its own calls `who` now and
+    /// then.
     pub(crate) fn waiting(&self, who: impl Fn() -> Option<String> + Send + 'static) -> Waiting {
         if !self.seen {
             return Waiting { stop: None, thread: None };
@@ -85,12 +86,12 @@ impl Progress {
                 before = now;
             }
         };
-        // A bar that says less is no reason not to go on.
+        // A bar that says less is no reason to fail.
         let thread = thread::Builder::new().name("progress".to_string()).spawn(look).ok();
         Waiting { stop: Some(stop), thread }
     }
 
-    /// Takes it off the screen, before something is printed.
+    /// Removes the bar from the screen, before something is printed.
     pub(crate) fn end(&self) {
         self.bars.end(&self.bar);
     }

@@ -1,5 +1,5 @@
-//! SIGINT, SIGTERM and SIGHUP: the first stops the server in order, a later one at once. Where
-//! there is a manifest to read again SIGHUP does that.
+//! SIGINT, SIGTERM and SIGHUP: the first stops the server in order, a later one at once. If there
+//! is a manifest to read again, SIGHUP does that instead.
 
 use std::ffi::c_int;
 use std::io;
@@ -8,30 +8,30 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ};
 use signal_hook::iterator::Signals;
 
-/// How long after the first one another signal still says the same. coreutils' `timeout` sends
-/// SIGTERM to the server and, some microseconds later, to its process group; a shell and a terminal
-/// do alike.
+/// Time after the first signal in which another one repeats the same request. coreutils' `timeout`
+/// sends SIGTERM to the server and, some microseconds later, to its process group. Shells and
+/// terminals do the same.
 const REPEAT: Duration = Duration::from_secs(1);
 
-/// What a signal asks for.
+/// Request of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StopRequest {
-    /// To stop in order.
+    /// Stop in order.
     InOrder,
-    /// Nothing: an earlier one has asked for it.
+    /// Repetition of an earlier request.
     Repeated,
-    /// To end now.
+    /// End now.
     AtOnce,
 }
 
-/// What was asked for so far.
+/// Requests so far.
 #[derive(Debug, Default)]
 pub(super) struct StopRequests {
     first: Option<Instant>,
 }
 
 impl StopRequests {
-    /// A signal came.
+    /// Records a signal and returns its request.
     pub(super) fn signal(&mut self, now: Instant) -> StopRequest {
         match self.first {
             None => self.other(now),
@@ -40,7 +40,7 @@ impl StopRequests {
         }
     }
 
-    /// Something else wants the server to stop; it never wants it at once.
+    /// Records a request to stop that isn't a signal. Such a request never ends the server at once.
     pub(super) fn other(&mut self, now: Instant) -> StopRequest {
         if self.first.is_some() {
             return StopRequest::Repeated;
@@ -50,13 +50,13 @@ impl StopRequests {
     }
 }
 
-/// Starts the thread that waits for signals. It runs `came` with the name of each, on that thread;
-/// it may block. Signals that come together count as one. A SIGHUP that `hang_up` takes counts as
+/// Starts the thread that waits for signals. The thread runs `came` with the name of each, which
+/// may block. Signals that arrive together count as one. A SIGHUP that `hang_up` takes counts as
 /// none.
 ///
-/// SIGHUP counts only where it is not ignored: a server started under nohup outlives its terminal.
-/// SIGXFSZ never does: a client that writes beyond the size that the system lets files have
-/// (`ulimit -f`) gets an error, and the others go on.
+/// SIGHUP counts only if it is not ignored: a server started under nohup outlives its terminal.
+/// SIGXFSZ never counts: a client that writes beyond the largest file size (`ulimit -f`) gets an
+/// error, and the other clients continue.
 pub(super) fn watch(
     hang_up: impl Fn() -> bool + Send + 'static,
     came: impl Fn(&'static str) + Send + 'static,
@@ -67,7 +67,7 @@ pub(super) fn watch(
     }
     let mut signals = Signals::new(wanted)?;
     std::thread::Builder::new().name("signals".to_string()).spawn(move || {
-        // It ends where the signals are closed, which nobody does.
+        // The loop ends if the signals are closed, which no code does.
         while !signals.is_closed() {
             let mut name = None;
             for signal in signals.wait() {
@@ -88,7 +88,7 @@ pub(super) fn watch(
     Ok(())
 }
 
-/// Whether our starter had this signal ignored.
+/// Returns true if the program was started with this signal ignored.
 fn is_ignored(signal: c_int) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

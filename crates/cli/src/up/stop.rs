@@ -1,25 +1,25 @@
-//! When to stop: a signal, the end of `--for` or of the parent; and what happens when somebody
+//! The end of a server: a signal, the end of `--for` or of the parent; and an end at once if a user
 //! can't wait.
 //!
 //! `--exit-with-parent`: the server stops in order when the process that started it has ended.
 //!
 //! `PR_SET_PDEATHSIG`, which nbdkit's option of this name takes, sends a signal when the *thread*
-//! that forked has ended, though its process may go on, and none where that was before the call. A
-//! descriptor of the parent (pidfd) becomes readable when the whole process has ended. It is opened
-//! in three steps:
+//! that forked has ended, though its process may continue. It sends none if that was before the
+//! call. A descriptor of the parent (pidfd) becomes readable when the whole process has ended. The
+//! server opens it in three steps:
 //!
 //! 1. `ReadParent`: the id of the parent is read.
 //! 2. `OpenParent`: a descriptor for that id is opened.
 //! 3. `ReadAgain`: the id of the parent is read again.
 //!
-//! The race is a parent that ends between 1 and 2, whose id another process then has: the
-//! descriptor would be of a stranger. A process that ends first hands its children to another
-//! parent, and only then is its id free. So where 3 finds the id of 1, the parent had not ended at
-//! 2, and the descriptor is its own. Otherwise the parent is gone, and the server doesn't start.
+//! The race is a parent that ends between 1 and 2, and whose id another process then gets: the
+//! descriptor would be a stranger's. A process that ends first hands its children to another
+//! parent, and only then is its id free. So if 3 finds the id of 1, the parent had not ended at 2,
+//! and the descriptor is its own. Otherwise the parent is gone, and the server doesn't start.
 //!
-//! A parent that ended before 1 can't be told from one that never ends: the server has init, or a
-//! subreaper, as its parent then. 1 is among the first things that the program does, so that time
-//! is an `exec` and a parsed command line.
+//! A parent that ended before 1 can't be distinguished from one that never ends: the server then
+//! has init, or a subreaper, as its parent. Step 1 is among the first that the program takes, so
+//! this window is an `exec` and a parsed command line.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -39,23 +39,23 @@ use crate::exit::Failure;
 use crate::screen;
 use crate::streams::Bars;
 
-/// Where a server waits for its end.
+/// The requests to stop that a server waits for.
 #[derive(Debug)]
 pub(crate) struct Stop {
     /// L: is the lock, held while the end is waited for, which one thread does.
     signals: Mutex<Receiver<&'static str>>,
-    /// Thrown by the first signal.
+    /// Cancelled by the first signal.
     cancel: Cancel,
-    /// I: set once, before there is anything to undo. Whose devices are left undone where a second
-    /// signal comes, and what follows the manifest.
+    /// I: set once, before there is anything to undo. The server whose devices a second signal
+    /// leaves undone, and that follows the manifest.
     server: Arc<OnceLock<Handle>>,
 }
 
 impl Stop {
-    /// From now on signals are handled: the first cancels a bring-up and ends a wait; one that
-    /// comes a second later, or after that, ends the process, after `cleanup` and after saying what
-    /// is left undone. SIGHUP has the manifest read again, where that can be done. The end of
-    /// `parent` counts as a first signal.
+    /// Starts the handling of signals. The first cancels a bring-up and ends a wait. One that comes
+    /// a second later, or after that, runs `cleanup`, prints what is left undone, and ends the
+    /// process. SIGHUP reads the manifest again if there is one. The end of `parent` counts as a
+    /// first signal.
     pub(crate) fn watch(
         cleanup: Arc<Cleanup>,
         bars: Bars,
@@ -76,7 +76,7 @@ impl Stop {
         let requests = Arc::new(Mutex::new(StopRequests::default()));
         let stop = move |name| {
             theirs.cancel();
-            // Nobody waits any more where the server ends by itself.
+            // No thread receives that if the server ends by itself.
             let _ = sender.send(name);
         };
         if let Some(parent) = parent {
@@ -92,13 +92,13 @@ impl Stop {
                 "" => "no device was up".to_string(),
                 words => format!("not shut down: {words}"),
             };
-            // A bar that is taken off here doesn't come back.
+            // A bar that is removed here doesn't come back.
             bars.above(|| {
                 for (path, error) in cleanup.run() {
                     screen::warning(format_args!("cannot remove {}: {error}", path.display()));
                 }
                 screen::error(format_args!("{name} while stopping: ended at once, {left}"));
-                // Not `ExitCode`: other threads are in the midst of what nobody waits for.
+                // Not `ExitCode`: other threads are busy with work that is abandoned.
                 std::process::exit(1)
             })
         };
@@ -113,22 +113,22 @@ impl Stop {
         Ok(Stop { signals: Mutex::new(signals), cancel, server })
     }
 
-    /// The server that signals are about.
+    /// Sets the server that signals act on.
     pub(crate) fn manages(&self, server: &Handle) {
         self.server.get_or_init(|| server.clone());
     }
 
-    /// What cancels a bring-up.
+    /// Returns the handle that cancels a bring-up.
     pub(crate) fn cancel(&self) -> Cancel {
         self.cancel.clone()
     }
 
-    /// The signal that came already.
+    /// Returns the signal that has already come.
     pub(crate) fn came(&self) -> Option<&'static str> {
         self.signals.lock().try_recv().ok()
     }
 
-    /// Waits for a signal, or for as long as that. Says what ended it.
+    /// Waits for a signal, or for `at_most`. Returns the reason for its end.
     pub(crate) fn wait(&self, at_most: Option<Duration>) -> String {
         let signals = self.signals.lock();
         let signal = match at_most {
@@ -140,7 +140,8 @@ impl Stop {
             (Err(RecvTimeoutError::Timeout), Some(at_most)) => {
                 format!("the {} of --for have passed", duration(at_most))
             }
-            // The thread of signals never ends; without it nobody could stop us in order.
+            // The thread of signals never ends; without it no signal could stop the server in
+            // order.
             (Err(_), _) => "cannot receive signals".to_string(),
         }
     }
@@ -153,7 +154,7 @@ pub(super) struct Parent {
 }
 
 impl Parent {
-    /// For the beginning of the program.
+    /// Opens the parent. Must be called at the beginning of the program.
     pub(super) fn find() -> Result<Parent, Failure> {
         let cannot = |why: &str| Failure::new(format!("cannot use --exit-with-parent: {why}"));
         // ReadParent
@@ -169,7 +170,7 @@ impl Parent {
             .ok_or_else(|| cannot(&format!("the parent (process {pid}) has ended already")))
     }
 
-    /// `None`: it has ended.
+    /// Opens a process. Returns `None` if it has ended.
     fn open(pid: Pid, parent: impl FnOnce() -> Option<Pid>) -> io::Result<Option<Parent>> {
         // OpenParent
         let opened = pidfd_open(pid, PidfdFlags::empty());
@@ -180,7 +181,7 @@ impl Parent {
         Ok(Some(Parent { ended: opened? }))
     }
 
-    /// Runs `ended`, on a thread of its own, when the parent has ended.
+    /// Runs `ended` on a thread of its own when the parent has ended.
     pub(super) fn watch(self, ended: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let wait = move || {
             self.wait();
@@ -189,9 +190,9 @@ impl Parent {
         std::thread::Builder::new().name("parent".to_string()).spawn(wait).map(drop)
     }
 
-    /// Blocks until it has ended.
+    /// Blocks until the parent has ended.
     fn wait(&self) {
-        // Interrupted by a signal, or out of memory for a moment: again. A descriptor that can't be
+        // Interrupted by a signal, or briefly out of memory: try again. A descriptor that can't be
         // polled would be readable.
         while poll(&mut [PollFd::new(&self.ended, PollFlags::IN)], None).is_err() {
             std::thread::yield_now();
@@ -211,7 +212,7 @@ mod tests {
         let pid = Pid::from_child(&cat);
         let watched = Parent::open(pid, || Some(pid)).unwrap().unwrap();
         assert!(Parent::open(pid, || Pid::from_raw(1)).unwrap().is_none());
-        // Its end; not waited for, so that its id stays its own.
+        // The end of `cat`. The test doesn't wait for it, so its id stays taken.
         drop(cat.stdin.take());
         watched.wait();
         assert!(cat.wait().unwrap().success());

@@ -1,7 +1,7 @@
-//! The terminal of `corewise up`: text for people, or one JSON object a line for programs; and the
+//! The terminal of `corewise up`: text for people or one JSON object per line for programs, and the
 //! progress bar.
 //!
-//! A server doesn't stop since nobody listens: lines that can't be written are dropped.
+//! A server doesn't stop if it has no reader: lines that can't be written are dropped.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,13 +20,13 @@ use crate::streams::Bars;
 use crate::timeline;
 use crate::{escape, log, streams};
 
-/// Shows what a server tells.
+/// Prints the notices of a server.
 #[derive(Debug)]
 pub(super) struct Terminal {
     pub(super) json: bool,
-    /// What is for people has no reader: stdout is that of a client that started the server.
+    /// True if text for people has no reader: stdout is that of a client that started the server.
     pub(super) quiet: bool,
-    /// How messages call the manifest.
+    /// Name of the manifest in messages.
     pub(super) label: String,
     pub(super) timeline: Option<TimelineFile>,
     pub(super) stop: Arc<Stop>,

@@ -1,4 +1,4 @@
-//! What `corewise up` says to people on stdout.
+//! The text of `corewise up` for people on stdout.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -12,7 +12,7 @@ use corewise_server::{Notice, Ready, ShownExport, units};
 use crate::screen;
 use crate::screen::{COMMAND, FAINT, GOOD, TITLE, styled};
 
-/// The lines about something that happened; empty where there is nothing to say.
+/// Returns the lines about a notice; empty if it needs none.
 pub(super) fn of(notice: &Notice<'_>) -> String {
     match *notice {
         Notice::LeftOut([]) => String::new(),
@@ -124,7 +124,7 @@ fn listening_text(
     writeln!(out)
 }
 
-/// Commands to paste. A URI has no quote in it: what isn't plain is percent-encoded.
+/// Writes commands to paste. A URI contains no quote: other characters are percent-encoded.
 fn try_text(
     out: &mut String,
     uri: &dyn Fn(&str) -> String,

@@ -1,5 +1,5 @@
-//! `corewise clients`, `disconnect`, `events` and `top`: what a running `corewise up` does, and for
-//! whom.
+//! `corewise clients`, `disconnect`, `events` and `top`: the work of a running `corewise up`, and
+//! its clients.
 
 mod top;
 
@@ -21,10 +21,10 @@ use crate::screen::{self, FAINT, TITLE, styled};
 
 pub(crate) use top::run as top;
 
-/// Between the two looks that rates are made of.
+/// Time between the two samples that rates are made of.
 const BETWEEN: Duration = Duration::from_millis(500);
 
-/// Lists clients.
+/// Lists the clients of a server.
 pub(crate) fn clients(args: &Clients) -> Result<(), Failure> {
     let mut client = Client::find(&args.server)?;
     let first = client.ask(&Question::new("clients"))?;
@@ -87,7 +87,7 @@ fn table(
     }
 }
 
-/// Ends a connection, and says whether there was one.
+/// Disconnects a client, and says whether there was one.
 pub(crate) fn disconnect(args: &Disconnect) -> Result<(), Failure> {
     let question = Question { client: Some(args.client), ..Question::new("disconnect") };
     let answer = Client::find(&args.server)?.ask(&question)?;
@@ -100,7 +100,7 @@ pub(crate) fn disconnect(args: &Disconnect) -> Result<(), Failure> {
     })
 }
 
-/// Prints what happens, until the server ends or Ctrl-C.
+/// Prints events until the server ends or the user presses Ctrl-C.
 pub(crate) fn events(args: &Events) -> Result<(), Failure> {
     let mut client = Client::find(&args.server)?;
     client.listen()?;
@@ -115,12 +115,12 @@ pub(crate) fn events(args: &Events) -> Result<(), Failure> {
     }
 }
 
-/// An event as it was written; what isn't one is nothing.
+/// Parses an event; anything else becomes `null`.
 fn read(event: &str) -> Value {
     serde_json::from_str(event).unwrap_or_default()
 }
 
-/// An event in a line: when, what, and what belongs to it but for what is long.
+/// Returns an event in a line: the time, the event, and its short fields.
 fn words(event: &Value) -> String {
     let at = event["time"].as_f64().map(units::moment).unwrap_or_default();
     let what = styled(TITLE, printable(event["event"].as_str().unwrap_or("?")));

@@ -9,8 +9,8 @@ use super::layout::{self, CELL, HEADER, NOTE, Notes, Placed, SEAM, text_width};
 use super::tree::Core;
 use super::{LINE, MARGIN};
 
-/// Fill and outline of the pods' CPUs; they come round again. Light enough for dark text, and told
-/// apart by those who don't see red and green (after Paul Tol's "light" scheme).
+/// Fill and outline of the pods' CPUs, used in a cycle. The colours are light enough for dark text,
+/// and differ for people who don't see red and green (after Paul Tol's "light" scheme).
 const COLOURS: [(&str, &str); 9] = [
     ("#a6c8ea", "#2f6da8"),
     ("#f6c89a", "#b0601a"),
@@ -50,7 +50,7 @@ pub(super) struct Canvas<'m> {
     bottom: u32,
 }
 
-/// What a CPU's cell looks like.
+/// Appearance of a CPU's cell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct CpuState {
     offline: bool,
@@ -75,7 +75,7 @@ impl<'m> Canvas<'m> {
         self.out.push('\n');
     }
 
-    /// Where there is room.
+    /// Returns the height at which there is room.
     pub(super) fn bottom(&self) -> u32 {
         self.bottom
     }
@@ -103,7 +103,7 @@ impl<'m> Canvas<'m> {
         ));
     }
 
-    /// What the marks mean that occur in this picture.
+    /// Draws the meaning of the marks that occur in this picture.
     pub(super) fn legend(&mut self) {
         let states: Vec<CpuState> =
             self.topology.cpus().iter().map(|cpu| self.state(cpu)).collect();
@@ -180,7 +180,7 @@ impl<'m> Canvas<'m> {
         self.marks(x, y, 14, 12, state);
     }
 
-    /// What is drawn over a cell beyond its colour.
+    /// Draws marks over a cell.
     fn marks(&mut self, x: u32, y: u32, width: u32, height: u32, state: CpuState) {
         if state.offline {
             self.line(format_args!(
@@ -268,7 +268,7 @@ impl<'m> Canvas<'m> {
         self.line(format_args!("</g>"));
     }
 
-    /// One CPU. `named`: the pod that it is all by itself.
+    /// Draws one CPU. `named` is the pod that consists of this CPU alone.
     fn cpu(&mut self, x: u32, y: u32, number: CpuId, named: Option<u32>) {
         let Some(cpu) = self.topology.cpu(number) else { return };
         let state = self.state(cpu);
@@ -309,7 +309,7 @@ impl<'m> Canvas<'m> {
         }
     }
 
-    /// The document.
+    /// Returns the whole document.
     pub(super) fn finish(self, title: &str, description: &str) -> String {
         let (width, height) = (self.width, self.bottom + MARGIN);
         let pods = COLOURS
@@ -342,7 +342,7 @@ fn class(pod: Option<u32>, state: CpuState) -> String {
     if state.offline { format!("{colour} off") } else { colour }
 }
 
-/// Everything that is known of a CPU.
+/// Returns everything that is known about a CPU.
 fn tooltip(cpu: &Cpu, state: CpuState, pod: Option<u32>) -> String {
     let mut words = vec![format!("CPU {}", cpu.cpu)];
     let known = [("core", cpu.core), ("package", cpu.package), ("cache", cpu.llc)];

@@ -1,4 +1,4 @@
-//! Where each box goes, in whole pixels: the same machine gives the same picture everywhere.
+//! The places of the boxes, in whole pixels: the same machine gives the same picture everywhere.
 
 use corewise::timeline::markup::CHAR_WIDTH;
 
@@ -6,24 +6,24 @@ use super::tree::{Area, Core, Inside};
 
 /// A CPU with its number.
 pub(super) const CELL: Size = Size { width: 32, height: 20 };
-/// The room for a pod's name above a core, or below a CPU's number.
+/// Room for a pod's name above a core, or below a CPU's number.
 pub(super) const NOTE: u32 = 11;
-/// Between siblings, and around them.
+/// Gap between siblings, and around them.
 pub(super) const SEAM: u32 = 2;
-/// The room for the names of a box.
+/// Room for the names of a box.
 pub(super) const HEADER: u32 = 20;
 const PADDING: u32 = 8;
 const GAP: u32 = 8;
 const CORE_GAP: u32 = 4;
 
-/// Pixels.
+/// A size in pixels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Size {
     pub(super) width: u32,
     pub(super) height: u32,
 }
 
-/// A box with its place, and those in it; places count from the picture's corner.
+/// A box with its place and the boxes in it. Places count from the picture's corner.
 #[derive(Debug)]
 pub(super) struct Placed<'t> {
     pub(super) area: &'t Area,
@@ -34,12 +34,12 @@ pub(super) struct Placed<'t> {
     pub(super) cores: Vec<(u32, u32, &'t Core)>,
 }
 
-/// What of a core or CPU takes more room in this picture.
+/// Pod names that take room in this picture.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Notes {
-    /// Cores have their pod's name above them.
+    /// True if cores have their pod's name above them.
     pub(super) cores: bool,
-    /// CPUs have their pod's name below their number.
+    /// True if CPUs have their pod's name below their number.
     pub(super) cpus: bool,
 }
 
@@ -55,24 +55,24 @@ impl Notes {
     }
 }
 
-/// The words in a box's corner.
+/// Returns the words in a box's corner.
 pub(super) fn header(area: &Area) -> String {
     let pod = area.pod.map(|pod| format!("pod {pod}"));
     pod.into_iter().chain(area.names.iter().cloned()).collect::<Vec<_>>().join(" · ")
 }
 
-/// Pixels that a text takes, at most.
+/// Returns the largest width of a text, in pixels.
 pub(super) fn text_width(text: &str) -> u32 {
     (text.chars().count() as f64 * CHAR_WIDTH).ceil() as u32
 }
 
-/// How many characters have room in so many pixels.
+/// Returns the number of characters that fit into a width.
 pub(super) fn chars(width: u32) -> usize {
     (f64::from(width) / CHAR_WIDTH) as usize
 }
 
-/// Places a box and everything in it with its corner at 0, 0; it gets wider than `width` only where
-/// one core, or its own name, is.
+/// Puts a box and everything in it with its corner at 0, 0. The box is wider than `width` only if
+/// one core, or its own name, is wider.
 pub(super) fn place(area: &Area, width: u32, notes: Notes) -> Placed<'_> {
     let words = header(area);
     let top = PADDING + if words.is_empty() { 0 } else { HEADER };
@@ -101,7 +101,7 @@ pub(super) fn place(area: &Area, width: u32, notes: Notes) -> Placed<'_> {
 }
 
 impl Placed<'_> {
-    /// Moves it and everything in it.
+    /// Moves a box and everything in it.
     pub(super) fn shift(&mut self, x: u32, y: u32) {
         self.x += x;
         self.y += y;
@@ -113,8 +113,8 @@ impl Placed<'_> {
     }
 }
 
-/// Puts boxes side by side in rows of the same number, as even as can be; those in a row have one
-/// height, those in a column one width.
+/// Puts boxes side by side into rows of equal numbers, as even as possible. The boxes of a row have
+/// one height, those of a column one width.
 fn rows(areas: &mut [Placed<'_>], room: u32, top: u32) -> Size {
     let n = areas.len() as u32;
     let widest = areas.iter().map(|area| area.size.width).max().unwrap_or(0);
@@ -140,7 +140,7 @@ fn rows(areas: &mut [Placed<'_>], room: u32, top: u32) -> Size {
     Size { width, height: y.saturating_sub(GAP) }
 }
 
-/// Puts cores into rows, about twice as wide as they are high, with few places left empty.
+/// Puts cores into rows, about twice as wide as high, with few empty places.
 fn grid(sizes: &[Size], room: u32) -> (Vec<(u32, u32)>, Size) {
     let n = sizes.len() as u32;
     let cell = Size {
@@ -153,7 +153,7 @@ fn grid(sizes: &[Size], room: u32) -> (Vec<(u32, u32)>, Size) {
     let candidates = best.saturating_sub(2).max(1)..=(best + 2).min(fit);
     let empty = |columns: u32| n.div_ceil(columns) * columns - n;
     let columns =
-        // Of two that are as good, the wider one.
+        // Of two equally good ones, the wider one.
         candidates.rev().min_by_key(|&columns| (empty(columns), columns.abs_diff(best)));
     let columns = columns.unwrap_or(1);
     let at = (0..n).map(|i| (i % columns * cell.width, i / columns * cell.height)).collect();

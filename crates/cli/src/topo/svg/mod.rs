@@ -1,9 +1,9 @@
 //! `corewise topo --svg`: the machine as a picture. Boxes are packages, nodes, caches and shards;
 //! each CPU is a cell with its number, coloured by its pod of the chosen scope.
 //!
-//! The picture is a card with a light ground of its own, so that it reads the same on a dark page.
-//! Nothing in it is fetched or scripted; the same machine always gives the same bytes. Colour is
-//! never the only sign: pods are named where they are, and states have shapes.
+//! The picture is a card with a light ground of its own, so it reads the same on a dark page. It
+//! fetches nothing and runs no script, and the same machine always gives the same bytes. Colour is
+//! never the only sign: pods carry names, and states have shapes.
 
 mod draw;
 mod layout;
@@ -20,17 +20,18 @@ use layout::Notes;
 use tree::Tree;
 
 const MARGIN: u32 = 16;
-/// Wide enough for 64 shards in rows of eight.
+/// Width of the picture: enough for 64 shards in rows of eight.
 const WIDTH: u32 = 1200;
-/// The title and what else stands above needs so much.
+/// Least width: the title and the lines below it need this room.
 const LEAST_WIDTH: u32 = 720;
 const LINE: u32 = 18;
-/// So many pods are told to those who can't see the picture.
+/// Largest number of pods in the description for people who can't see the picture.
 const DESCRIBED: usize = 64;
-/// So many lines of shards stand below the machine; large machines have many caches of few sizes.
+/// Largest number of lines about shards below the machine: large machines have many caches of few
+/// sizes.
 const SHARD_LINES: usize = 12;
 
-/// The picture as one SVG document.
+/// Returns the picture as one SVG document.
 pub(super) fn render(topology: &Topology, pods: &Pods, scope: AffinityScope) -> String {
     let tree = Tree::new(topology, pods, scope);
     let notes = Notes { cores: scope == AffinityScope::Smt, cpus: scope == AffinityScope::Cpu };
@@ -40,7 +41,7 @@ pub(super) fn render(topology: &Topology, pods: &Pods, scope: AffinityScope) -> 
 
     let (title, said) = heading(topology, pods, scope);
     let mut canvas = Canvas::new(width, topology, pods, scope, notes);
-    // The title's letters are half as large again.
+    // Letters of the title are half as large again.
     canvas.title(&markup::fit(&title, columns * 2 / 3));
     for line in markup::wrap(&said, columns, 0) {
         canvas.text("quiet", &line);
@@ -76,7 +77,7 @@ fn heading(topology: &Topology, pods: &Pods, scope: AffinityScope) -> (String, S
     (title, said.join(", "))
 }
 
-/// What stands below the machine: how caches were divided, and what has no box of its own.
+/// Returns the lines below the machine: how caches are divided, and which pods have no box.
 fn below(topology: &Topology, pods: &Pods, tree: &Tree, scope: AffinityScope) -> Vec<String> {
     let mut lines = vec![format!(
         "Shards of about {}, at least 2 if the cache has them (scope cache_shard):",
@@ -110,7 +111,7 @@ fn below(topology: &Topology, pods: &Pods, tree: &Tree, scope: AffinityScope) ->
     lines
 }
 
-/// `8 8 8 7` as `3 × 8, 7`.
+/// Returns equal neighbours counted: `8 8 8 7` as `3 × 8, 7`.
 fn runs(shards: &[u32]) -> String {
     let chunks = shards.chunk_by(|a, b| a == b);
     let words = chunks.map(|run| match run.len() {
@@ -120,7 +121,7 @@ fn runs(shards: &[u32]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// The picture in words.
+/// Returns the picture in words.
 fn description(said: &str, pods: &Pods, scope: AffinityScope) -> String {
     let pods = pods.scope(scope);
     let mut words = format!("{said}. ");
@@ -146,7 +147,7 @@ mod tests {
         render(&topology, &Pods::new(&topology, 8), scope)
     }
 
-    /// How often `what` occurs.
+    /// Returns the number of times that `what` occurs.
     fn occurs(picture: &str, what: &str) -> usize {
         picture.matches(what).count()
     }
@@ -224,7 +225,7 @@ mod tests {
         assert!(picture.contains("isolated from general work</text>"));
         assert!(picture.contains("not usable by this process</text>"));
         assert!(!picture.contains("offline"));
-        // Each once in the legend.
+        // Each state stands once in the legend.
         assert_eq!(occurs(&picture, "class=\"apart\""), 2);
         assert_eq!(occurs(&picture, "class=\"out\""), 1 + 8);
         assert!(picture.contains(">CPU 3, core 3, package 0, cache 0, node 0, pod 0, isolated<"));
@@ -233,7 +234,7 @@ mod tests {
 
     #[test]
     fn names_are_escaped_and_the_picture_is_told_in_words() {
-        // The author of a folder's name may write markup into it; a quote ends no attribute.
+        // A folder's name may contain markup. A quote ends no attribute.
         let folder = tempfile::tempdir().unwrap();
         let root = folder.path().join("<script>&\"x\"\u{7}");
         for (file, text) in [("possible", "0"), ("present", "0"), ("online", "0"), ("isolated", "")]

@@ -1,5 +1,5 @@
-//! The machine as boxes within boxes: packages and nodes, caches, shards, cores, CPUs; and which
-//! box each pod of a scope is.
+//! The machine as boxes within boxes: packages and nodes, caches, shards, cores, CPUs; and the box
+//! of each pod of a scope.
 
 use std::collections::BTreeMap;
 
@@ -8,30 +8,30 @@ use corewise::topology::{AffinityScope, Cpu, CpuId, CpuSet, Pods, Topology};
 /// A box, which holds other boxes or cores.
 #[derive(Debug)]
 pub(super) struct Area {
-    /// What it is, the outermost first: one box stands for a package that is one node, too.
+    /// Names, the outermost first: one box may be both a package and a node.
     pub(super) names: Vec<String>,
-    /// All CPUs in it, whatever their state.
+    /// All CPUs in the box, in any state.
     pub(super) cpus: CpuSet,
-    /// The pod that consists of its allowed CPUs, unless a smaller box shows it.
+    /// Pod that consists of its allowed CPUs, unless a smaller box shows that pod.
     pub(super) pod: Option<u32>,
     pub(super) inside: Inside,
 }
 
-/// What a box holds.
+/// Contents of a box.
 #[derive(Debug)]
 pub(super) enum Inside {
     Areas(Vec<Area>),
     Cores(Vec<Core>),
 }
 
-/// The SMT siblings of a core; a CPU of which nothing is known stands alone.
+/// The SMT siblings of a core. A CPU without known siblings stands alone.
 #[derive(Debug)]
 pub(super) struct Core {
-    /// By rising number.
+    /// CPUs by rising number.
     pub(super) cpus: Vec<CpuId>,
-    /// The pod that it is, unless a box shows it.
+    /// Pod that the core is, unless a box shows it.
     pub(super) pod: Option<u32>,
-    /// The pod that each of its CPUs is, in scope `cpu`.
+    /// Pod that each of its CPUs is, in scope `cpu`.
     pub(super) cpu_pods: Vec<Option<u32>>,
 }
 
@@ -39,11 +39,11 @@ pub(super) struct Core {
 #[derive(Debug)]
 pub(super) struct Tree {
     pub(super) root: Area,
-    /// Pods whose CPUs fill no box: only their colour and a line of text show them.
+    /// Pods whose CPUs fill no box. Only their colour and a line of text show them.
     pub(super) scattered: Vec<u32>,
 }
 
-/// By what CPUs are put into the same box, from the outside in.
+/// A key by which CPUs are put into boxes. Keys are applied from the outside in.
 type Level<'a> = (&'static str, Box<dyn Fn(&Cpu) -> Option<u32> + 'a>);
 
 impl Tree {
@@ -53,7 +53,7 @@ impl Tree {
         let mut root = area(Vec::new(), &cpus, &levels, topology);
         name_caches(&mut root, topology);
         if scope == AffinityScope::CacheShard {
-            // A shard is a pod here, and its number says so already.
+            // Shards are the pods here, and the pod's number names the shard.
             drop_names(&mut root, "shard ");
         }
         let mut scattered = Vec::new();
@@ -66,8 +66,8 @@ impl Tree {
     }
 }
 
-/// Boxes may only lie within each other. A node is always one box, a cache, too; a package is where
-/// it contains its nodes or lies within one.
+/// Returns the levels of boxes, each nested in the one before. Nodes and caches are always one box.
+/// A package is a box if it contains its nodes or lies within one.
 fn levels<'a>(topology: &'a Topology, pods: &'a Pods) -> Vec<Level<'a>> {
     let mut packages_of: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let mut nodes_of: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -85,7 +85,8 @@ fn levels<'a>(topology: &'a Topology, pods: &'a Pods) -> Vec<Level<'a>> {
     }
     let alone = |of: &BTreeMap<u32, Vec<u32>>| of.values().all(|list| list.len() == 1);
     let node: Level<'a> = ("node", Box::new(|cpu| cpu.node));
-    // The package of a cache is that of its first CPU, and an offline CPU's that of its node.
+    // The package of a cache is that of its first CPU, and the package of an offline CPU that of
+    // its node.
     let outer = alone(&packages_of);
     let package: Level<'a> = (
         "package",
@@ -99,7 +100,7 @@ fn levels<'a>(topology: &'a Topology, pods: &'a Pods) -> Vec<Level<'a>> {
         }),
     );
     let cache: Level<'a> = ("cache", Box::new(|cpu| cpu.llc));
-    // A sibling that isn't allowed is in no pod, and yet in the core of one that is.
+    // A sibling that isn't allowed is in no pod, but in the core of one that is.
     let shard: Level<'a> = (
         "shard",
         Box::new(|cpu| {
@@ -127,7 +128,7 @@ fn area(names: Vec<String>, cpus: &[&Cpu], levels: &[Level<'_>], topology: &Topo
             None => parts.push((key, vec![cpu])),
         }
     }
-    // Those of which nothing is known come last, as their pods do.
+    // CPUs of which nothing is known come last, as their pods do.
     parts.sort_by_key(|(key, part)| (key.is_none(), part.first().map(|cpu| cpu.cpu)));
     if let [(key, _)] = parts[..] {
         let mut names = names;
@@ -161,14 +162,14 @@ fn cores(cpus: &[&Cpu]) -> Vec<Core> {
         .collect()
 }
 
-/// `cache 3` becomes `L3 3` where the level is known.
+/// Renames `cache 3` to `L3 3` if the level is known.
 fn name_caches(area: &mut Area, topology: &Topology) {
     for name in &mut area.names {
         let number = name.strip_prefix("cache ").and_then(|number| number.parse::<usize>().ok());
         let level = number.and_then(|number| topology.llcs().get(number)?.level);
         match (number, level) {
             (Some(number), Some(level)) => *name = format!("L{level} {number}"),
-            // The package stands for it.
+            // A package stands for the cache.
             (Some(number), None) => *name = format!("cache {number} (none reported)"),
             _ => {}
         }
@@ -229,7 +230,7 @@ impl Core {
 mod tests {
     use super::*;
 
-    /// Names and CPUs of each box with the pod that it shows, outermost first.
+    /// Collects the names and CPUs of each box with the pod that it shows, outermost first.
     fn boxes(area: &Area, out: &mut Vec<String>) {
         let pod = area.pod.map_or(String::new(), |pod| format!(" = pod {pod}"));
         out.push(format!("{}: {}{pod}", area.names.join(", "), area.cpus));

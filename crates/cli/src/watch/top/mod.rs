@@ -1,5 +1,5 @@
-//! `corewise top`: a screen of what a running server does. A thread asks, so that a server that
-//! hangs holds no key up.
+//! `corewise top`: a screen that shows the work of a running server. A thread sends the questions,
+//! so a server that hangs delays no key.
 
 mod picture;
 mod sheet;
@@ -25,18 +25,18 @@ use crate::exit::Failure;
 use picture::View;
 use sheet::{Part, Sample};
 
-/// How long no key is looked for, at most, while an answer may come.
+/// Longest time between two checks for an answer while the screen waits for a key.
 const GLANCE: Duration = Duration::from_millis(100);
-/// How long an answer may take until the screen says that it is missing.
+/// Longest time for an answer until the screen says that it is missing.
 const LATE: Duration = Duration::from_secs(2);
 
-/// Shows the screen until somebody leaves it.
+/// Shows the screen until the user leaves it.
 pub(crate) fn run(args: &Top) -> Result<(), Failure> {
     if !(std::io::stdout().is_terminal() && std::io::stdin().is_terminal()) {
         return Err(Failure::new("`corewise top` needs a terminal")
             .help("`corewise dump --monitor` and `corewise clients` print lines"));
     }
-    // Before the screen is taken: where there is no server that is all there is to say.
+    // Before the screen is taken: without a server, an error is all there is to print.
     let client = Client::find(&args.server)?;
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])
         .map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
         .name("ask".to_string())
         .spawn(move || ask(&server, client, &wishes, &tell))
         .map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
-    // Also where there is a panic: ratatui's hook does that before it is told.
+    // A panic restores the terminal, too: ratatui's hook does so before the panic is printed.
     let terminal = ratatui::try_init()
         .map_err(|error| Failure::new(format!("cannot use this terminal: {error}")))?;
     let mut screen = Screen(ManuallyDrop::new(terminal));
@@ -61,7 +61,7 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
     let (mut asked, mut waits, mut changed) = (None::<Instant>, false, true);
     while !ended.load(Ordering::Relaxed) {
         if !waits && asked.is_none_or(|asked| asked.elapsed() >= args.every) {
-            // Its end is seen below.
+            // The loop below sees the end of the thread.
             let _ = wish.send(());
             (asked, waits) = (Some(Instant::now()), true);
         }
@@ -97,22 +97,22 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Waits for a key, or for as long as this; false where the terminal is gone: crossterm would read
-/// it without an end.
+/// Waits for a key, at most `time`. Returns false if the terminal is gone: crossterm would read it
+/// forever.
 fn wait_for_key(time: Duration) -> io::Result<bool> {
     let stdin = io::stdin();
     let mut terminal = [PollFd::new(&stdin, PollFlags::IN)];
     let time = Timespec::try_from(time).map_err(io::Error::other)?;
     match poll(&mut terminal, Some(&time)) {
-        // A terminal that gets another size interrupts the wait.
+        // A terminal that is resized interrupts the wait.
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(error.into()),
     }
     Ok(!terminal[0].revents().intersects(PollFlags::HUP | PollFlags::ERR | PollFlags::NVAL))
 }
 
-/// Waits for a signal, and has the screen left; by force where that doesn't hear, being amid a read
-/// of a terminal that went at that very moment.
+/// Waits for a signal and ends the screen. If the screen doesn't react, it is in a read of a
+/// terminal that went at that very moment, and the process ends by force.
 fn leave_at(mut signals: Signals, end: &AtomicBool) {
     if signals.forever().next().is_some() {
         end.store(true, Ordering::Relaxed);
@@ -122,8 +122,8 @@ fn leave_at(mut signals: Signals, end: &AtomicBool) {
     }
 }
 
-/// The screen. Gives the terminal back at the end of its scope, and says nothing where that is
-/// gone: there is nobody to tell, and ratatui's own end would panic in telling.
+/// The screen. At the end of its scope it restores the terminal, and ignores a terminal that is
+/// gone: ratatui's own end would panic in reporting that.
 struct Screen(ManuallyDrop<DefaultTerminal>);
 
 impl Drop for Screen {
@@ -133,7 +133,7 @@ impl Drop for Screen {
     }
 }
 
-/// A key was pressed; false where that is the end.
+/// Handles a key; returns false if it ends the screen.
 fn press(view: &mut View, key: KeyEvent) -> bool {
     let control = key.modifiers.contains(KeyModifiers::CONTROL);
     match key.code {
@@ -157,7 +157,8 @@ fn press(view: &mut View, key: KeyEvent) -> bool {
     true
 }
 
-/// Asks as often as it is wished, and looks for the server anew where it doesn't answer any more.
+/// Sends a question for each wish, and looks for a new server if the old one doesn't answer any
+/// more.
 fn ask(
     server: &ServerArgs,
     client: Client,

@@ -1,5 +1,5 @@
-//! How `corewise top` looks: a head, the parts, a table of one of them, the keys. It draws what it
-//! is given and asks nothing.
+//! The picture of `corewise top`: a head, the parts, a table of one of them, the keys. The picture
+//! draws samples and sends no question.
 
 use corewise::timeline::markup::{printable, wrap};
 use corewise_server::control::health::Health;
@@ -14,22 +14,22 @@ use super::sheet::{self, Cell, Key, Part, Sample};
 
 const KEYS: &str = "q quit  tab, 1-7 part  ←→ sort by  r reverse  ↑↓ scroll  space hold";
 
-/// Columns that words have beside the others, at least.
+/// Least width of a column with words beside the others.
 const LEAST_WORDS: usize = 24;
 
-/// What is on the screen.
+/// Contents of the screen.
 #[derive(Debug)]
 pub(crate) struct View {
     pub(crate) before: Option<Sample>,
     pub(crate) now: Option<Sample>,
     pub(crate) part: Part,
-    /// The column by which rows are sorted, and whether the largest comes first, of each part.
+    /// The column that sorts the rows of each part, and true if the largest comes first.
     pub(crate) sort: [(usize, bool); Part::ALL.len()],
-    /// Rows that are scrolled past.
+    /// Rows above the visible ones.
     pub(crate) above: usize,
-    /// It stays as it is.
+    /// True while the screen keeps its sample.
     pub(crate) held: bool,
-    /// Why the server doesn't answer, where it doesn't.
+    /// Reason why the server doesn't answer; `None` while it does.
     pub(crate) gone: Option<String>,
 }
 
@@ -46,7 +46,7 @@ impl View {
         }
     }
 
-    /// The server answered.
+    /// Takes a sample that the server sent.
     pub(crate) fn look(&mut self, look: Sample) {
         self.gone = None;
         if !self.held {
@@ -58,12 +58,12 @@ impl View {
         (self.part, self.above) = (part, 0);
     }
 
-    /// The part so many places on.
+    /// Moves on by that many parts.
     pub(crate) fn turn(&mut self, by: usize) {
         self.show(Part::ALL[(self.part as usize + by) % Part::ALL.len()]);
     }
 
-    /// Sorts by the column so many places on; numbers from the largest down.
+    /// Sorts by the column that is `by` places on; numbers from the largest down.
     pub(crate) fn sort_by(&mut self, by: usize) {
         let columns = self.part.head().len();
         let column = (self.sort[self.part as usize].0 + by) % columns;
@@ -86,7 +86,7 @@ impl View {
         let Some(now) = &self.now else { return Vec::new() };
         let mut rows = sheet::rows(self.part, self.before.as_ref(), now);
         let (column, down) = self.sort[self.part as usize];
-        // Rows that are alike stay in the server's order.
+        // Equal rows keep the server's order.
         rows.sort_by(|one, other| {
             let order = one[column].compare(&other[column]);
             if down { order.reverse() } else { order }
@@ -111,7 +111,7 @@ impl View {
         frame.render_widget(Paragraph::new(Span::styled(KEYS, faint)), foot);
     }
 
-    /// Lines of at most `width` columns.
+    /// Returns the head, in lines of at most `width` columns.
     fn head(&self, width: usize) -> Vec<Line<'_>> {
         let wrapped = |text: &str, style: Style| {
             let lines = wrap(&printable(text), width, 2).into_iter();
@@ -198,8 +198,8 @@ impl View {
             }
             line.trim_end().to_string()
         };
-        // Words in the last column say what is wrong: where there is no room beside the others they
-        // go on below.
+        // Words in the last column say what is wrong: without room beside the other columns, they
+        // continue below.
         let last = widths.len().saturating_sub(1);
         let left: usize = widths[..last].iter().map(|width| width + 2).sum();
         let lines_of = |row: &Vec<Cell>| {
@@ -261,7 +261,7 @@ mod tests {
 
     use super::*;
 
-    /// As a server writes it.
+    /// Returns a document as a server writes it.
     fn document(up: f64, reads: u64) -> Value {
         let op = |requests: u64| {
             json!({
@@ -319,7 +319,7 @@ mod tests {
             line.trim_end().to_string() + "\n"
         });
         let picture: String = lines.collect();
-        // To be looked at: `cargo test -p corewise-cli --bin corewise top -- --nocapture`.
+        // To see it: `cargo test -p corewise-cli --bin corewise top -- --nocapture`.
         println!("{picture}");
         picture
     }
@@ -419,7 +419,7 @@ mod tests {
         assert!(first(&view).starts_with("12 "), "the most requests a second");
         view.reverse();
         assert!(first(&view).starts_with("13 "));
-        // Each part keeps its own; the last column is followed by the first.
+        // Each part keeps its own order; the first column follows the last one.
         view.turn(1);
         view.turn(Part::ALL.len() - 1);
         assert!(first(&view).starts_with("13 "));
@@ -453,7 +453,7 @@ mod tests {
         let gone = picture(&view, 100, 12);
         assert!(gone.contains("it has ended (waiting for it; q leaves)"), "{gone}");
         assert!(gone.contains("hidden, read-only"), "{gone}");
-        // Another process counts from nothing: no rate is made of the two.
+        // Another process counts from zero, so no rate is computed from the two.
         let mut other = document(1.0, 5_000);
         other["pid"] = 4712.into();
         view.look(serde_json::from_value(other).unwrap());

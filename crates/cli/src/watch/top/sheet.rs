@@ -1,5 +1,5 @@
-//! What `corewise top` shows, as rows of cells that can be sorted. Pure: from two looks at a
-//! server.
+//! The contents of `corewise top`, as rows of cells that can be sorted: pure functions of two
+//! samples of a server.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ use corewise_server::control::served::{self, Client, Export, Memory, Rates};
 use corewise_server::units;
 use serde::Deserialize;
 
-/// What a server says of itself at a moment.
+/// State of a server at a moment.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Sample {
@@ -30,11 +30,11 @@ pub(crate) struct Sample {
     pub(crate) exports: Vec<Export>,
     pub(crate) clients: Vec<Client>,
     pub(crate) memory: Memory,
-    /// Of a server that doesn't say, nothing.
+    /// Health, unless the server doesn't report it.
     pub(crate) health: Option<Health>,
 }
 
-/// The parts of the screen that one may look at.
+/// The parts of the screen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
     Exports,
@@ -57,8 +57,8 @@ impl Part {
         Part::Health,
     ];
 
-    /// The column by which it is sorted unless somebody wants it otherwise, and whether the largest
-    /// comes first. Clients that don't take their replies come first.
+    /// Returns the column that sorts the part until the user chooses another, and true if the
+    /// largest comes first. Clients that don't take their replies come first.
     pub(crate) fn usual_order(self) -> (usize, bool) {
         let untaken = || self.head().iter().position(|title| *title == "untaken");
         match self {
@@ -115,7 +115,7 @@ impl Part {
     }
 }
 
-/// A cell: what it says, and by what it is sorted.
+/// A cell: its text, and its key for sorting.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Cell {
     pub(crate) text: String,
@@ -173,20 +173,19 @@ fn errors(ops: &Ops) -> u64 {
     ops.all().iter().map(|(_, op)| op.errors).sum()
 }
 
-/// What 99 in a hundred requests of the last minute took at most, of that operation of which they
-/// took longest.
+/// Returns the 99th percentile of the last minute, for the slowest operation.
 fn slowest(ops: &Ops) -> Option<Duration> {
     let times = ops.all().into_iter().filter_map(|(_, op)| op.last_minute.as_ref()?.p99_seconds);
     Duration::try_from_secs_f64(times.max_by(f64::total_cmp)?).ok()
 }
 
-/// The seconds between two looks at one server; `None` where there is nothing to compare with.
+/// Returns the seconds between two samples of one server; `None` without a sample to compare with.
 pub(crate) fn between(before: Option<&Sample>, now: &Sample) -> Option<f64> {
     let before = before.filter(|before| before.who.pid == now.who.pid)?;
     Some(now.who.up_seconds - before.who.up_seconds).filter(|seconds| *seconds > 0.0)
 }
 
-/// What all clients were answered, between two looks.
+/// Returns the requests and bytes per second of all clients between two samples.
 pub(crate) fn total(before: Option<&Sample>, now: &Sample) -> (f64, f64) {
     let Some(seconds) = between(before, now) else { return (0.0, 0.0) };
     let had: BTreeMap<&str, &Ops> = before
@@ -200,11 +199,11 @@ pub(crate) fn total(before: Option<&Sample>, now: &Sample) -> (f64, f64) {
     })
 }
 
-/// The rows of a part.
+/// Returns the rows of a part.
 pub(crate) fn rows(part: Part, before: Option<&Sample>, now: &Sample) -> Vec<Vec<Cell>> {
     let seconds = between(before, now);
     let before = before.filter(|_| seconds.is_some());
-    // Without anything to compare with all rates are nothing.
+    // Without a sample to compare with, all rates are empty.
     let of = |had: Option<&Ops>, ops: &Ops| match seconds {
         Some(seconds) => Rates::between(had, ops, seconds),
         None => Rates::default(),
