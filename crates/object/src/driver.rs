@@ -179,8 +179,8 @@ impl ObjectDriver {
         self.ask(Message::Snapshots)
     }
 
-    /// Deletes the snapshot of this name or number, and returns it. What only the snapshot needs is
-    /// deleted. Blocks.
+    /// Deletes the snapshot of this name or number, and returns it. Data that only the snapshot
+    /// needs is deleted. Blocks.
     ///
     /// # Errors
     /// There is no such snapshot, or it has [clones](ObjectOptions::from_snapshot), which are named

@@ -155,8 +155,8 @@ impl Smp {
 
 /// A place for one value that one thread leaves and another takes out.
 ///
-/// The slot has no state of its own. Whatever event stands beside it (the push of the message, the
-/// completion of the call) decides which thread may touch it when; that is argued at each use.
+/// The slot has no state of its own. The event beside it (the push of the message, the completion
+/// of the call) decides which thread may touch it when; each use argues that.
 struct Slot<T> {
     /// P: first the thread that fills it, then, by the event beside it, the one that empties it.
     value: UnsafeCell<Option<T>>,

@@ -150,9 +150,9 @@ impl ShutdownState {
         policy::look(now, place, now.saturating_sub(since), pace, || blocked(thread))
     }
 
-    /// Begins to count. What is over is counted as such, and what runs as running. A device that
-    /// nothing depends on any more becomes ready, or is done if it has no callback. Does nothing if
-    /// nothing is left to count, or somebody counts.
+    /// Begins to count. Callbacks that are over count as such, those that run as running. A device
+    /// that nothing depends on any more becomes ready, or is done if it has no callback. Does
+    /// nothing if nothing is left to count, or somebody counts.
     ///
     /// Linear in devices and links. The larger part, which needs no lock, is done before.
     pub(crate) fn count(&self, scratch: &mut Scratch) {

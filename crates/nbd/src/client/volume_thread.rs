@@ -255,6 +255,7 @@ impl VolumeThread {
             };
             if on.is_some() {
                 // Its reply may still come, and could be taken for another's.
+                // Debug: a length of time.
                 self.broke(&format!("a request was not answered within {time:?}"));
             }
             self.complete(rq, Err(IoError::with(IoErrorKind::TimedOut, words)));
@@ -644,7 +645,7 @@ impl VolumeThread {
     /// Completes a request on this thread. The submitter may submit more, through the inbox.
     fn complete(&mut self, rq: Started, result: Result<(), IoError>) {
         if rq.op() == Op::Flush && result.is_err() {
-            // Whatever failed the flush, nobody now takes earlier changes for durable.
+            // Nobody now takes earlier changes for durable.
             self.durable.tell();
         }
         rq.complete(result);

@@ -216,7 +216,7 @@ pub(crate) fn path_names(t: &Timeline, path: &CriticalPath) -> String {
 }
 
 /// Returns the moment at which the first span of the path was ready, from the timeline's origin.
-/// What started it isn't known.
+/// Its cause isn't known.
 pub(crate) fn began_late(t: &Timeline, path: &CriticalPath) -> Duration {
     let first = path.spans.first().map(|&id| t.span(id));
     match first.filter(|span| span.kind != SpanKind::Shutdown) {

@@ -407,10 +407,10 @@ pub enum Idle {
     /// hand-overs ends. At rest it costs nothing.
     ///
     /// If work comes to it from its own CPU, within 100 us and again and again, it yields once
-    /// before it sleeps. What is queued while the other threads of that CPU run then needs no
-    /// system call to wake the worker, and is run in one go when they wait. If they don't wait,
-    /// such work may wait for the CPU for some ms; each time that this happens, the worker wants
-    /// twice as much proof as before.
+    /// before it sleeps. Items that are queued while the other threads of that CPU run then need no
+    /// system call to wake the worker, and run in one go when those threads wait. If they don't
+    /// wait, such work may wait for the CPU for some ms; each time that this happens, the worker
+    /// wants twice as much proof as before.
     #[default]
     Hybrid,
     /// The worker spins for this long each time that it runs out of work. For machines, or sets of

@@ -223,7 +223,7 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         self.mark(DRAINING, draining);
     }
 
-    /// Accepts nothing from now on. What is held back will still be let through.
+    /// Accepts nothing from now on. Held instances will still be let through.
     pub(crate) fn close(&self) {
         self.mark(CLOSED, true);
     }

@@ -51,9 +51,9 @@ impl Workqueue {
     /// Polls a future on the queue until it is ready; the handle yields its value. One allocation.
     ///
     /// Each poll is one work item: it runs on a worker thread, and counts as queued and as running
-    /// like any other. The future's home is the pod of the CPU that this is called on. Whichever
-    /// thread wakes it, it is polled there, near what it touched before (by a soft queue elsewhere
-    /// while that pod is saturated).
+    /// like any other. The future's home is the pod of the CPU that this is called on. The future
+    /// is polled there, from whichever thread it is woken, near what it touched before (by a soft
+    /// queue elsewhere while that pod is saturated).
     ///
     /// Works with futures of any runtime that need no driver of their own. Those of tokio's I/O and
     /// timers want to be created and polled inside a tokio context: see `Handle::enter` there.

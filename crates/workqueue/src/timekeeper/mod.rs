@@ -399,7 +399,7 @@ pub(crate) trait Registered: Send + Sync {
     fn in_flight(&self) -> u64;
     /// Divides the same maximum anew, if other CPUs can be used now: then `settle` has to follow.
     fn divide_again(&self);
-    /// Accepts nothing more. What is held back will still be let through: `settle` has to follow.
+    /// Accepts nothing more. Held instances will still be let through: `settle` has to follow.
     fn close(&self);
     /// Lets those through that may go since one of these. No lock is held: it may have to make
     /// threads.

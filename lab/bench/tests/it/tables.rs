@@ -100,7 +100,9 @@ fn fill(text: &str, read: Read<'_>) -> Result<String, String> {
         let is_of_rows = begin == BEGINS[1].0;
         let parts = if is_of_rows {
             let described = text.split_once(DESCRIBES_ROWS);
-            described.and_then(|(_, rows)| rows.split_once(DESCRIBED)).map(|(head, _)| (head, behind))
+            described
+                .and_then(|(_, rows)| rows.split_once(DESCRIBED))
+                .map(|(head, _)| (head, behind))
         } else {
             behind.split_once(DESCRIBED)
         };

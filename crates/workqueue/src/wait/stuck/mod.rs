@@ -259,8 +259,8 @@ impl ListedWait<'_> {
         self.waits.look(self.id)
     }
 
-    /// Looks for stuck waits: the caller does so, or whoever looks already. One of the stuck
-    /// waiters is woken then, to be given up: the caller maybe.
+    /// Looks for stuck waits: the caller does so, or the thread that looks already. One of the
+    /// stuck waiters is woken then, to be given up: the caller maybe.
     pub(crate) fn look(&self) {
         self.waits.ask(self.id);
     }
@@ -299,7 +299,7 @@ impl Drop for ListedWait<'_> {
 }
 
 impl Turn {
-    /// Returns true if whoever looks has to look again.
+    /// Returns true if the looking thread has to look again.
     fn goes_on(&mut self) -> bool {
         self.looking = std::mem::take(&mut self.asked);
         self.looking
