@@ -10,6 +10,10 @@ use std::time::Duration;
 use corewise_topology::Machine;
 use corewise_workqueue::{QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue};
 
+#[path = "support/spin.rs"]
+mod spin;
+use spin::spin_until;
+
 /// Counts the allocations of the test's thread and of the workers, while that is wanted. Not those
 /// of the timekeeper, which allocates when it looks at a pool that has more work than it can take.
 struct Counting;
@@ -63,9 +67,7 @@ fn again_and_again(queue: &Workqueue) -> usize {
             works.iter().for_each(|work| assert_eq!(queue.queue(work), Ok(Queued::Now)));
             // The statistics may.
             COUNTED.set(false);
-            while queue.stats().completed != queue.stats().queued {
-                std::thread::yield_now();
-            }
+            spin_until(|| queue.stats().completed == queue.stats().queued);
             COUNTED.set(true);
         }
     })
@@ -101,9 +103,7 @@ fn queueing_a_work_again_and_a_join_allocate_nothing_and_a_spawn_allocates_once(
             let ran = Arc::clone(&ran);
             drop(plain.spawn(move || ran.fetch_add(1, Ordering::SeqCst)));
         }
-        while ran.load(Ordering::SeqCst) != ROUNDS {
-            std::thread::yield_now();
-        }
+        spin_until(|| ran.load(Ordering::SeqCst) == ROUNDS);
     });
     assert_eq!(spawned, ROUNDS, "a closure each");
     let executed = allocations(|| {
@@ -115,9 +115,7 @@ fn queueing_a_work_again_and_a_join_allocate_nothing_and_a_spawn_allocates_once(
             });
             assert!(taken.is_ok());
         }
-        while ran.load(Ordering::SeqCst) != ROUNDS {
-            std::thread::yield_now();
-        }
+        spin_until(|| ran.load(Ordering::SeqCst) == ROUNDS);
     });
     assert_eq!(executed, ROUNDS, "a closure without a handle each");
     let futures = allocations(|| {
@@ -126,9 +124,7 @@ fn queueing_a_work_again_and_a_join_allocate_nothing_and_a_spawn_allocates_once(
             let ran = Arc::clone(&ran);
             drop(plain.spawn_future(async move { ran.fetch_add(1, Ordering::SeqCst) }));
         }
-        while ran.load(Ordering::SeqCst) != ROUNDS {
-            std::thread::yield_now();
-        }
+        spin_until(|| ran.load(Ordering::SeqCst) == ROUNDS);
     });
     assert_eq!(futures, ROUNDS, "a future each");
     let joins = allocations(|| {
@@ -144,9 +140,7 @@ fn queueing_a_work_again_and_a_join_allocate_nothing_and_a_spawn_allocates_once(
             says.store(true, Ordering::SeqCst);
         });
         assert!(taken.is_ok());
-        while !done.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
+        spin_until(|| done.load(Ordering::SeqCst));
     });
     assert_eq!(joins, 2, "the closure of the item, and its mark");
 }

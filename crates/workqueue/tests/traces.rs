@@ -14,6 +14,10 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::registry::LookupSpan;
 
+#[path = "support/spin.rs"]
+mod spin;
+use spin::spin_until;
+
 /// Name, then the fields, and the span around it.
 #[derive(Debug, Clone, Default)]
 struct Seen {
@@ -173,9 +177,7 @@ fn an_item_that_leaves_an_atomic_section_behind_is_named_and_the_worker_goes_on(
 fn a_wait_of_an_item_for_itself_is_reported_with_both_places() {
     let (_pools, queue) = queue("selfish");
     let reported = |text: &str| {
-        while !seen(&queue).iter().any(|seen| seen.field("message").contains(text)) {
-            std::thread::yield_now();
-        }
+        spin_until(|| seen(&queue).iter().any(|seen| seen.field("message").contains(text)));
         let all = seen(&queue);
         let report = all.into_iter().find(|seen| seen.field("message").contains(text));
         report.expect("it was there just now")
@@ -226,16 +228,12 @@ fn an_item_of_a_queue_with_a_rescuer_is_warned_when_it_waits_for_an_item_of_one_
     let (stopped, says) = (Arc::clone(&stop), Arc::clone(&inside));
     let busy = plain.spawn(move || {
         says.complete();
-        while !stopped.is_complete() {
-            std::thread::yield_now();
-        }
+        spin_until(|| stopped.is_complete());
     });
     inside.wait();
     let (item, line) = (plain.spawn(|| ()), line!());
     let waits = rescued.spawn(move || item.join());
-    while seen(&rescued).iter().all(|seen| seen.field("message").is_empty()) {
-        std::thread::yield_now();
-    }
+    spin_until(|| seen(&rescued).iter().any(|seen| !seen.field("message").is_empty()));
     stop.complete();
     busy.join().unwrap();
     waits.join().unwrap().unwrap();

@@ -13,6 +13,10 @@ use tracing::field::{Field, Visit};
 use tracing::{Event, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
+#[path = "support/spin.rs"]
+mod spin;
+use spin::spin_until;
+
 /// Each event as the text of its fields.
 #[derive(Clone, Default)]
 struct Capture(Arc<Mutex<Vec<String>>>);
@@ -74,9 +78,7 @@ fn a_drain_warns_after_10_rounds_and_after_each_100() {
     queue.queue(&work).unwrap();
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| queue.drain());
-        while said("endless").len() < 3 {
-            std::thread::yield_now();
-        }
+        spin_until(|| said("endless").len() >= 3);
         stop.store(true, Ordering::SeqCst);
         drain.join().unwrap();
     });
@@ -93,16 +95,12 @@ fn queueing_from_outside_during_a_drain_is_warned_about() {
     let go_on = Arc::new(AtomicBool::new(false));
     let waits = Arc::clone(&go_on);
     let busy = queue.spawn(move || {
-        while !waits.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
+        spin_until(|| waits.load(Ordering::SeqCst));
     });
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| queue.drain());
         // Each is a new one, so that it can't be refused for being pending.
-        while queue.queue(&Work::new(|| ())) != Err(QueueError::Draining) {
-            std::thread::yield_now();
-        }
+        spin_until(|| queue.queue(&Work::new(|| ())) == Err(QueueError::Draining));
         go_on.store(true, Ordering::SeqCst);
         drain.join().unwrap();
     });
@@ -154,15 +152,11 @@ fn a_shutdown_says_again_and_again_what_it_waits_for() {
     let open = Arc::new(AtomicBool::new(false));
     let opens = Arc::clone(&open);
     let hangs = queue.spawn(move || {
-        while !opens.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
+        spin_until(|| opens.load(Ordering::SeqCst));
     });
     let down = std::thread::spawn(move || pools.shutdown());
     let told = || all().iter().filter(|event| event.contains("queued on 'for ever'")).count();
-    while told() < 2 {
-        std::thread::yield_now();
-    }
+    spin_until(|| told() >= 2);
     assert!(all().iter().any(|event| event.starts_with("WARN") && event.contains("not shut down")));
     open.store(true, Ordering::SeqCst);
     hangs.join().unwrap();

@@ -124,22 +124,6 @@ fn stepped_automatic_cpu_intensive_lets_the_next_worker_start() {
 }
 
 #[test]
-fn stepped_automatic_cpu_intensive_can_be_switched_off() {
-    let settings = Settings { cpu_intensive_after: Duration::ZERO, ..Settings::default() };
-    let bench = TestPool::new(settings);
-    let (first, second) = (bench.group.enlist(0), bench.group.enlist(0));
-    bench.park(&second);
-    let next = Arc::clone(&second);
-    bench.run(&first, move |bench| {
-        bench.push(|| ());
-        for _ in 0..100 {
-            assert!(bench.pass(10 * MS, 10 * MS), "the watchdog still looks");
-        }
-        assert!(!next.take_wake());
-    });
-}
-
-#[test]
 fn stepped_an_item_that_blocks_without_telling_gets_a_replacement() {
     let bench = TestPool::new(Settings::default());
     let (first, second) = (bench.group.enlist(0), bench.group.enlist(0));

@@ -4,8 +4,8 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use corewise_sync::Completion;
 use corewise_sync::atomic::{AtomicU32, Ordering};
-use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, Machine};
 
 use super::{Settings, Timekeeper};
@@ -26,18 +26,16 @@ struct Stuck {
     keeper: Arc<Timekeeper>,
     go: Arc<Completion>,
     waits: Option<JoinHandle<()>>,
-    /// L: is the lock; guards whether the system makes threads again.
-    relents: Arc<Mutex<bool>>,
 }
 
 impl Stuck {
     fn new() -> Stuck {
         let keeper = Timekeeper::by_hand(Settings::default());
         let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
-        let (asked, relents) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(false)));
-        let (counts, relented) = (Arc::clone(&asked), Arc::clone(&relents));
+        let asked = Arc::new(AtomicU32::new(0));
+        let counts = Arc::clone(&asked);
         let pools = WorkerPools::builder(&machine).keeper(&keeper).spawn_handler(move |worker| {
-            if counts.fetch_add(1, Ordering::Relaxed) > 0 && !*relented.lock() {
+            if counts.fetch_add(1, Ordering::Relaxed) > 0 {
                 return Err(io::Error::other("on purpose: no more threads"));
             }
             std::thread::spawn(|| worker.run());
@@ -54,7 +52,7 @@ impl Stuck {
         while !refused() {
             std::thread::yield_now();
         }
-        Stuck { pools, keeper, go, waits, relents }
+        Stuck { pools, keeper, go, waits }
     }
 
     fn queue(&self, name: &str) -> Workqueue {
@@ -156,49 +154,6 @@ fn rescuer_stops_when_the_pool_has_a_worker_again() {
     assert!(first.is_finished());
     second.join().expect("the worker has run it");
     assert_eq!(queue.stats().rescued, 1);
-    stuck.end();
-}
-
-#[test]
-fn creation_failure_is_followed_by_a_retry_after_1_s_and_the_work_runs() {
-    let stuck = Stuck::new();
-    let queue = builder("plain").build(&stuck.pools).expect("a queue");
-    let item = queue.spawn(|| ());
-    *stuck.relents.lock() = true;
-    for _ in 0..99 {
-        stuck.keeper.advance(10 * MS);
-    }
-    assert!(!item.is_finished() && stuck.pools.report()[0].workers == 1);
-    stuck.keeper.advance(20 * MS);
-    wait(&item);
-    stuck.end();
-}
-
-#[test]
-fn mayday_is_called_again_each_100_ms_while_the_pool_has_no_worker() {
-    let stuck = Stuck::new();
-    let queue = stuck.queue("db");
-    // The rescuer itself is stuck in the first item; the second waits.
-    let (gate, begun) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
-    let (waits, says) = (Arc::clone(&gate), Arc::clone(&begun));
-    let first = queue.spawn(move || {
-        says.complete();
-        waits.wait();
-    });
-    let second = queue.spawn(|| ());
-    stuck.keeper.advance(Duration::ZERO);
-    stuck.keeper.advance(10 * MS);
-    begun.wait();
-    let maydays = || queue.stats().maydays;
-    assert_eq!(maydays(), 1);
-    for _ in 0..9 {
-        stuck.keeper.advance(10 * MS);
-    }
-    assert_eq!(maydays(), 1);
-    stuck.keeper.advance(10 * MS);
-    assert_eq!(maydays(), 2);
-    gate.complete();
-    first.join().and_then(|()| second.join()).expect("no panic");
     stuck.end();
 }
 

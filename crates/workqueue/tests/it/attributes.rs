@@ -182,23 +182,6 @@ fn old_links_die_when_their_items_end_and_unused_pools_after_them() {
 }
 
 #[test]
-fn a_flush_waits_for_what_was_queued_under_former_attributes() {
-    let queue = Workqueue::builder("flush").build(&pools(MACHINE)).unwrap();
-    let gate = Arc::new(Completion::new());
-    let waits = Arc::clone(&gate);
-    let old = queue.spawn(move || waits.wait());
-    queue.set_attributes(&with(&queue, |a| a.scope = AffinityScope::Numa)).unwrap();
-    std::thread::scope(|scope| {
-        let flush = scope.spawn(|| queue.flush());
-        queue.spawn(|| ()).join().unwrap();
-        assert!(!flush.is_finished());
-        gate.complete();
-        flush.join().unwrap();
-    });
-    assert!(old.is_finished());
-}
-
-#[test]
 fn an_item_may_change_the_attributes_of_its_own_queue() {
     let queue = Workqueue::builder("own").build(&pools(MACHINE)).unwrap();
     let inner = queue.clone();

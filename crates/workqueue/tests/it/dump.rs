@@ -112,26 +112,6 @@ fn a_new_link_has_counted_nothing_whatever_was_counted_in_its_place() {
 }
 
 #[test]
-fn queued_and_running_items_are_in_flight() {
-    let pools = one_at_a_time();
-    let queue = Workqueue::builder("slow").build(&pools).unwrap();
-    let (release, released) = channel::<()>();
-    let (started, starts) = channel();
-    let running = queue.spawn(move || {
-        started.send(()).unwrap();
-        let _ = released.recv();
-    });
-    starts.recv().unwrap();
-    let waiting = queue.spawn(|| ());
-    let dump = pools.dump();
-    assert_eq!(dump.queues[0].in_flight, 2, "{dump:?}");
-    assert_eq!((dump.queues[0].stats.queued, dump.queues[0].stats.completed), (2, 0));
-    drop(release);
-    running.join().unwrap();
-    waiting.join().unwrap();
-}
-
-#[test]
 fn a_finished_item_is_over_while_its_worker_runs_the_next() {
     let pools = one_at_a_time();
     let queue = Workqueue::builder("quick and slow").build(&pools).unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{Completion, Mutex, context};
 use corewise_topology::{AffinityScope, CpuId, Machine};
-use corewise_workqueue::{At, QueueError, WorkerPools, Workqueue};
+use corewise_workqueue::{At, JoinError, QueueError, WorkerPools, Workqueue};
 
 use crate::setup::{builder, pools};
 use crate::spin::spin_until;
@@ -134,7 +134,7 @@ fn a_queue_with_a_capacity_gives_back_what_comes_beyond_until_one_is_over_in_wha
     queue.execute(|| ()).expect("others aren't counted");
     gate.complete();
     assert_eq!(waits.join().unwrap(), 7);
-    assert!(panics.join().unwrap_err().is_panic());
+    assert!(matches!(panics.join(), Err(JoinError::Panicked(_))));
     let both = [1, 2].map(|n| queue.try_spawn(move || n).expect("both are over"));
     assert_eq!(both.map(|handle| handle.join().unwrap()), [1, 2]);
     queue.destroy();

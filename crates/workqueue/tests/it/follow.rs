@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use corewise_sync::{Completion, Countdown};
+use corewise_sync::Completion;
 use corewise_topology::{AffinityScope, CpuId, CpuSet, Machine, current_cpu, pin_current_thread};
 use corewise_workqueue::{
     At, PoolReport, QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue,
@@ -249,38 +249,6 @@ fn unbound_work_without_a_cpu_is_local_if_that_is_allowed_and_else_goes_round_ro
     assert_eq!(queue.queue_delayed(&work, std::time::Duration::from_millis(1)), Ok(Queued::Now));
     let pod = told.recv().unwrap();
     assert!(pod == first.number() || pod == second.number(), "pod {pod}");
-}
-
-#[test]
-fn max_active_is_divided_anew_among_the_nodes_that_have_cpus() {
-    let machine = Machine::synthetic("numa:2 l3:1 core:16 pu:1").unwrap();
-    let pools = WorkerPools::new(&machine);
-    let queue = queue(&pools, |b| b.scope(AffinityScope::Numa).strict(true).max_active(32));
-    let (half, all) = (Arc::new(Countdown::new(16)), Arc::new(Completion::new()));
-    let left = Arc::new(Countdown::new(32));
-    let works: Vec<_> = (0..32)
-        .map(|n| {
-            let (half, all, left) = (Arc::clone(&half), Arc::clone(&all), Arc::clone(&left));
-            Work::new(move || {
-                if n < 16 {
-                    half.done();
-                }
-                left.done();
-                all.wait();
-            })
-        })
-        .collect();
-    for work in &works {
-        assert_eq!(queue.at(At::Cpu(CpuId::new(0))).queue(work), Ok(Queued::Now));
-    }
-    // Half of the maximum is node 0's: as many run, and wait.
-    half.wait();
-    offline(&machine, "16-31");
-    // Now all of it is.
-    left.wait();
-    all.complete();
-    queue.flush();
-    pools.shutdown();
 }
 
 #[test]

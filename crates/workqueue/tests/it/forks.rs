@@ -134,24 +134,6 @@ fn a_queue_whose_limit_is_reached_lets_no_fork_be_stolen() {
 }
 
 #[test]
-fn a_panic_in_a_stolen_fork_ends_the_join() {
-    let (_pools, queue) = queue(2);
-    let message = on_a_worker(&queue, |queue| {
-        let (tells, told) = mpsc::channel();
-        let joins = || {
-            let busy = || blocking("the other closure", || told.recv()).expect("it is called");
-            queue.join(busy, move || {
-                tells.send(()).expect("the owner waits");
-                panic!("in the fork");
-            })
-        };
-        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(joins));
-        caught.expect_err("it panics").downcast_ref::<&str>().map(|text| (*text).to_owned())
-    });
-    assert_eq!(message.as_deref(), Some("in the fork"));
-}
-
-#[test]
 fn trees_of_joins_scopes_and_maps_come_to_what_a_plain_recursion_does() {
     chance::torture(|chance| scenario(chance, Size { trees: 6, depth: 7, rounds: 2_000 }));
 }

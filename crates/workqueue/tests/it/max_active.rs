@@ -2,12 +2,10 @@
 
 use std::sync::Arc;
 
-use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use corewise_sync::{Completion, Countdown, Mutex};
+use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::{Completion, Mutex};
 use corewise_topology::{AffinityScope, CpuId, Machine};
-use corewise_workqueue::{
-    At, BuildError, QueueBuilder, QueueKind, Queued, Work, WorkerPools, Workqueue,
-};
+use corewise_workqueue::{At, BuildError, QueueBuilder, QueueKind, Work, WorkerPools, Workqueue};
 
 use crate::spin::spin_until;
 
@@ -19,65 +17,6 @@ fn queue(description: &str, set: impl FnOnce(QueueBuilder) -> QueueBuilder) -> W
 
 /// One node of four shards of eight cores.
 const FOUR_SHARDS: &str = "numa:1 l3:1 core:32 pu:1";
-
-/// Numbers of items that are inside at once, and that were at most.
-#[derive(Default)]
-struct Crowd {
-    now: AtomicUsize,
-    most: AtomicUsize,
-}
-
-impl Crowd {
-    fn enter(&self) {
-        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(now, Ordering::SeqCst);
-    }
-    fn leave(&self) {
-        self.now.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-#[test]
-fn max_active_is_not_multiplied_by_sharding() {
-    let queue = queue(FOUR_SHARDS, |queue| queue.max_active(3));
-    let crowd = Arc::new(Crowd::default());
-    let three = Arc::new(Countdown::new(3));
-    let items: Vec<_> = (0..300_u32)
-        .map(|n| {
-            let (crowd, three) = (Arc::clone(&crowd), Arc::clone(&three));
-            queue.at(At::Cpu(CpuId::new(n * 8 % 32))).spawn(move || {
-                crowd.enter();
-                if n < 3 {
-                    // The first three, of three shards' CPUs, have to be inside at once.
-                    three.done();
-                    three.wait();
-                }
-                std::thread::yield_now();
-                crowd.leave();
-            })
-        })
-        .collect();
-    items.into_iter().for_each(|item| item.join().unwrap());
-    queue.flush();
-    assert_eq!(crowd.most.load(Ordering::SeqCst), 3, "three at once, on all shards together");
-    assert_eq!((queue.active(), queue.held()), (0, 0));
-}
-
-#[test]
-fn without_max_active_each_shard_runs_its_own() {
-    let queue = queue(FOUR_SHARDS, |queue| queue.strict(true));
-    let all = Arc::new(Countdown::new(32));
-    let items: Vec<_> = (0..32)
-        .map(|cpu| {
-            let all = Arc::clone(&all);
-            queue.at(At::Cpu(CpuId::new(cpu))).spawn(move || {
-                all.done();
-                all.wait();
-            })
-        })
-        .collect();
-    items.into_iter().for_each(|item| item.join().unwrap());
-}
 
 /// Queues `n` items that wait for the returned event, on `cpu`.
 fn occupy(queue: &Workqueue, cpu: u32, n: usize) -> Arc<Completion> {
@@ -93,8 +32,10 @@ fn occupy(queue: &Workqueue, cpu: u32, n: usize) -> Arc<Completion> {
 fn the_maximum_is_divided_among_the_nodes_by_their_cpus_and_holds_for_each_cpu_of_a_bound_queue() {
     type Set = fn(QueueBuilder) -> QueueBuilder;
     const TWO_NODES: &str = "numa:2 l3:1 core:16 pu:1";
-    // How many items wait on which CPU; how many are active then, and held.
-    let cases: [(&str, Set, &[(u32, usize)], (u64, u64)); 4] = [
+    /// The machine, the queue, the CPUs on which items wait with their number, and how many are
+    /// active and held then.
+    type Case = (&'static str, Set, &'static [(u32, usize)], (u64, u64));
+    let cases: [Case; 4] = [
         (TWO_NODES, |queue| queue.max_active(40), &[(0, 25)], (20, 5)),
         (TWO_NODES, |queue| queue.max_active(40), &[(0, 25), (16, 25)], (40, 10)),
         // A quarter would be 3.
@@ -165,13 +106,6 @@ fn the_hand_over_is_fair_between_pods() {
     let order = order(&queue, &[0, 0, 0, 0, 8, 8, 16]);
     let cpus: Vec<_> = order.iter().map(|(cpu, _)| *cpu).collect();
     assert_eq!(cpus, [0, 8, 16, 0, 8, 0, 0], "they take turns");
-}
-
-#[test]
-fn inactive_items_of_a_pod_keep_their_order() {
-    let queue = queue(FOUR_SHARDS, |queue| queue.max_active(1));
-    let order = order(&queue, &[0; 20]);
-    assert!(order.iter().map(|(_, n)| *n).eq(0..20), "{order:?}");
 }
 
 #[test]
@@ -269,33 +203,6 @@ fn held_items_run_at_a_shutdown_also_on_pods_without_workers() {
     for (cpu, item) in (0..).zip(items) {
         assert_eq!(item.join().unwrap(), cpu);
     }
-}
-
-#[test]
-fn cancelling_an_inactive_item_stalls_nobody() {
-    let queue = queue(FOUR_SHARDS, |queue| queue.max_active(1));
-    let gate = occupy(&queue, 0, 1);
-    let (runs, works): (Arc<AtomicUsize>, Vec<_>) = {
-        let runs = Arc::new(AtomicUsize::new(0));
-        let counted = (0..20).map(|_| Arc::clone(&runs));
-        let works = counted.map(|runs| {
-            Work::new(move || {
-                runs.fetch_add(1, Ordering::SeqCst);
-            })
-        });
-        (Arc::clone(&runs), works.collect())
-    };
-    for (cpu, work) in (0..).zip(&works) {
-        assert_eq!(queue.at(At::Cpu(CpuId::new(cpu * 8 % 32))).queue(work), Ok(Queued::Now));
-    }
-    for work in works.iter().step_by(2) {
-        assert!(work.cancel(), "it was held back");
-    }
-    assert_eq!((queue.active(), queue.held()), (1, 10));
-    gate.complete();
-    queue.flush();
-    assert_eq!(runs.load(Ordering::SeqCst), 10);
-    queue.spawn(|| ()).join().expect("nothing is left in the way");
 }
 
 #[test]

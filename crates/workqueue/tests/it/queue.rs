@@ -71,22 +71,6 @@ fn an_item_may_flush_another_queue_on_the_only_worker_they_share() {
 }
 
 #[test]
-fn work_for_a_cpu_that_the_queue_lacks_runs_in_some_pod() {
-    let pools = pools(&machine(4));
-    let queue = Workqueue::builder("half")
-        .scope(AffinityScope::Cpu)
-        .strict(true)
-        .cpus([2, 3].into_iter().map(CpuId::new).collect());
-    let queue = queue.build(&pools).unwrap();
-    for cpu in [0, 1, 99] {
-        let pod = queue.at(At::Cpu(CpuId::new(cpu))).spawn(pod).join().unwrap();
-        assert!(matches!(pod, Some(2 | 3)), "{pod:?}");
-    }
-    let pod = queue.at(At::Cpu(CpuId::new(3))).spawn(pod).join().unwrap();
-    assert_eq!(pod, Some(3));
-}
-
-#[test]
 fn a_pool_has_no_more_threads_than_it_may_and_surplus_ones_leave() {
     let pools =
         WorkerPools::builder(&machine(1)).max_workers(3).idle_timeout(std::time::Duration::ZERO);
@@ -115,26 +99,6 @@ fn a_pool_has_no_more_threads_than_it_may_and_surplus_ones_leave() {
         (report.workers, report.idle) == (1, 1)
     });
     assert_eq!(queue.spawn(|| 7).join().unwrap(), 7);
-}
-
-#[test]
-fn a_blocking_region_makes_room_for_other_work() {
-    let (pools, queue) = queue(2);
-    // All of them have to be inside at once, though the pod has two CPUs.
-    let everybody = Arc::new(Countdown::new(12));
-    let handles: Vec<_> = (0..12)
-        .map(|_| {
-            let everybody = Arc::clone(&everybody);
-            queue.spawn(move || {
-                everybody.done();
-                everybody.wait();
-            })
-        })
-        .collect();
-    for handle in handles {
-        handle.join().unwrap();
-    }
-    assert!(pools.report()[0].threads_made >= 12);
 }
 
 #[test]

@@ -76,27 +76,6 @@ fn a_bound_pool_starts_another_worker_when_its_running_one_blocks() {
 }
 
 #[test]
-fn a_bound_pool_runs_one_item_at_a_time() {
-    if !corewise_sync::sys::KERNEL_THREADS {
-        // By the clock, an item that waits for a CPU computes: others start beside it.
-        return;
-    }
-    let queue = build(FOUR_CPUS, |q| q.kind(QueueKind::Bound));
-    let inside = Arc::new(AtomicUsize::new(0));
-    let items: Vec<_> = (0..200)
-        .map(|_| {
-            let inside = Arc::clone(&inside);
-            queue.at(At::Cpu(CpuId::new(3))).spawn(move || {
-                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0);
-                std::thread::yield_now();
-                inside.fetch_sub(1, Ordering::SeqCst);
-            })
-        })
-        .collect();
-    items.into_iter().for_each(|item| item.join().unwrap());
-}
-
-#[test]
 fn bound_and_unbound_pools_of_a_cpu_do_not_interact() {
     let pools = pools("numa:1 l3:1 core:1 pu:1");
     let bound = Workqueue::builder("bound").kind(QueueKind::Bound).build(&pools).unwrap();
@@ -149,16 +128,6 @@ fn an_ordered_queue_runs_one_item_at_a_time_in_queueing_order_wherever_they_are_
     }
     queue.flush();
     assert!(log.lock().iter().map(|(n, _)| *n).eq(0..2_000));
-}
-
-#[test]
-fn an_ordered_queues_item_that_blocks_keeps_the_next_ones_waiting() {
-    let queue = build(FOUR_SHARDS, |q| q.kind(QueueKind::Ordered));
-    let gate = block(&queue, 0);
-    let next = queue.at(At::Cpu(CpuId::new(8))).spawn(|| ());
-    assert_eq!((queue.active(), queue.held()), (1, 1));
-    gate.complete();
-    next.join().unwrap();
 }
 
 #[test]

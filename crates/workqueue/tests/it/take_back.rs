@@ -44,16 +44,6 @@ fn a_worker_that_flushes_a_queued_item_runs_it() {
 }
 
 #[test]
-fn a_scoped_handle_takes_back_too() {
-    let (_pools, queue) = queue(1);
-    let same = inside(&queue, |queue| {
-        let here = thread::current().id();
-        queue.scope(|scope| scope.spawn(move || thread::current().id() == here).join().unwrap())
-    });
-    assert!(same);
-}
-
-#[test]
 fn an_unrelated_item_is_never_run_on_the_waiter_s_stack() {
     let (_pools, queue) = queue(1);
     inside(&queue, |queue| {
