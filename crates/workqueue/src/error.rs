@@ -194,11 +194,6 @@ impl JoinError {
         }
     }
 
-    /// Returns true if the job panicked.
-    pub fn is_panic(&self) -> bool {
-        matches!(self, JoinError::Panicked(_))
-    }
-
     /// Returns true if the job was cancelled before its end.
     pub fn is_cancelled(&self) -> bool {
         matches!(self, JoinError::Cancelled)
@@ -275,7 +270,7 @@ mod tests {
             error
         }
         let error = wants(JoinError::panicked(Box::new("on purpose")));
-        assert!(error.is_panic() && !error.is_cancelled());
+        assert!(!error.is_cancelled());
         assert_eq!(format!("{error:?}"), r#"Panicked("on purpose")"#);
         assert_eq!(error.to_string(), "the task panicked: on purpose");
         let other = JoinError::panicked(Box::new(7));
