@@ -113,36 +113,6 @@ fn all_workers_of_a_pod_whose_last_cpu_leaves_lose_affinity_and_may_run_anywhere
 }
 
 #[test]
-fn a_queue_whose_own_cpus_are_all_gone_runs_on_those_for_general_work() {
-    let (machine, pools) = machine();
-    let queue = queue(&pools, |b| b.scope(AffinityScope::Numa).cpus(set("2,6-7")));
-    assert_eq!(places(&pools), ["2", "6-7"]);
-    offline(&machine, "2");
-    assert_eq!(places(&pools), ["6-7 away", "6-7"]);
-    offline(&machine, "6-7");
-    assert_eq!(places(&pools), ["0-1,3-5 away", "0-1,3-5 away"]);
-    assert!(queue.spawn(|| ()).join().is_ok());
-}
-
-#[test]
-fn isolated_cpus_are_left_by_general_work_and_not_by_queues_that_asked_for_them() {
-    let (machine, pools) = machine();
-    let _general = queue(&pools, |b| b.scope(AffinityScope::Numa));
-    assert!(machine.set_isolated(&set("2-3,6")));
-    assert_eq!(places(&pools), ["0-1", "4-5,7"]);
-
-    let (machine, pools) = self::machine();
-    let _asked = queue(&pools, |b| b.scope(AffinityScope::Numa).cpus(set("0-7")));
-    assert!(machine.set_isolated(&set("2-3,6")));
-    assert_eq!(places(&pools), ["0-3", "4-7"]);
-
-    let (machine, pools) = self::machine();
-    let _bound = queue(&pools, |q| q.kind(QueueKind::Bound));
-    assert!(machine.set_isolated(&set("2")));
-    assert_eq!(pool(&pools, 2).cpus, set("2"), "bound work runs where it was queued");
-}
-
-#[test]
 fn a_cpuset_that_is_narrowed_and_widened_moves_the_workers() {
     let (machine, pools) = machine();
     let queue = queue(&pools, |b| b.scope(AffinityScope::Numa));
