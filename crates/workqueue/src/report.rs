@@ -278,7 +278,7 @@ pub(crate) struct Counters {
     pub(crate) rescued: AtomicU64,
     /// A: statistics: instances queued here that were cancelled.
     pub(crate) cancelled: AtomicU64,
-    /// A: statistics: nanoseconds that instances queued here have run, where the queue is timed.
+    /// A: statistics: nanoseconds that instances queued here have run, if the queue is timed.
     pub(crate) run_ns: AtomicU64,
     /// A: statistics: instances queued here that were run by their waiters.
     pub(crate) taken_back: AtomicU64,

@@ -74,7 +74,7 @@ impl<T> JoinHandle<T> {
     /// item of that queue waits, the closure runs in the place of that item.
     ///
     /// # Errors
-    /// [`JoinError::Panicked`] with the panic, [`JoinError::Cancelled`] where it was
+    /// [`JoinError::Panicked`] with the panic, [`JoinError::Cancelled`] if it was
     /// [aborted](JoinHandle::abort), or the pools were shut down before it could run.
     ///
     /// # Panics

@@ -21,7 +21,7 @@ impl<F: FencePolicy> Group<F> {
     /// An older epoch than one that came before is ignored, so callers may overtake each other.
     /// Work that is queued stays queued, and runs there.
     ///
-    /// May start threads, and waits for a moment where running threads are moved.
+    /// May start threads, and waits for a moment while running threads are moved.
     pub(crate) fn follow(self: &Arc<Self>, masks: &Masks) {
         let wants = match (self.kind, &self.cpus) {
             (QueueKind::Bound, _) => WantedCpus::Own,

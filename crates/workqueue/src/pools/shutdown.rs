@@ -113,8 +113,7 @@ impl WorkerPools {
 
     /// Shuts the pools down as [`WorkerPools::shutdown`] does, but waits at most `timeout`. If the
     /// pools end in time, the call returns as that does, but doesn't wait for the destructors of
-    /// thread-local values of workers that have left. In time it returns as that does, but for the
-    /// destructors of thread-local values of workers that have left: those it doesn't wait for.
+    /// thread-local values of workers that have left.
     ///
     /// Else the pools stay closed. Their workers finish what is queued and then leave, and either
     /// call may be made again. So a program may end although an item hangs: a callback of a device,

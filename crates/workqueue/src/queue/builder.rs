@@ -153,12 +153,12 @@ impl QueueBuilder {
         self
     }
 
-    /// Builds the queue; starts a worker for each pod where the pools for these attributes are new.
+    /// Builds the queue; starts a worker for each pod if the pools for these attributes are new.
     /// May block.
     ///
     /// # Errors
-    /// [`BuildError::Conflict`] where two options don't go together, [`BuildError::NoCpus`] where
-    /// the machine has none of the CPUs, [`BuildError::Threads`] where the system gives no
+    /// [`BuildError::Conflict`] if two options don't go together, [`BuildError::NoCpus`] if
+    /// the machine has none of the CPUs, [`BuildError::Threads`] if the system gives no
     /// thread, [`BuildError::ShutDown`] after [`WorkerPools::shutdown`].
     pub fn build(self, pools: &WorkerPools) -> Result<Workqueue, BuildError> {
         let kind = self.checked_kind()?;

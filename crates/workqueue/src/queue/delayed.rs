@@ -78,7 +78,7 @@ impl Workqueue {
     ///
     /// # Errors
     /// As [`Workqueue::queue_delayed`]. An instance that is pending elsewhere then stays as it is;
-    /// but where this queue ends, or the timers do, at that very moment it is cancelled.
+    /// but if this queue ends, or the timers do, at that very moment it is cancelled.
     #[track_caller]
     pub fn mod_delayed(&self, work: &Work, delay: Duration) -> Result<Queued, QueueError> {
         let site = Location::caller();

@@ -66,8 +66,8 @@ impl Workqueue {
     ///   queue [destroyed](Workqueue::destroy), is cancelled then: it is dropped, and the handle
     ///   says [`JoinError::Cancelled`]. Where a poll of it is queued at that moment, that one still
     ///   takes place.
-    /// * The future is dropped before its handle is woken: on the worker that polled it last; where
-    ///   it is [aborted](JoinHandle::abort) between two polls, by the thread that aborts it; where
+    /// * The future is dropped before its handle is woken: on the worker that polled it last; if
+    ///   it is [aborted](JoinHandle::abort) between two polls, by the thread that aborts it; if
     ///   it is cancelled, by the thread that shuts the pools down or destroys the queue, or that
     ///   wakes it at that moment.
     /// * It keeps the queue, and with it the pools, until it is dropped.
@@ -120,12 +120,12 @@ struct FutureTask<F: Future> {
     /// P: belongs to the thread that moved `state` out of `IDLE`, until he moves it back. Pinned:
     /// it is polled and dropped where it lies, and never moved out.
     future: UnsafeCell<Option<F>>,
-    /// P: as `future`: where the queue knows it as one that waits.
+    /// P: as `future`: its key among those that the queue knows to wait.
     seat: UnsafeCell<Option<WaiterKey>>,
     /// L: is the lock; guards the value until the handle takes it.
     value: Mutex<Option<Result<F::Output, JoinError>>>,
     done: Completion,
-    /// I: where it is queued when it is woken.
+    /// I: the queue that it goes to when it is woken.
     queue: Workqueue,
     place: At,
     /// I: the source line that spawned it.

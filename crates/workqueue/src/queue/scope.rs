@@ -77,14 +77,14 @@ impl Workqueue {
     ///   oldest closures, each for a turn of up to 64 or about a millisecond. The statistics and
     ///   `max_active` count these helpers, not the closures. Dumps, stall reports and spans name
     ///   each closure.
-    /// * It returns when every closure has run, also where the body or a closure panics. Nobody
+    /// * It returns when every closure has run, even if the body or a closure panics. Nobody
     ///   cancels a scoped closure: one that the queue doesn't take, because the pools are shut
     ///   down, runs on the calling thread at the end.
     /// * At its end the calling thread takes closures back that no worker has started, and runs
     ///   them itself, the newest first, under the rules of
     ///   [`JoinHandle::join`](crate::JoinHandle::join). Then it waits. It may block; on a worker
     ///   the pool starts other work meanwhile. So a scope inside an item of the same queue, on its
-    ///   only worker, goes on; also where the queue is ordered or its `max_active` is reached:
+    ///   only worker, goes on; even if the queue is ordered or its `max_active` is reached:
     ///   closures that are held back run in the place of the item that waits for them.
     /// * In an atomic section it is reported as a wait
     ///   ([`might_block`](corewise_sync::context::might_block)), before the body runs.

@@ -1,5 +1,5 @@
 //! Items of a pool: an item's header, its state word, and the handles that move it along. Of pools
-//! and queues it knows who [schedules](ticket::Schedule) an instance.
+//! and queues they know only what [schedules](ticket::Schedule) an instance.
 //!
 //! Read `state.md` beside this file first.
 
