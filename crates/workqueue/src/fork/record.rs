@@ -24,7 +24,7 @@ use crate::task::ticket::Ticket;
 pub(crate) struct Fork {
     /// I: how a thief calls it.
     kind: &'static Kind,
-    /// I: where it was made, for reports.
+    /// I: the place that it was made at, for reports.
     pub(crate) site: &'static Location<'static>,
     /// I: the ticket of the item that makes it, which outlives it.
     ticket: NonNull<Ticket>,
@@ -32,7 +32,7 @@ pub(crate) struct Fork {
     pub(crate) queue: *const (),
     /// I: how many threads wait for what its owner runs, each for the next.
     pub(crate) chain: usize,
-    /// I: the span that it was made in, where a subscriber wants to know.
+    /// I: the span that it was made in, if a subscriber wants to know.
     spawner: Spawner,
     /// A: [`ForkHolder`].
     state: AtomicPtr<Lane>,

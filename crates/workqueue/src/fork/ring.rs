@@ -131,7 +131,7 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
     pub(crate) fn push(&self, fork: NonNull<T>) -> bool {
         let tail = self.owner.tail.load(Ordering::Relaxed);
         let head = self.thieves.head.load(Ordering::Relaxed);
-        // One more where a thief has given up since the owner looked.
+        // One more if a thief has given up since the owner looked.
         debug_assert!(tail.wrapping_sub(head) as isize <= MOST as isize);
         let push = self.owner.pushed.load(Ordering::Relaxed) + 1;
         self.owner.pushed.store(push, Ordering::Relaxed);

@@ -146,7 +146,7 @@ impl<T> JoinHandle<T> {
     /// Any context. If nothing of it runs, this call drops the closure or future.
     pub fn abort(&self) {
         self.task().abort();
-        // Out of its queue, where it lies in one: what waits behind it gets its place.
+        // Out of its queue, if it lies in one: what waits behind it gets its place.
         if let Some(claimed) = self.lent().claim() {
             claimed.cancel();
         }

@@ -172,7 +172,7 @@ impl Work {
             let item = running?.known()?;
             // SAFETY: the instance that runs has a hold, by a pointer to all of the item.
             let handles = &unsafe { LentItem::new(item) }.aside()?.handles;
-            // Relaxed, as in `clone`; but where the last is gone there will be no other.
+            // Relaxed, as in `clone`; but if the last is gone there will be no other.
             let more = |handles: usize| (handles > 0).then(|| handles + 1);
             handles.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok()?;
             Some(Work { item })

@@ -5,7 +5,7 @@
 //! place that publishes, fences, re-checks and decides. Its decision is carried out after the lock
 //! is released.
 //!
-//! What a pool is at and has done, for those who look on.
+//! The file also has the reports of what pools do and have done.
 
 use std::mem;
 use std::sync::Arc;

@@ -342,7 +342,7 @@ impl<L> PickedEntry<'_, L> {
 /// colours are needed after.
 ///
 /// # Safety
-/// So many such places of an `L`'s were [Entered](Colours::enter), or taken over, and aren't used
+/// As many such places of an `L`'s were [Entered](Colours::enter), or taken over, and aren't used
 /// again.
 #[inline]
 pub(crate) unsafe fn leave<C: CountPolicy, L: SlotContent, S: AsRef<Colours<C, L>> + ?Sized>(

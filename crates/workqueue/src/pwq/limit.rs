@@ -589,7 +589,7 @@ mod stepped {
         queue(&slot, 0, 0, &mut out);
         queue(&slot, 0, 1, &mut out);
         queue(&slot, 0, 2, &mut out);
-        // Each is over as soon as it is pushed: as where a closed pool refuses it.
+        // Each is over as soon as it is pushed: as if a closed pool refused it.
         slot.put(&mut |item| {
             out.push(item);
             slot.put(&mut |_| unreachable!("the one that pushes already does it"));
@@ -618,27 +618,27 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_gets_its_share_by_cpus_rounded_up() {
-        assert_eq!(node_max(100, 8, 16), 50);
-        assert_eq!(node_max(100, 4, 16), 25);
-        assert_eq!(node_max(101, 8, 16), 51, "rounded up");
-        assert_eq!(node_max(100, 16, 16), 100);
-    }
-
-    #[test]
-    fn a_node_gets_at_least_min_active_and_at_most_everything() {
-        assert_eq!(node_max(100, 1, 512), 8);
-        assert_eq!(node_max(100, 0, 512), 8, "its CPUs are offline");
-        assert_eq!(node_max(3, 1, 512), 3, "less than the minimum: all of it");
-        assert_eq!(node_max(1, 1, 2), 1);
-        assert_eq!(node_max(8, 1, 2), 8);
-        assert_eq!(node_max(9, 2, 2), 9);
-    }
-
-    #[test]
-    fn with_all_cpus_offline_each_node_gets_min_active() {
-        assert_eq!(node_max(100, 0, 0), 8);
-        assert_eq!(node_max(2, 0, 0), 2);
+    fn a_node_gets_its_share_by_cpus_and_at_least_min_active_and_at_most_everything() {
+        for (max_active, node_cpus, total_cpus, wanted) in [
+            (100, 8, 16, 50),
+            (100, 4, 16, 25),
+            // Rounded up.
+            (101, 8, 16, 51),
+            (100, 16, 16, 100),
+            (100, 1, 512, 8),
+            // Its CPUs are offline, or all CPUs are.
+            (100, 0, 512, 8),
+            (100, 0, 0, 8),
+            (2, 0, 0, 2),
+            // Less than the minimum: all of it.
+            (3, 1, 512, 3),
+            (1, 1, 2, 1),
+            (8, 1, 2, 8),
+            (9, 2, 2, 9),
+        ] {
+            let found = node_max(max_active, node_cpus, total_cpus);
+            assert_eq!(found, wanted, "{max_active}: {node_cpus} of {total_cpus} CPUs");
+        }
     }
 
     #[test]

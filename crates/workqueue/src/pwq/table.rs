@@ -170,7 +170,7 @@ impl PwqTable {
 
     fn enter_near(&self, place: At) -> Option<Ticket> {
         loop {
-            // Again where the entry was another one meanwhile.
+            // Again if the entry was another one meanwhile.
             if let Some(ticket) = self.enter_picked(self.pick(place)?) {
                 return Some(ticket);
             }

@@ -82,7 +82,7 @@ impl Workqueue {
     #[track_caller]
     pub fn mod_delayed(&self, work: &Work, delay: Duration) -> Result<Queued, QueueError> {
         let site = Location::caller();
-        // An instance pending elsewhere stays there where this queue won't have it.
+        // An instance pending elsewhere stays there if this queue refuses it.
         self.check_later(delay)?;
         loop {
             if let Some(mut claimed) = work.lent().claim() {

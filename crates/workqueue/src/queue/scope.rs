@@ -503,7 +503,7 @@ impl Shared {
             self.wait_inside();
         }
         while !self.none_left.is_complete() {
-            // The wait reports to a `tracing` subscriber where it is made in an atomic section, and
+            // The wait reports to a `tracing` subscriber if it is made in an atomic section, and
             // that may panic.
             if !self.catches(|| self.none_left.wait()) {
                 thread::yield_now();

@@ -1,7 +1,7 @@
 //! An instance that has been started: its run, what surrounds that, and its end.
 //!
 //! Around each run are its `tracing` span, the note of what runs on this thread (the innermost,
-//! where a waiter runs one inside another), and the check that it left nothing behind. Without a
+//! if a waiter runs one inside another), and the check that it left nothing behind. Without a
 //! subscriber that wants the span this costs one load of `tracing`'s global level when an item is
 //! spawned and one when it runs; the check reads two thread-locals before and after.
 //!

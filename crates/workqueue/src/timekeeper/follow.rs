@@ -3,7 +3,7 @@
 //! is written from outside) it looks for when it is reminded to, while there is more work than the
 //! pools can take.
 //!
-//! What the pools do about it is in `pool/follow.rs`.
+//! The answer of the pools is in `pool/follow.rs`.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -41,7 +41,7 @@ impl Reminder {
 
     /// Asks it to look soon. Doesn't wait.
     pub(crate) fn ring(&self) {
-        // It fails only where the counter is full: then it is readable already.
+        // It fails only if the counter is full: then it is readable already.
         let _ = rustix::io::write(&self.rung, &1_u64.to_ne_bytes());
     }
 

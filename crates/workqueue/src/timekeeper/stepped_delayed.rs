@@ -140,7 +140,7 @@ fn without_a_timer_an_open_queue_refuses_a_delay_and_leaves_all_as_it_was() {
     let ((idle, never), (pending, runs)) = (counting(), counting());
     let go = held(&queue, CpuId::new(0));
     assert_eq!(queue.at(At::Cpu(CpuId::new(0))).queue(&pending), Ok(Queued::Now));
-    // As where the system gives it no thread: there is no timer, and the queue takes work.
+    // As if the system gave it no thread: there is no timer, and the queue takes work.
     keeper.close();
     assert_eq!(queue.queue_delayed(&idle, SEC), Err(QueueError::NoThread));
     assert_eq!(queue.mod_delayed(&idle, SEC), Err(QueueError::NoThread));
