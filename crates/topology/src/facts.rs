@@ -1,10 +1,10 @@
 //! Conversion of raw facts, as each source reports them, to the one [`Topology`] with its dense
 //! numbers.
 
-use crate::cpuset::CpuId;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::mem;
 
-use crate::cpuset::CpuSet;
+use crate::cpuset::{CpuId, CpuSet};
 use crate::error::TopologyError;
 use crate::topology::{CoreKind, Cpu, Llc, Node, Source, Topology};
 
@@ -56,79 +56,82 @@ pub(crate) struct RawMachine {
 
 impl RawMachine {
     /// Gives cores, packages and caches dense numbers, by their lowest CPU. Fills in facts that the
-    ///  source doesn't report, by the rules in the documentation of [`Topology`].
+    /// source doesn't report, by the rules in the documentation of [`Topology`].
     pub(crate) fn into_topology(mut self, source: Source) -> Result<Topology, TopologyError> {
         if self.cpus.is_empty() {
             return Err(TopologyError::NoCpu { reason: format!("{source} has no CPU") });
         }
-        self.cpus.sort_by_key(|raw| raw.cpu);
-        self.cpus.dedup_by_key(|raw| raw.cpu);
+        self.sort();
         self.fill_nodes();
         let kinds = self.kinds();
-        let kind_of: BTreeMap<CpuId, u32> =
-            kinds.iter().flat_map(|kind| kind.cpus.iter().map(|cpu| (cpu, kind.kind))).collect();
+        let kind_of = |cpu| kinds.iter().find(|kind| kind.cpus.contains(cpu)).map(|kind| kind.kind);
 
-        let cached: BTreeSet<Key> = self
-            .cpus
-            .iter()
-            .filter(|raw| raw.cache.is_some())
-            .filter_map(|raw| raw.package.clone())
-            .collect();
-        let mut cores = Dense::default();
-        let mut packages = Dense::default();
-        let mut caches = Dense::default();
-        let mut clusters = Dense::default();
+        let mut packages = Numbers::default();
+        // Whether a CPU of each package reports a cache.
+        let mut cached: Vec<bool> = Vec::new();
+        for raw in &self.cpus {
+            let Some(key) = &raw.package else { continue };
+            let package = packages.number(key, None, None) as usize;
+            if package == cached.len() {
+                cached.push(false);
+            }
+            cached[package] |= raw.cache.is_some();
+        }
+
+        let mut cores = Numbers::default();
+        let mut caches = Numbers::default();
+        let mut clusters = Numbers::default();
+        let mut hardware_caches = Numbers::default();
+        // The first part of each cache of the hardware, which may be in several nodes.
+        let mut first_parts: Vec<u32> = Vec::new();
         let mut llcs: Vec<Llc> = Vec::new();
         let mut cpus = Vec::with_capacity(self.cpus.len());
         for raw in &self.cpus {
-            let cache = match (&raw.cache, &raw.package) {
-                (Some((level, key)), _) => Some((Some(*level), key.clone(), raw.node)),
+            let package = raw.package.as_ref().map(|key| packages.number(key, None, None));
+            let cache = match (&raw.cache, &raw.package, package) {
+                (Some((level, key)), ..) => Some((key, Some(*level))),
                 // An offline CPU reports no cache, but has one if its neighbours have.
-                (None, Some(package)) if !raw.online && cached.contains(package) => None,
-                (None, Some(package)) => Some((None, package.clone(), raw.node)),
-                (None, None) => None,
+                (None, _, Some(package)) if !raw.online && cached[package as usize] => None,
+                (None, package, _) => package.as_ref().map(|key| (key, None)),
             };
-            let level = cache.as_ref().and_then(|(level, ..)| *level);
-            let llc = cache.map(|key| caches.number(key));
-            if let Some(llc) = llc {
+            let llc = cache.map(|(key, level)| {
+                let llc = caches.number(key, level, raw.node);
                 if llc as usize == llcs.len() {
                     llcs.push(Llc { llc, level, cpus: CpuSet::new(), part_of: None });
+                    if level.is_some() {
+                        let whole = hardware_caches.number(key, level, None) as usize;
+                        if whole == first_parts.len() {
+                            first_parts.push(llc);
+                        } else {
+                            let first = first_parts[whole];
+                            llcs[first as usize].part_of = Some(first);
+                            llcs[llc as usize].part_of = Some(first);
+                        }
+                    }
                 }
                 llcs[llc as usize].cpus.insert(raw.cpu);
-            }
+                llc
+            });
             cpus.push(Cpu {
                 cpu: raw.cpu,
-                core: raw.core.clone().map(|key| cores.number(key)),
-                package: raw.package.clone().map(|key| packages.number(key)),
+                core: raw.core.as_ref().map(|key| cores.number(key, None, None)),
+                package,
                 llc,
-                cluster: raw.cluster.clone().map(|key| clusters.number((key, raw.node))),
-                kind: kind_of.get(&raw.cpu).copied(),
+                cluster: raw.cluster.as_ref().map(|key| clusters.number(key, None, raw.node)),
+                kind: kind_of(raw.cpu),
                 node: raw.node,
                 online: raw.online,
             });
         }
 
-        // A cache of the hardware that is in several nodes.
-        let mut parts: BTreeMap<(u32, Key), Vec<u32>> = BTreeMap::new();
-        for ((level, key, _), llc) in caches.0 {
-            if let Some(level) = level {
-                parts.entry((level, key)).or_default().push(llc);
-            }
-        }
-        for parts in parts.values().filter(|parts| parts.len() > 1) {
-            for &part in parts {
-                llcs[part as usize].part_of = parts.iter().min().copied();
-            }
-        }
-
-        let mut of_node: BTreeMap<u32, CpuSet> =
-            self.nodes.iter().map(|&node| (node, CpuSet::new())).collect();
+        let node = |&node: &u32| Node { node, cpus: CpuSet::new() };
+        let mut nodes: Vec<Node> = self.nodes.iter().map(node).collect();
         for cpu in &cpus {
-            if let Some(node) = cpu.node {
-                of_node.entry(node).or_default().insert(cpu.cpu);
+            let at = cpu.node.and_then(|node| self.nodes.binary_search(&node).ok());
+            if let Some(at) = at {
+                nodes[at].cpus.insert(cpu.cpu);
             }
         }
-        let nodes = of_node.into_iter().map(|(node, cpus)| Node { node, cpus }).collect();
         let all: CpuSet = cpus.iter().map(|cpu| cpu.cpu).collect();
         let isolated = self.isolated.intersection(&all);
         Ok(Topology { source, cpus, nodes, llcs, kinds, allowed: all, isolated })
@@ -159,17 +162,30 @@ impl RawMachine {
                 format!("capacity {}", capacities[of - 1])
             }
         };
-        let mut numbers = Dense::default();
         let mut kinds: Vec<CoreKind> = Vec::new();
         for raw in &self.cpus {
             let Some(name) = raw.kind.as_ref().map(name) else { continue };
-            let kind = numbers.number(name.clone());
-            if kind as usize == kinds.len() {
-                kinds.push(CoreKind { kind, name, cpus: CpuSet::new() });
+            let known = kinds.iter().position(|kind| kind.name == name);
+            let kind = known.unwrap_or(kinds.len());
+            if kind == kinds.len() {
+                kinds.push(CoreKind { kind: kind as u32, name, cpus: CpuSet::new() });
             }
-            kinds[kind as usize].cpus.insert(raw.cpu);
+            kinds[kind].cpus.insert(raw.cpu);
         }
         if kinds.len() < 2 { Vec::new() } else { kinds }
+    }
+
+    /// Sorts the CPUs by number. Of several reports about one CPU, the first counts.
+    fn sort(&mut self) {
+        let mut by_number: Vec<Option<RawCpu>> = Vec::new();
+        for raw in mem::take(&mut self.cpus) {
+            let number = raw.cpu.index();
+            if by_number.len() <= number {
+                by_number.resize(number + 1, None);
+            }
+            by_number[number].get_or_insert(raw);
+        }
+        self.cpus = by_number.into_iter().flatten().collect();
     }
 
     fn fill_nodes(&mut self) {
@@ -187,18 +203,15 @@ impl RawMachine {
     }
 }
 
-/// A map that numbers keys densely in the order in which they are first seen.
-struct Dense<K>(BTreeMap<K, u32>);
+/// A map that numbers objects densely in the order in which they are first seen. Objects differ by
+/// key, level or node; where one of these doesn't matter it is `None`. One type of map serves all
+/// objects, since each type that a map is made for lengthens a user's build.
+#[derive(Default)]
+struct Numbers(BTreeMap<(Key, Option<u32>, Option<u32>), u32>);
 
-impl<K> Default for Dense<K> {
-    fn default() -> Self {
-        Dense(BTreeMap::new())
-    }
-}
-
-impl<K: Ord> Dense<K> {
-    fn number(&mut self, key: K) -> u32 {
+impl Numbers {
+    fn number(&mut self, key: &Key, level: Option<u32>, node: Option<u32>) -> u32 {
         let next = self.0.len() as u32;
-        *self.0.entry(key).or_insert(next)
+        *self.0.entry((key.clone(), level, node)).or_insert(next)
     }
 }

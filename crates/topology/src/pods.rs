@@ -52,7 +52,8 @@ pub struct Pods {
     shard_size: u32,
     shard_size_was_zero: bool,
     scopes: [ScopePods; AffinityScope::ALL.len()],
-    layouts: BTreeMap<u32, ShardLayout>,
+    /// Layout of each last-level cache, by rising number.
+    layouts: Vec<(u32, ShardLayout)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,13 +90,13 @@ impl Pods {
         let (shards, layouts) = shards(&members, shard_size);
         let scopes = AffinityScope::ALL.map(|scope| {
             let pods = match scope {
-                AffinityScope::Cpu => group(&members, |cpu| Some(cpu.cpu)),
-                AffinityScope::Smt => group(&members, |cpu| cpu.core),
-                AffinityScope::Cache => group(&members, |cpu| cpu.llc),
-                AffinityScope::CacheShard => group(&members, |cpu| shards.get(&cpu.cpu)),
+                AffinityScope::Cpu => group(&members, &|cpu| Some(cpu.cpu.number())),
+                AffinityScope::Smt => group(&members, &|cpu| cpu.core),
+                AffinityScope::Cache => group(&members, &|cpu| cpu.llc),
+                AffinityScope::CacheShard => group(&members, &|cpu| shards[cpu.cpu.index()]),
                 // CPUs without a node have no known place, so they are one group.
-                AffinityScope::Numa => group(&members, |cpu| Some(cpu.node)),
-                AffinityScope::System => group(&members, |_| Some(())),
+                AffinityScope::Numa => group(&members, &|cpu| Some(after_none(cpu.node))),
+                AffinityScope::System => group(&members, &|_| Some(0)),
             };
             ScopePods::new(topology, pods)
         });
@@ -134,7 +135,7 @@ impl Pods {
     /// index into [`Topology::llcs`]) and its layout, by rising number. Caches without an allowed
     /// CPU are left out.
     pub fn shard_layouts(&self) -> impl Iterator<Item = (u32, &ShardLayout)> {
-        self.layouts.iter().map(|(&llc, layout)| (llc, layout))
+        self.layouts.iter().map(|(llc, layout)| (*llc, layout))
     }
 }
 
@@ -157,7 +158,7 @@ impl ScopePods {
 }
 
 /// Groups CPUs by key, in the order of the lowest CPU. CPUs without a key are alone, and come last.
-fn group<K: Ord>(members: &[&Cpu], key: impl Fn(&Cpu) -> Option<K>) -> Vec<CpuSet> {
+fn group(members: &[&Cpu], key: &dyn Fn(&Cpu) -> Option<u32>) -> Vec<CpuSet> {
     let mut groups: Vec<CpuSet> = Vec::new();
     let mut numbers = BTreeMap::new();
     let mut alone = Vec::new();
@@ -176,30 +177,36 @@ fn group<K: Ord>(members: &[&Cpu], key: impl Fn(&Cpu) -> Option<K>) -> Vec<CpuSe
     groups
 }
 
-/// A shard: its last-level cache and its number within that.
-type Shard = (u32, u32);
+/// Returns a number that is a key of its own for `None`.
+fn after_none(number: Option<u32>) -> u32 {
+    number.map_or(0, |number| number + 1)
+}
 
-/// Returns the shard of each CPU whose cache is known, and the layout of each cache.
-fn shards(members: &[&Cpu], size: u32) -> (BTreeMap<CpuId, Shard>, BTreeMap<u32, ShardLayout>) {
-    let mut caches: BTreeMap<u32, Vec<&Cpu>> = BTreeMap::new();
+/// Returns the shard of each CPU number, in a count through all caches, and the layout of each
+/// cache. A CPU whose cache isn't known has no shard.
+fn shards(members: &[&Cpu], size: u32) -> (Vec<Option<u32>>, Vec<(u32, ShardLayout)>) {
+    let mut caches: Vec<Vec<&Cpu>> = Vec::new();
     for cpu in members {
         if let Some(llc) = cpu.llc {
-            caches.entry(llc).or_default().push(cpu);
+            let llc = llc as usize;
+            caches.resize_with(caches.len().max(llc + 1), Vec::new);
+            caches[llc].push(cpu);
         }
     }
-    let mut shard_of = BTreeMap::new();
-    let mut layouts = BTreeMap::new();
-    for (llc, cpus) in caches {
+    let mut shard_of = vec![None; members.last().map_or(0, |cpu| cpu.cpu.index() + 1)];
+    let mut layouts = Vec::new();
+    let mut numbers = 0..;
+    for (llc, cpus) in (0..).zip(caches).filter(|(_, cpus)| !cpus.is_empty()) {
         // Clusters of each kind in the order of their lowest CPU, and the cores of each cluster.
         // The lowest allowed thread of a core leads it: its siblings follow it, whatever their
         // numbers.
         let of = |set: &CpuSet| -> Vec<&Cpu> {
             cpus.iter().copied().filter(|cpu| set.contains(cpu.cpu)).collect()
         };
-        let kinds: Vec<Vec<Vec<CpuSet>>> = group(&cpus, |cpu| Some(cpu.kind))
+        let kinds: Vec<Vec<Vec<CpuSet>>> = group(&cpus, &|cpu| Some(after_none(cpu.kind)))
             .iter()
             .map(|kind| {
-                let cores = group(&of(kind), |cpu| cpu.core);
+                let cores = group(&of(kind), &|cpu| cpu.core);
                 clusters(cores, &cpus)
             })
             .collect();
@@ -207,13 +214,13 @@ fn shards(members: &[&Cpu], size: u32) -> (BTreeMap<CpuId, Shard>, BTreeMap<u32,
             |kind: &Vec<Vec<CpuSet>>| kind.iter().map(|cluster| cluster.len() as u32).collect();
         let layout = clustered_layout(&kinds.iter().map(sizes).collect::<Vec<_>>(), size);
         let mut cores = kinds.iter().flatten().flatten();
-        for (&room, shard) in layout.shards().iter().zip(0..) {
-            for core in cores.by_ref().take(room as usize) {
-                shard_of.extend(core.iter().map(|cpu| (cpu, (llc, shard))));
+        for (&room, shard) in layout.shards().iter().zip(&mut numbers) {
+            for cpu in cores.by_ref().take(room as usize).flatten() {
+                shard_of[cpu.index()] = Some(shard);
             }
         }
         debug_assert!(cores.next().is_none(), "the layout has a place for each core");
-        layouts.insert(llc, layout);
+        layouts.push((llc, layout));
     }
     (shard_of, layouts)
 }
@@ -221,14 +228,15 @@ fn shards(members: &[&Cpu], size: u32) -> (BTreeMap<CpuId, Shard>, BTreeMap<u32,
 /// Groups cores by the lower cache that they share, in the order of the first core. A core without
 /// a known cluster is alone.
 fn clusters(cores: Vec<CpuSet>, cpus: &[&Cpu]) -> Vec<Vec<CpuSet>> {
-    let cluster_of: BTreeMap<CpuId, u32> =
-        cpus.iter().filter_map(|cpu| Some((cpu.cpu, cpu.cluster?))).collect();
+    let cluster_of = |leader| {
+        let at = cpus.binary_search_by_key(&leader, |cpu| cpu.cpu).ok()?;
+        cpus[at].cluster
+    };
     let mut clusters: Vec<Vec<CpuSet>> = Vec::new();
-    let mut numbers: BTreeMap<u32, usize> = BTreeMap::new();
+    let mut numbers = BTreeMap::new();
     for core in cores {
-        let cluster = core.first().and_then(|leader| cluster_of.get(&leader));
-        let number = match cluster {
-            Some(&cluster) => *numbers.entry(cluster).or_insert(clusters.len()),
+        let number = match core.first().and_then(cluster_of) {
+            Some(cluster) => *numbers.entry(cluster).or_insert(clusters.len()),
             None => clusters.len(),
         };
         match clusters.get_mut(number) {

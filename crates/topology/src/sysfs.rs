@@ -5,7 +5,6 @@
 //! unexpected content, is an error that names it.
 
 use crate::cpuset::CpuId;
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -166,7 +165,8 @@ type Cache = (u32, Key);
 /// Reads the unified or data cache of the highest level whose sharers are known, and the one below
 /// that.
 fn caches(cpu: CpuId, cache: &Path) -> Result<(Option<Cache>, Option<Key>)> {
-    let mut known: BTreeMap<u32, Key> = BTreeMap::new();
+    // By rising level.
+    let mut known: Vec<Cache> = Vec::new();
     for index in numbered(cache, "index")? {
         let dir = cache.join(format!("index{index}"));
         let Some(level) = number(&dir.join("level"))? else { continue };
@@ -176,15 +176,16 @@ fn caches(cpu: CpuId, cache: &Path) -> Result<(Option<Cache>, Option<Key>)> {
             reason: "expected a cache level such as 3".into(),
         })?;
         let kind = text(&dir.join("type"))?.unwrap_or_default();
-        if kind.eq_ignore_ascii_case("instruction") || known.contains_key(&level) {
+        if kind.eq_ignore_ascii_case("instruction") {
             continue;
         }
+        let Err(at) = known.binary_search_by_key(&level, |(level, _)| *level) else { continue };
         if let Some(key) = sharers(cpu, &dir, "shared_cpu_list", "shared_cpu_map")? {
-            known.insert(level, key);
+            known.insert(at, (level, key));
         }
     }
-    let last = known.pop_last();
-    let below = known.pop_last().filter(|(level, _)| *level >= CLUSTER_LEVEL);
+    let last = known.pop();
+    let below = known.pop().filter(|(level, _)| *level >= CLUSTER_LEVEL);
     Ok((last, below.map(|(_, key)| key)))
 }
 
@@ -244,16 +245,16 @@ fn number(path: &Path) -> Result<Option<i64>> {
     }
 }
 
-/// Returns the numbers `N` of the entries `prefixN` of a folder, as a set; empty if there is no
-/// such folder.
-fn numbered(dir: &Path, prefix: &str) -> Result<BTreeSet<u32>> {
+/// Returns the numbers `N` of the entries `prefixN` of a folder, sorted and each once; empty if
+/// there is no such folder.
+fn numbered(dir: &Path, prefix: &str) -> Result<Vec<u32>> {
     let read = |error| TopologyError::Read { path: dir.to_owned(), error };
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
-        Err(error) if is_absent(&error) => return Ok(BTreeSet::new()),
+        Err(error) if is_absent(&error) => return Ok(Vec::new()),
         Err(error) => return Err(read(error)),
     };
-    let mut numbers = BTreeSet::new();
+    let mut numbers = Vec::new();
     for entry in entries {
         let name = entry.map_err(read)?.file_name();
         // `cpufreq`, `cpuidle` and the like are no CPUs.
@@ -266,9 +267,11 @@ fn numbered(dir: &Path, prefix: &str) -> Result<BTreeSet<u32>> {
                     &format!("the highest number is {}", CpuSet::MAX_CPU),
                 ));
             }
-            numbers.insert(number);
+            numbers.push(number);
         }
     }
+    numbers.sort_unstable();
+    numbers.dedup();
     Ok(numbers)
 }
 

@@ -3,7 +3,7 @@
 //! Guard letters: `I:` immutable after construction; `L:` the field is a lock, and says what it
 //! guards. The protocol: `README.md` beside this file, "How a change is told".
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Weak};
@@ -75,7 +75,9 @@ impl Drop for Subscription {
     fn drop(&mut self) {
         if let Some(listeners) = self.listeners.upgrade() {
             // The closure is dropped outside of the lock: its destructors are the user's.
-            let gone = listeners.lock().listeners.remove(&self.id);
+            let mut pending = listeners.lock();
+            let gone = pending.position(self.id).map(|at| pending.listeners.remove(at));
+            drop(pending);
             drop(gone);
         }
     }
@@ -97,8 +99,8 @@ pub(crate) struct Listeners {
 #[derive(Default)]
 struct PendingChanges {
     next: u64,
-    /// Listeners by number, and so in the order in which they subscribed.
-    listeners: BTreeMap<u64, Listener>,
+    /// Listeners in the order in which they subscribed, and so by rising number.
+    listeners: Vec<Listener>,
     /// Changes in the order in which they were made.
     waiting: VecDeque<Arc<Change>>,
     /// True while a thread reports changes; it will report those that are added meanwhile.
@@ -107,9 +109,16 @@ struct PendingChanges {
 
 #[derive(Clone)]
 struct Listener {
+    id: u64,
     /// Epoch when it subscribed. It isn't told of older changes that are still waiting.
     since: u64,
     call: Arc<Call>,
+}
+
+impl PendingChanges {
+    fn position(&self, id: u64) -> Option<usize> {
+        self.listeners.binary_search_by_key(&id, |listener| listener.id).ok()
+    }
 }
 
 impl Listeners {
@@ -117,7 +126,7 @@ impl Listeners {
         let mut pending = this.lock();
         let id = pending.next;
         pending.next += 1;
-        pending.listeners.insert(id, Listener { since, call });
+        pending.listeners.push(Listener { id, since, call });
         Subscription { listeners: Arc::downgrade(this), id }
     }
 
@@ -136,9 +145,9 @@ impl Listeners {
             pending.telling = true;
         }
         while let Some((change, listeners)) = self.next() {
-            for (id, listener) in listeners {
-                if listener.since >= change.after.epoch || !self.lock().listeners.contains_key(&id)
-                {
+            for listener in listeners {
+                let came_before = listener.since < change.after.epoch;
+                if !came_before || self.lock().position(listener.id).is_none() {
                     continue;
                 }
                 // The drop is inside too: the subscription may have ended, and then the closure
@@ -155,7 +164,7 @@ impl Listeners {
 
     /// Returns the next change and its listeners. If there is none the turn ends, under the same
     /// lock: a change that is added later is reported by its adder.
-    fn next(&self) -> Option<(Arc<Change>, BTreeMap<u64, Listener>)> {
+    fn next(&self) -> Option<(Arc<Change>, Vec<Listener>)> {
         let mut pending = self.lock();
         let Some(change) = pending.waiting.pop_front() else {
             pending.telling = false;

@@ -4,7 +4,6 @@
 //! 2.9 also accepts numbers in the latter, and a missing last part. If an index is wrong, hwloc
 //! warns and numbers in order; this parser refuses it.
 
-use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::cpuset::CpuSet;
@@ -157,8 +156,9 @@ fn complete(digits: &mut Vec<Digit>, total: u64) -> Result<(), String> {
 }
 
 fn distinct(numbers: &[u32]) -> bool {
-    let mut seen = BTreeSet::new();
-    numbers.iter().all(|number| seen.insert(number))
+    let mut sorted = numbers.to_vec();
+    sorted.sort_unstable();
+    sorted.is_sorted_by(|a, b| a < b)
 }
 
 /// Returns the parts of `text` between separators, with their positions.

@@ -55,7 +55,7 @@ impl Topology {
         // A CPU's own node is the innermost one and, of several around the same CPUs, the lowest:
         // hwloc orders them so.
         let mut inner_first: Vec<_> = nodes.iter().zip(local).collect();
-        inner_first.sort_by_key(|(node, local)| (local.len(), **node));
+        inner_first.sort_unstable_by_key(|(node, local)| (local.len(), **node));
         for (node, local) in inner_first {
             for cpu in &mut raw[local] {
                 cpu.node.get_or_insert(*node);
@@ -103,18 +103,13 @@ impl Walk<'_> {
         // The end of `path` belongs to this unit (level `path.len()`), its start to level 1.
         let object = |depth: usize| Key::Ids(self.path[..depth].to_vec());
         let depth_of = |wanted: Kind| self.levels.iter().position(|level| level.kind == wanted);
-        let mut caches: Vec<_> = self
-            .levels
-            .iter()
-            .enumerate()
-            .filter_map(|(depth, level)| match level.kind {
-                Kind::Cache { level } => Some((level, depth)),
-                _ => None,
-            })
-            .collect();
-        caches.sort_unstable();
-        let cache = caches.pop();
-        let below = caches.pop().filter(|&(level, _)| level >= CLUSTER_LEVEL);
+        let caches = self.levels.iter().enumerate().filter_map(|(depth, level)| match level.kind {
+            Kind::Cache { level } => Some((level, depth)),
+            _ => None,
+        });
+        let cache = caches.clone().max();
+        let below = caches.filter(|&below| Some(below) < cache).max();
+        let below = below.filter(|&(level, _)| level >= CLUSTER_LEVEL);
         self.cpus.push(RawCpu {
             cpu: CpuId::new(self.cpus.len() as u32),
             core: Some(object(depth_of(Kind::Core).unwrap_or(self.path.len()))),
