@@ -181,15 +181,6 @@ mod tests {
     }
 
     #[test]
-    fn a_container_sees_its_own_group_at_the_top_of_the_mount() {
-        let (_dir, mounts) = tree("cgroup2", "/docker/1", &[("cpu.max", "100000 100000\n")]);
-        assert_eq!(find("0::/docker/1\n", &mounts), micros(100_000, 100_000));
-        let (_dir, mounts) = tree("cgroup2", "/", &[("cpu.max", "100000 100000\n")]);
-        assert_eq!(find("0::/\n", &mounts), micros(100_000, 100_000), "with a namespace");
-        assert_eq!(find("0::/../outside\n", &mounts), micros(100_000, 100_000));
-    }
-
-    #[test]
     fn a_malformed_quota_is_no_quota() {
         for text in
             ["", "\n", "max\n", "max 100000\n", "-1 100000", "5", "1 2 3", "0 100000", "1 0"]

@@ -1,7 +1,7 @@
 //! Tests of the listeners of a machine's changes: the order of calls, the calling thread, and the
 //! end.
 
-use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread;
 
 use corewise_topology::{CpuId, CpuSet, Machine, Subscription};
@@ -146,31 +146,6 @@ fn a_listener_that_waits_for_another_changer_does_not_hang() {
     let _listening = note(&machine, &log);
     machine.set_online(CpuId::new(1), false).unwrap();
     assert_eq!(log.lock().unwrap().len(), 2, "the other's change is told here");
-}
-
-#[test]
-fn changes_of_many_threads_are_told_one_at_a_time_in_order() {
-    let machine = Machine::synthetic("core:64 pu:1").unwrap();
-    let (tell, told) = mpsc::channel();
-    let tell = Mutex::new(tell);
-    let _listening = machine.on_change(move |change| {
-        let tell = tell.try_lock().expect("one call at a time");
-        tell.send((change.before.epoch, change.after.epoch)).unwrap();
-    });
-    thread::scope(|scope| {
-        for cpus in [1..20, 20..40, 40..64] {
-            let machine = &machine;
-            scope.spawn(move || {
-                for cpu in cpus {
-                    machine.set_online(CpuId::new(cpu), false).unwrap();
-                }
-            });
-        }
-    });
-    // Each changer reports its change, or has left it to a thread that does so before its own call
-    // returns.
-    let epochs: Vec<_> = told.try_iter().collect();
-    assert_eq!(epochs, (1..64).map(|n| (n, n + 1)).collect::<Vec<_>>());
 }
 
 #[test]

@@ -127,13 +127,13 @@ fn every_form_of_a_machine_gives_the_same_facts() {
 }
 
 #[test]
-fn one_cache_of_72_cores_has_nine_shards_of_eight() {
+fn each_machine_has_its_counts_its_last_level_and_its_shards() {
     check("one-cache-72-cores", [72, 72, 1, 1], Some(3), &[&[8; 9]]);
-}
-
-#[test]
-fn eleven_caches_of_8_cores_are_not_divided() {
+    check("one-cache-512-cpus", [512, 512, 1, 1], Some(3), &[&[8; 64]]);
     check("eleven-caches-of-8-cores", [176, 88, 1, 1], Some(3), &[[8].as_slice(); 11]);
+    check("vm-without-l3", [8, 8, 1, 1], Some(2), &[[1].as_slice(); 8]);
+    check("vm-without-caches", [8, 8, 8, 1], None, &[[1].as_slice(); 8]);
+    check("unequal-clusters", [10, 10, 1, 1], Some(2), &[&[4], &[4], &[2]]);
 }
 
 #[test]
@@ -154,16 +154,6 @@ fn two_nodes_have_the_same_shard_sizes_however_siblings_are_numbered() {
 }
 
 #[test]
-fn a_vm_that_reports_no_l3_has_its_next_cache_as_the_last_level() {
-    check("vm-without-l3", [8, 8, 1, 1], Some(2), &[[1].as_slice(); 8]);
-}
-
-#[test]
-fn a_vm_that_reports_no_cache_has_packages_in_its_place() {
-    check("vm-without-caches", [8, 8, 8, 1], None, &[[1].as_slice(); 8]);
-}
-
-#[test]
 fn a_cpuset_that_hides_lowest_siblings_hides_no_core() {
     check("cpuset-hides-lowest-siblings", [48, 24, 1, 1], Some(3), &[&[8, 8, 8]]);
     for (_, form, topology) in forms("cpuset-hides-lowest-siblings") {
@@ -173,11 +163,6 @@ fn a_cpuset_that_hides_lowest_siblings_hides_no_core() {
         // 36-47 are the second threads of 12-23.
         assert_eq!(shards, ["0-7", "8-11,36-39", "40-47"], "{form}");
     }
-}
-
-#[test]
-fn unequal_clusters_keep_their_sizes() {
-    check("unequal-clusters", [10, 10, 1, 1], Some(2), &[&[4], &[4], &[2]]);
 }
 
 /// Checks the CPUs of each shard in every form of a machine, for a shard size.
@@ -270,26 +255,6 @@ fn machines_of_one_kind_with_private_caches_have_the_kernels_shards() {
                 assert_eq!(*layout, plain, "{name}, {form}");
             }
         }
-    }
-}
-
-#[test]
-fn one_cache_of_512_cpus_has_64_shards() {
-    check("one-cache-512-cpus", [512, 512, 1, 1], Some(3), &[&[8; 64]]);
-}
-
-#[test]
-fn offline_cpus_are_known_and_shift_nothing() {
-    for (_, form, topology) in forms("offline-cpus") {
-        assert_eq!(topology.cpu_set().to_string(), "0-15", "{form}");
-        assert_eq!(topology.online().to_string(), "0-2,4-5,7-8,10-13,15", "{form}");
-        let offline = topology.cpu(CpuId::new(14)).unwrap();
-        assert_eq!((offline.core, offline.package, offline.llc), (None, None, None), "{form}");
-        // A core that lost one thread is a core; one that lost both is none.
-        assert_eq!(topology.core_count(), 7, "{form}");
-        let layouts = Pods::new(&topology, 8);
-        let layouts: Vec<_> = layouts.shard_layouts().map(|(_, layout)| layout.cores()).collect();
-        assert_eq!(layouts, [4, 3], "{form}");
     }
 }
 

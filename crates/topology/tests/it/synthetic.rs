@@ -159,19 +159,6 @@ fn indexes_name_groups_by_their_number_or_the_outermost() {
 }
 
 #[test]
-fn the_same_machine_numbered_in_two_ways_has_the_same_shards() {
-    let near = Topology::synthetic("numa:2 l3:1 core:12 pu:2").unwrap();
-    let far = Topology::synthetic("numa:2 l3:1 core:12 pu:2(indexes=core)").unwrap();
-    assert_eq!(pods(&near, AffinityScope::CacheShard)[0].0, "0-11");
-    assert_eq!(pods(&far, AffinityScope::CacheShard)[0].0, "0-5,24-29");
-    let layouts = |topology| -> Vec<_> {
-        let layouts = Pods::new(topology, 8);
-        layouts.shard_layouts().map(|(_, layout)| layout.shards().to_vec()).collect()
-    };
-    assert_eq!(layouts(&near), layouts(&far));
-}
-
-#[test]
 fn indexes_number_nodes_that_are_a_level_or_attached() {
     for (description, nodes) in [
         ("numa:2(indexes=1,0) pu:2", vec![(0, "2-3"), (1, "0-1")]),

@@ -1,6 +1,5 @@
 //! Tests of saved sysfs trees: what is read from them, and the defaults for what they don't report.
 
-use std::collections::BTreeSet;
 use std::fs;
 
 use crate::support::{Regular, Siblings, Tree};
@@ -47,33 +46,6 @@ fn core_ids_that_repeat_in_each_package_are_different_cores() {
 }
 
 #[test]
-fn adjacent_and_far_siblings_give_the_same_shard_sizes() {
-    let mut sizes = BTreeSet::new();
-    for siblings in [Siblings::Adjacent, Siblings::Far] {
-        let topology = Tree::regular(Regular { siblings, ..TWO_NODES }).read();
-        let pods = Pods::new(&topology, 8);
-        for pod in pods.scope(AffinityScope::Smt) {
-            let shards: BTreeSet<_> =
-                pod.cpus.iter().map(|c| pods.pod_of(AffinityScope::CacheShard, c)).collect();
-            assert_eq!((pod.cpus.len(), shards.len()), (2, 1), "{siblings:?}: {pod:?}");
-        }
-        let shards = pods.scope(AffinityScope::CacheShard).iter();
-        sizes.insert(shards.map(|pod| (pod.cpus.len(), pod.node)).collect::<Vec<_>>());
-        let layouts: Vec<_> = pods.shard_layouts().map(|(_, l)| l.shards().to_vec()).collect();
-        assert_eq!(layouts, [[6, 6], [6, 6]], "{siblings:?}");
-    }
-    let once = [(12, Some(0)), (12, Some(0)), (12, Some(1)), (12, Some(1))];
-    assert_eq!(sizes, BTreeSet::from([once.to_vec()]));
-}
-
-#[test]
-fn far_siblings_join_the_shard_of_their_core_leader() {
-    let topology = Tree::regular(Regular { siblings: Siblings::Far, ..TWO_NODES }).read();
-    let shards = cpus(&topology, AffinityScope::CacheShard);
-    assert_eq!(shards, ["0-5,24-29", "6-11,30-35", "12-17,36-41", "18-23,42-47"]);
-}
-
-#[test]
 fn the_last_level_cache_is_the_highest_data_or_unified_one() {
     let tree = Tree::regular(Regular { packages: 1, cores: 4, threads: 1, ..TWO_NODES });
     for cpu in 0..4 {
@@ -86,22 +58,6 @@ fn the_last_level_cache_is_the_highest_data_or_unified_one() {
     let topology = tree.read();
     assert_eq!(cpus(&topology, AffinityScope::Cache), ["0-1", "2-3"]);
     assert_eq!(topology.llcs().iter().map(|llc| llc.level).collect::<Vec<_>>(), [Some(2); 2]);
-}
-
-#[test]
-fn unequal_clusters_have_the_last_level_cache_of_their_own_kind() {
-    // Four cores under an L3, and a cluster of four small ones whose L2 is the last level.
-    let tree = Tree::regular(Regular { packages: 1, cores: 8, threads: 1, ..TWO_NODES });
-    for cpu in 0..4 {
-        tree.cache(cpu, 3, 3, "Unified", "0-3");
-    }
-    for cpu in 4..8 {
-        tree.remove(&format!("cpu/cpu{cpu}/cache/index3"));
-        tree.cache(cpu, 2, 2, "Unified", "4-7");
-    }
-    let topology = tree.read();
-    assert_eq!(cpus(&topology, AffinityScope::Cache), ["0-3", "4-7"]);
-    assert_eq!([topology.llcs()[0].level, topology.llcs()[1].level], [Some(3), Some(2)]);
 }
 
 #[test]
@@ -215,33 +171,6 @@ fn isolated_cpus_do_no_housekeeping() {
     let machine = Machine::new(topology);
     assert_eq!(machine.housekeeping().to_string(), "0-3,8-39,41-47");
     assert_eq!(machine.online().to_string(), "0-6,8-47");
-}
-
-#[test]
-fn a_cpuset_that_hides_the_lowest_sibling_does_not_hide_the_core() {
-    for siblings in [Siblings::Adjacent, Siblings::Far] {
-        let whole = Tree::regular(Regular { siblings, ..TWO_NODES }).read();
-        let second_threads = match siblings {
-            Siblings::Adjacent => (0..48).filter(|cpu| cpu % 2 == 1).map(CpuId::new).collect(),
-            Siblings::Far => (24..48).map(CpuId::new).collect(),
-        };
-        let pods = Pods::new(&whole.with_allowed(&second_threads).unwrap(), 8);
-        let shards = pods.scope(AffinityScope::CacheShard);
-        let sizes: Vec<_> = shards.iter().map(|pod| pod.cpus.len()).collect();
-        assert_eq!(sizes, [6; 4], "{siblings:?}");
-    }
-}
-
-#[test]
-fn shards_are_made_of_the_cores_that_a_cpuset_leaves() {
-    // 72 cores under one cache, of which a container gets every sixth.
-    let whole = Topology::synthetic("l3:1 core:72 pu:2").unwrap();
-    let container = (0..144).filter(|cpu| cpu % 12 < 2).map(CpuId::new).collect();
-    let pods = Pods::new(&whole.with_allowed(&container).unwrap(), 8);
-    let sizes: Vec<_> =
-        pods.scope(AffinityScope::CacheShard).iter().map(|pod| pod.cpus.len()).collect();
-    assert_eq!(sizes, [12, 12]);
-    assert_eq!(pods.pod_of(AffinityScope::CacheShard, CpuId::new(2)), None);
 }
 
 #[test]
