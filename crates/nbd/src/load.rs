@@ -541,33 +541,6 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_waits_for_room_is_woken_when_half_is_free() {
-        let (load, parker) = Load::new(budget(4, 1000), 1000);
-        let charges = [(); 4].map(|()| admit(&load, 250).unwrap().0);
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                for charge in charges {
-                    let _ = load.settle(1, charge);
-                }
-            });
-            load.wait_for_room(&parker, 250);
-            load.wait_for_zero(&parker);
-        });
-        assert_eq!(load.snapshot().requests, 0);
-    }
-
-    #[test]
-    fn a_cut_wakes_a_reader_that_waits_for_room() {
-        let (load, parker) = Load::new(budget(1, 1), 1);
-        assert!(admit(&load, 1).is_some());
-        std::thread::scope(|scope| {
-            scope.spawn(|| load.cut());
-            load.wait_for_room(&parker, 1);
-        });
-        assert!(load.snapshot().cut);
-    }
-
-    #[test]
     fn the_oldest_arrival_is_known_whatever_the_order_of_the_ends() {
         let arrivals = Arrivals::new(3);
         assert_eq!(arrivals.oldest(), None);

@@ -8,7 +8,7 @@ use std::io::Read;
 use std::time::Instant;
 
 use common::*;
-use corewise_nbd::wire::{Command, CommandFlags, Request, SIMPLE_REPLY_LEN};
+use corewise_nbd::wire::{Command, SIMPLE_REPLY_LEN};
 use corewise_nbd::{Options, Server};
 use corewise_sync::Mutex;
 
@@ -86,13 +86,7 @@ fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
     let mut half: Vec<_> = (0..CLIENTS).map(|_| client(&server)).collect();
     let payload = vec![7; LARGE as usize - 1];
     for client in &mut half {
-        let head = Request {
-            flags: CommandFlags::empty(),
-            command: Command::WRITE,
-            cookie: 1,
-            offset: 0,
-            length: LARGE.into(),
-        };
+        let head = request(Command::WRITE, 1, 0, LARGE.into());
         client.send(&head.encode());
         // Until the server reads no more, and the socket is full.
         client.stream.set_nonblocking(true).unwrap();

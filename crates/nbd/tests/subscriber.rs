@@ -75,9 +75,7 @@ fn a_client_that_leaves_in_a_long_request_is_no_failure_of_the_device() {
     device.wait_for_seen(8);
     drop(wiper);
     device.release();
-    while server.connections() > 0 {
-        std::thread::yield_now();
-    }
+    wait_for_connections(&server, 0);
     let seen = device.seen().len();
     assert!(seen < 16, "all {seen} pieces were wiped: there was nothing to give up");
     assert_eq!(WARNINGS.load(Ordering::Relaxed), before);

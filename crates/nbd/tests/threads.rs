@@ -103,9 +103,7 @@ fn without_a_thread_newcomers_wait_and_those_that_are_there_are_served() {
     }
     assert_eq!(served.reply(1000 << 10).error, 0);
     lazy.request(Command::READ, 1, 0, 1000 << 10);
-    while hasty.connections() > 0 {
-        std::thread::yield_now();
-    }
+    wait_for_connections(&hasty, 0);
     lazy.drain_to_end();
     for client in &mut waiting[1..] {
         client.set_nonblocking(true).unwrap();

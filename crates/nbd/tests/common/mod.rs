@@ -443,6 +443,18 @@ pub(crate) fn server_with(device: Arc<TestDevice>, options: Options) -> Server {
     server
 }
 
+/// Waits until the server has no more than `most` connections.
+pub(crate) fn wait_for_connections(server: &Server, most: usize) {
+    while server.connections() > most {
+        std::thread::yield_now();
+    }
+}
+
+/// Returns a request without flags.
+pub(crate) fn request(command: Command, cookie: u64, offset: u64, length: u64) -> Request {
+    Request { flags: CommandFlags::empty(), command, cookie, offset, length }
+}
+
 /// Connects one end of a socket pair to the server, and returns the other.
 pub(crate) fn connect(server: &Server) -> UnixStream {
     let (ours, theirs) = UnixStream::pair().unwrap();

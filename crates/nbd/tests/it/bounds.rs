@@ -20,13 +20,7 @@ fn a_request_that_is_sent_in_part_only_ends_the_connection() {
         let mut slow = client(&server);
         assert_eq!(slow.read(1, 0, 512).error, 0);
         let offset = if sent == 0 && length == 4096 { MIB } else { 0 };
-        let head = Request {
-            flags: CommandFlags::empty(),
-            command: Command::WRITE,
-            cookie: 2,
-            offset,
-            length,
-        };
+        let head = request(Command::WRITE, 2, offset, length);
         let head = head.encode();
         slow.send(if length == 0 { &head[..5] } else { &head });
         slow.send(&vec![1; sent]);
@@ -41,13 +35,7 @@ fn a_client_that_says_nothing_between_requests_has_all_the_time() {
         let server = server_with(TestDevice::new(MIB), options);
         let mut calm = client(&server);
         // In two parts, so that its socket has a timeout.
-        let head = Request {
-            flags: CommandFlags::empty(),
-            command: Command::READ,
-            cookie: 1,
-            offset: 0,
-            length: 512,
-        };
+        let head = request(Command::READ, 1, 0, 512);
         let head = head.encode();
         calm.send(&head[..5]);
         std::thread::yield_now();
@@ -88,9 +76,7 @@ fn a_client_that_does_not_take_its_replies_is_disconnected() {
     let server = server_with(device, options);
     let mut lazy = client(&server);
     lazy.request(Command::READ, 1, 0, 1000 << 10);
-    while server.connections() > 0 {
-        std::thread::yield_now();
-    }
+    wait_for_connections(&server, 0);
     lazy.drain_to_end();
 }
 

@@ -111,9 +111,7 @@ fn a_disconnected_client_is_gone_with_its_requests_and_others_go_on() {
     assert!(gone.id == id && gone.draining && gone.in_flight == 2);
     device.release();
     assert_eq!(other.reply(512).error, 0);
-    while server.connections() > 1 {
-        std::thread::yield_now();
-    }
+    wait_for_connections(&server, 1);
     assert!(!server.disconnect(id), "it has left");
     assert!(!server.disconnect(12_345), "there never was one");
     assert_eq!(other.read(2, 0, 512).error, 0);
@@ -127,9 +125,7 @@ fn an_export_keeps_the_counts_of_clients_that_left_and_says_whether_it_is_hidden
     assert_eq!(first.read(1, 0, 4096).error, 0);
     counted(&server, 1);
     drop(first);
-    while server.connections() > 0 {
-        std::thread::yield_now();
-    }
+    wait_for_connections(&server, 0);
     let mut second = client(&server);
     assert_eq!(second.read(1, 0, 512).error, 0);
     counted(&server, 1);

@@ -298,9 +298,7 @@ fn zeroes_of_a_terabyte_leave_the_device_to_others_and_end_when_their_client_lea
     drop(wiper);
     device.release();
     assert_eq!(other.answer(&mut vec![(read, Answer::default())]).1.error, 0);
-    while server.connections() > 1 {
-        std::thread::yield_now();
-    }
+    wait_for_connections(&server, 1);
     let wiped = device.seen.lock().len() - 1;
     assert!(wiped <= 8 + 1, "{wiped} pieces were wiped though nobody is there");
 }

@@ -86,13 +86,7 @@ fn the_time_that_a_client_is_made_to_wait_is_not_its_time_for_the_request() {
     let mut client = client(&server);
     // It takes four seconds' worth, of which one was saved up.
     assert_eq!(client.read(1, 0, 4 * MIB).error, 0);
-    let request = Request {
-        flags: CommandFlags::empty(),
-        command: Command::WRITE,
-        cookie: 2,
-        offset: 0,
-        length: 4096,
-    };
+    let request = request(Command::WRITE, 2, 0, 4096);
     let head = request.encode();
     for part in [&head[..5], &head[5..], &[7; 4096]] {
         client.send(part);

@@ -114,32 +114,6 @@ fn zeroes_that_are_written_keep_the_device_from_others_no_longer_than_writes() {
 }
 
 #[test]
-fn long_zeroes_leave_the_device_to_others_and_end_when_their_client_leaves() {
-    let device = TestDevice::with(Geometry { can_fast_zero: true, ..Geometry::new(64 * MIB) });
-    device.hold();
-    let server = server(device.clone());
-    let mut wiper = client(&server);
-    for cookie in 0..4 {
-        wiper.request(Command::WRITE_ZEROES, cookie, 0, 64 << 20);
-    }
-    device.wait_for_seen(8);
-    let mut other = client(&server);
-    other.request(Command::READ, 1, 0, 512);
-    device.wait_for_seen(9);
-    let seen = device.seen();
-    assert!(seen[..8].iter().all(|seen| seen.op == Op::WriteZeroes && seen.len == 8 * MIB));
-    assert_eq!(seen[8].op, Op::Read, "it did not wait for 56 bytes to wipe 256 MiB");
-    drop(wiper);
-    device.release();
-    assert_eq!(other.reply(512).error, 0);
-    while server.connections() > 1 {
-        std::thread::yield_now();
-    }
-    let wiped = device.seen().iter().filter(|seen| seen.op == Op::WriteZeroes).count();
-    assert!(wiped <= 8 + 1, "{wiped} of 32 pieces were wiped though nobody is there");
-}
-
-#[test]
 fn a_long_request_ends_with_the_deadline_of_a_drain() {
     let device = TestDevice::with(Geometry { can_fast_zero: true, ..Geometry::new(64 * MIB) });
     device.hold();
@@ -151,9 +125,7 @@ fn a_long_request_ends_with_the_deadline_of_a_drain() {
     let report = server.drain(Duration::from_millis(50));
     assert_eq!((report.clients, report.cut), (1, 1));
     device.release();
-    while server.connections() > 0 {
-        std::thread::yield_now();
-    }
+    wait_for_connections(&server, 0);
     let wiped = device.seen().iter().filter(|seen| seen.op == Op::WriteZeroes).count();
     assert!(wiped <= 8 + 1, "{wiped} of 16 pieces");
 }

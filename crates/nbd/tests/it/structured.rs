@@ -3,8 +3,6 @@
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
-use std::io::Read;
-
 use crate::common::answers::Answer;
 use crate::common::*;
 use corewise_blockmq::{Geometry, IoErrorKind, Op};
@@ -217,33 +215,4 @@ fn cache_and_fast_zero_are_offered_where_the_device_has_them() {
 
 fn client_flags(server: &Server) -> TransmissionFlags {
     Client::fixed(connect(server)).go("disk").flags
-}
-
-#[test]
-fn a_drained_client_of_structured_replies_is_told_of_the_shutdown_in_its_form() {
-    let device = device();
-    device.hold();
-    let server = server(device.clone());
-    let mut client = structured(&server);
-    let read = request(Command::READ, 0, 512);
-    client.send(&read.encode());
-    device.wait_for_seen(1);
-    std::thread::scope(|scope| {
-        let drained = scope.spawn(|| server.drain(PATIENCE));
-        let late = Request { cookie: 2, ..read };
-        // Until the drain has begun it waits as the first one does.
-        let mut open = vec![(read, Answer::default())];
-        while !server.exports().iter().all(|export| export.draining > 0) {
-            std::thread::yield_now();
-        }
-        client.send(&late.encode());
-        open.push((late, Answer::default()));
-        let (of, answer) = client.answer(&mut open);
-        assert_eq!((of.cookie, answer.error), (2, ReplyError::Shutdown.code()));
-        assert_eq!(answer.chunks, 1);
-        device.release();
-        assert_eq!(client.answer(&mut open).1.error, 0);
-        assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
-        assert!(drained.join().unwrap().is_clean());
-    });
 }

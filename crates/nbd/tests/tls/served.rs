@@ -75,17 +75,8 @@ fn a_client_with_one_request_at_a_time_gets_each_answer_once() {
 
 #[test]
 fn requests_arrive_however_the_records_are_cut() {
-    let authority = Authority::new();
-    let server = serve(TestDevice::new(MIB), authority.tls(false), Options::default());
-    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
-    client.go("disk");
-    let head = Request {
-        flags: CommandFlags::empty(),
-        command: Command::WRITE,
-        cookie: 9,
-        offset: 4096,
-        length: 3000 / 512 * 512,
-    };
+    let (_server, mut client) = attached(TestDevice::new(MIB));
+    let head = request(Command::WRITE, 9, 4096, 3000 / 512 * 512);
     let data = pattern(head.length as usize);
     let message = [&head.encode()[..], &data].concat();
     for piece in message.chunks(97) {
@@ -102,11 +93,8 @@ fn requests_arrive_however_the_records_are_cut() {
 
 #[test]
 fn a_slow_client_gets_every_byte_by_the_writer_thread() {
-    let authority = Authority::new();
     let device = TestDevice::new(4 * MIB);
-    let server = serve(device.clone(), authority.tls(false), Options::default());
-    let mut client = connect(&server, &authority.believer(&[&TLS13], None));
-    client.go("disk");
+    let (_server, mut client) = attached(device.clone());
     // More than the socket holds: a thread has to wait for room.
     client.reads(0..40, MIB, 1 << 20);
     device.wait_for_seen(40);
@@ -152,28 +140,6 @@ fn a_client_that_has_said_its_last_word_still_gets_its_replies() {
         assert_eq!(client.reply(4096).error, 0);
     }
     assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
-}
-
-#[test]
-fn a_drain_answers_what_is_in_flight_and_says_goodbye() {
-    let device = TestDevice::new(MIB);
-    let (server, mut client) = attached(device.clone());
-    device.hold();
-    client.reads(0..3, 0, 4096);
-    device.wait_for_seen(3);
-    let report = std::thread::scope(|scope| {
-        let drain = scope.spawn(|| server.drain(PATIENCE));
-        while !server.exports()[0].closing {
-            std::thread::yield_now();
-        }
-        device.release();
-        for _ in 0..3 {
-            assert_eq!(client.reply(4096).error, 0);
-        }
-        assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
-        drain.join().unwrap()
-    });
-    assert!(report.is_clean(), "{report}");
 }
 
 #[test]
