@@ -3,43 +3,18 @@
 #![cfg(not(loom))]
 
 mod common;
+#[path = "common/warnings.rs"]
+mod warnings;
 
 use std::fs::File;
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc;
 
 use common::*;
-use corewise_sync::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
-
-/// A subscriber that reports each warning to the test.
-struct Warnings {
-    /// L: is the lock; guards the channel.
-    tell: Mutex<mpsc::Sender<()>>,
-}
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::WARN
-    }
-    fn event(&self, _: &Event<'_>) {
-        let _ = self.tell.lock().send(());
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
 
 #[test]
 fn running_out_of_descriptors_kills_nobody_and_ends_with_the_shortage() {
-    let (tell, warned) = mpsc::channel();
-    tracing::subscriber::set_global_default(Warnings { tell: Mutex::new(tell) }).unwrap();
+    let warned = warnings::warnings();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("s");
     let server = server(TestDevice::new(1 << 20));

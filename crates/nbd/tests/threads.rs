@@ -4,48 +4,24 @@
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 mod common;
+#[path = "common/warnings.rs"]
+mod warnings;
 
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc;
 use std::time::Duration;
 
 use common::*;
 use corewise_nbd::Options;
 use corewise_nbd::wire::Command;
-use corewise_sync::Mutex;
 use rustix::process::{Resource, Rlimit, getrlimit, getuid, setrlimit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
 
 /// A user that has no threads on a usual system.
 const NOBODY: u32 = 64_997;
 
 /// Target of the event that reports a shortage to newcomers.
 const ACCEPTS: &str = "corewise_nbd::server::accept";
-
-/// A subscriber that sends the test the target of each warning.
-struct Warnings {
-    /// L: is the lock; guards the channel.
-    tell: Mutex<mpsc::Sender<&'static str>>,
-}
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::WARN
-    }
-    fn event(&self, event: &Event<'_>) {
-        let _ = self.tell.lock().send(event.metadata().target());
-    }
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
 
 /// A guard during which no thread can be made.
 struct NoThreads(Rlimit);
@@ -66,8 +42,7 @@ impl Drop for NoThreads {
 
 #[test]
 fn without_a_thread_newcomers_wait_and_those_that_are_there_are_served() {
-    let (tell, warned) = mpsc::channel();
-    tracing::subscriber::set_global_default(Warnings { tell: Mutex::new(tell) }).unwrap();
+    let warned = warnings::warnings();
     let dir = tempfile::tempdir().unwrap();
     if getuid().is_root() {
         chown(dir.path(), Some(NOBODY), None).unwrap();

@@ -241,6 +241,55 @@ impl BlockDevice for TestDevice {
     }
 }
 
+pub(crate) const TIB: u64 = 1 << 40;
+
+/// An empty terabyte. It reports itself as one hole without an end, records the requests that reach
+/// it, and holds them back on demand.
+#[derive(Default)]
+pub(crate) struct Vast {
+    /// L: is the lock; guards the recorded requests: operation, offset and length.
+    pub(crate) seen: Mutex<Vec<(Op, u64, u64)>>,
+    /// L: is the lock; guards the held requests.
+    pub(crate) held: Mutex<Option<Vec<DeviceRequest>>>,
+}
+
+impl Vast {
+    pub(crate) fn wait_for_seen(&self, n: usize) {
+        while self.seen.lock().len() < n {
+            std::thread::yield_now();
+        }
+    }
+
+    pub(crate) fn release(&self) {
+        let held = self.held.lock().take();
+        held.into_iter().flatten().for_each(|rq| rq.complete(Ok(())));
+    }
+}
+
+impl BlockDevice for Vast {
+    fn name(&self) -> &str {
+        "vast"
+    }
+
+    fn geometry(&self) -> Geometry {
+        Geometry { can_fast_zero: true, can_prefetch: true, ..Geometry::new(TIB) }
+    }
+
+    fn submit(&self, mut rq: DeviceRequest) {
+        self.seen.lock().push((rq.op(), rq.offset(), rq.len()));
+        match rq.op() {
+            Op::Extents => _ = rq.put_extent(Extent { len: u64::MAX, kind: ExtentKind::Hole }),
+            Op::Read => _ = rq.put_zeroes(rq.len()),
+            _ => {}
+        }
+        if let Some(held) = &mut *self.held.lock() {
+            return held.push(rq);
+        }
+        // Without the lock: a completion may submit another request.
+        rq.complete(Ok(()));
+    }
+}
+
 /// A reply of the transmission phase.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Reply {

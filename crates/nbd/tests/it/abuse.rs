@@ -8,10 +8,8 @@ use std::time::Duration;
 
 use crate::common::answers::Answer;
 use crate::common::*;
-use corewise_blockmq::{BlockDevice, Extent, ExtentKind, Geometry, Op, Request as DeviceRequest};
 use corewise_nbd::wire::*;
 use corewise_nbd::{Export, Options, Server};
-use corewise_sync::Mutex;
 
 const MIB: u64 = 1 << 20;
 
@@ -97,36 +95,6 @@ fn sockets_that_are_kept_open_while_the_server_is_taken_down() {
     drop((silent, half, busy, bystander));
 }
 
-const TIB: u64 = 1 << 40;
-
-/// An empty terabyte. It reports itself as one hole without an end, and records the requests that
-/// reach it.
-#[derive(Default)]
-struct Vast {
-    /// L: is the lock; guards the recorded requests: operation, offset and length.
-    seen: Mutex<Vec<(Op, u64, u64)>>,
-}
-
-impl BlockDevice for Vast {
-    fn name(&self) -> &str {
-        "vast"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry { can_fast_zero: true, can_prefetch: true, ..Geometry::new(TIB) }
-    }
-
-    fn submit(&self, mut rq: DeviceRequest) {
-        self.seen.lock().push((rq.op(), rq.offset(), rq.len()));
-        match rq.op() {
-            Op::Extents => _ = rq.put_extent(Extent { len: u64::MAX, kind: ExtentKind::Hole }),
-            Op::Read => _ = rq.put_zeroes(rq.len()),
-            _ => {}
-        }
-        rq.complete(Ok(()));
-    }
-}
-
 /// Creates a client with structured replies and block status.
 fn of_vast() -> (Arc<Vast>, Server, Client) {
     let device = Arc::new(Vast::default());
@@ -198,26 +166,4 @@ fn ranges_that_pass_32_bits_or_the_end_when_they_are_rounded_to_blocks() {
         }
     }
     assert_eq!(ask(&mut client, Command::READ, CommandFlags::empty(), 0, 512).error, 0);
-}
-
-/// Checks the same two patterns with a command that goes to the device in pieces: each byte is in
-/// one of them.
-#[test]
-fn zeroes_as_long_as_32_bits_say() {
-    let (device, _server, mut client) = of_vast();
-    for command in [Command::WRITE_ZEROES, Command::TRIM] {
-        for (offset, length) in [(512, u32::MAX - 511), (TIB - (1 << 31), 1 << 31)] {
-            device.seen.lock().clear();
-            let answer = ask(&mut client, command, CommandFlags::empty(), offset, length);
-            assert_eq!(answer.error, 0);
-            let mut seen = std::mem::take(&mut *device.seen.lock());
-            seen.sort_unstable_by_key(|(_, offset, _)| *offset);
-            let mut at = offset;
-            for (_, from, len) in seen {
-                assert_eq!(from, at);
-                at += len;
-            }
-            assert_eq!(at, offset + u64::from(length));
-        }
-    }
 }

@@ -203,8 +203,7 @@ fn a_request_that_came_in_part_is_seen_until_its_rest_has_come() {
     client.write_request(1, 0, &[7; 512]);
     assert_eq!(client.reply(0).error, 0);
     assert_eq!(partial(), None);
-    let (flags, command) = (CommandFlags::empty(), Command::WRITE);
-    let head = Request { flags, command, cookie: 2, offset: 0, length: 4096 }.encode();
+    let head = request(Command::WRITE, 2, 0, 4096).encode();
     let all = [&head[..], &[7; 4096]].concat();
     // In the middle of its head, and of its payload.
     for part in [8, 128] {
@@ -240,8 +239,7 @@ fn a_client_that_is_cut_is_told_of_with_what_was_waited_for_and_how_long() {
     let soon = Duration::from_millis(20);
     let options = || Options::new().request_timeout(soon).reply_timeout(soon);
     fn head(length: u64) -> [u8; REQUEST_LEN] {
-        let (flags, command) = (CommandFlags::empty(), Command::WRITE);
-        Request { flags, command, cookie: 2, offset: 0, length }.encode()
+        request(Command::WRITE, 2, 0, length).encode()
     }
     type Abuse = dyn Fn(&mut Client);
     let cases: [(&Abuse, &[&str]); 5] = [

@@ -6,71 +6,21 @@ use std::sync::Arc;
 
 use crate::common::answers::Answer;
 use crate::common::*;
-use corewise_blockmq::{BlockDevice, Extent, ExtentKind, Geometry, Op, Request as DeviceRequest};
+use corewise_blockmq::Op;
 use corewise_nbd::wire::*;
 use corewise_nbd::{Export, Options, Server};
-use corewise_sync::Mutex;
 
 const GIB: u64 = 1 << 30;
-const TIB: u64 = 1 << 40;
 const MIB: u64 = 1 << 20;
 /// Length beyond that of any request without extended headers.
 const LONG: u64 = 8 * GIB;
-
-/// A terabyte without data that records its requests, and holds them back on demand.
-#[derive(Default)]
-struct Nothing {
-    /// L: is the lock; guards the recorded requests.
-    seen: Mutex<Vec<(Op, u64, u64)>>,
-    /// L: is the lock; guards the held requests.
-    held: Mutex<Option<Vec<DeviceRequest>>>,
-}
-
-impl Nothing {
-    fn wait_for_seen(&self, n: usize) {
-        while self.seen.lock().len() < n {
-            std::thread::yield_now();
-        }
-    }
-
-    fn release(&self) {
-        let held = self.held.lock().take();
-        held.into_iter().flatten().for_each(|rq| rq.complete(Ok(())));
-    }
-}
-
-impl BlockDevice for Nothing {
-    fn name(&self) -> &str {
-        "nothing"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry { can_fast_zero: true, can_prefetch: true, ..Geometry::new(TIB) }
-    }
-
-    fn submit(&self, mut rq: DeviceRequest) {
-        self.seen.lock().push((rq.op(), rq.offset(), rq.len()));
-        match rq.op() {
-            Op::Read => {
-                let zeroes = vec![0; rq.len() as usize];
-                let _ = rq.put(&zeroes);
-            }
-            Op::Extents => _ = rq.put_extent(Extent { len: rq.len(), kind: ExtentKind::Hole }),
-            _ => {}
-        }
-        match &mut *self.held.lock() {
-            Some(held) => held.push(rq),
-            None => rq.complete(Ok(())),
-        }
-    }
-}
 
 fn options() -> Options {
     Options::new().extended_headers(true)
 }
 
-fn nothing() -> (Arc<Nothing>, Server) {
-    let device = Arc::new(Nothing::default());
+fn vast() -> (Arc<Vast>, Server) {
+    let device = Arc::new(Vast::default());
     let server = Server::new(options());
     server.add_export(Export::new("disk", device.clone())).unwrap();
     (device, server)
@@ -121,7 +71,7 @@ fn extended_headers_take_no_data_and_nobody_goes_back_from_them() {
 
 #[test]
 fn the_query_of_a_block_status_is_offered_to_those_that_have_a_context() {
-    let (_, server) = nothing();
+    let (_, server) = vast();
     let has = |summary: ExportSummary| {
         assert!(summary.flags.contains(TransmissionFlags::SEND_DF));
         summary.flags.contains(TransmissionFlags::BLOCK_STATUS_PAYLOAD)
@@ -135,7 +85,7 @@ fn the_query_of_a_block_status_is_offered_to_those_that_have_a_context() {
 
 #[test]
 fn what_has_no_payload_takes_lengths_of_64_bits() {
-    let (device, server) = nothing();
+    let (device, server) = vast();
     let (mut client, _) = extended(&server, true);
     let answer = client.ask(request(Command::BLOCK_STATUS, 512, TIB - 512));
     let flags = STATE_HOLE | STATE_ZERO;
@@ -160,35 +110,8 @@ fn what_has_no_payload_takes_lengths_of_64_bits() {
 }
 
 #[test]
-fn every_answer_has_an_extended_head_whatever_it_says() {
-    let device = TestDevice::with(Geometry { can_prefetch: true, ..Geometry::new(4 * MIB) });
-    device.hole(MIB..2 * MIB);
-    let server = server_with(device.clone(), options());
-    let (mut client, _) = extended(&server, true);
-    // `Client::answer` checks each head.
-    let read = client.ask(request(Command::READ, MIB - 64 * 1024, 256 * 1024));
-    assert_eq!(read.data, device.bytes((MIB - 64 * 1024) as usize, 256 << 10));
-    assert!(!read.holes.is_empty());
-    assert_eq!(client.ask(request(Command::READ, 100, 1000)).data, device.bytes(100, 1000));
-    assert_eq!(client.ask(request(Command::READ, 0, 0)).chunks, 1);
-    client.write_request(7, 512, &[5; 1000]);
-    let write = Request { cookie: 7, ..request(Command::WRITE, 512, 1000) };
-    let answer = client.answer(&mut vec![(write, Answer::default())]).1;
-    assert_eq!((answer.error, answer.chunks), (0, 1));
-    assert_eq!(device.bytes(512, 1000), [5; 1000]);
-    for command in [Command::TRIM, Command::WRITE_ZEROES, Command::CACHE] {
-        let answer = client.ask(request(command, 4096, 8192));
-        assert_eq!((answer.error, answer.chunks), (0, 1), "{command:?}");
-    }
-    assert_eq!(client.ask(request(Command::FLUSH, 0, 0)).chunks, 1);
-    device.fail(corewise_blockmq::IoErrorKind::Io(5));
-    let answer = client.ask(request(Command::READ, 8192, 4096));
-    assert_eq!((answer.error, answer.at), (5, Some(8192)));
-}
-
-#[test]
 fn hostile_lengths_are_refused_without_a_byte_of_memory_and_the_connection_goes_on() {
-    let (device, server) = nothing();
+    let (device, server) = vast();
     let (mut client, _) = extended(&server, true);
     for (offset, length) in
         [(0, 1 << 63), (512, u64::MAX - 511), (1 << 63, 1 << 63), (TIB, 512), (0, u64::MAX)]
@@ -217,7 +140,7 @@ fn hostile_lengths_are_refused_without_a_byte_of_memory_and_the_connection_goes_
 
 #[test]
 fn a_payload_that_its_command_does_not_have_is_read_away_and_refused() {
-    let (_, server) = nothing();
+    let (_, server) = vast();
     let (mut client, _) = extended(&server, true);
     let flags = CommandFlags::PAYLOAD_LEN;
     for command in [Command::READ, Command::TRIM, Command::FLUSH, Command(77)] {
@@ -234,7 +157,7 @@ fn a_payload_that_its_command_does_not_have_is_read_away_and_refused() {
 
 #[test]
 fn a_block_status_may_name_its_context() {
-    let (device, server) = nothing();
+    let (device, server) = vast();
     let (mut client, _) = extended(&server, true);
     let flags = CommandFlags::PAYLOAD_LEN;
     let mut ask = |offset, payload: &[u8]| {
@@ -268,7 +191,7 @@ fn a_block_status_may_name_its_context() {
 
 #[test]
 fn a_client_that_chose_extended_headers_and_sends_compact_ones_is_cut_and_so_is_the_reverse() {
-    let (_, server) = nothing();
+    let (_, server) = vast();
     let (mut wrong, _) = extended(&server, false);
     wrong.send(&request(Command::READ, 0, 512).encode());
     // The server doesn't wait for the four more bytes of an extended head.
@@ -280,7 +203,7 @@ fn a_client_that_chose_extended_headers_and_sends_compact_ones_is_cut_and_so_is_
 
 #[test]
 fn zeroes_of_a_terabyte_leave_the_device_to_others_and_end_when_their_client_leaves() {
-    let (device, server) = nothing();
+    let (device, server) = vast();
     *device.held.lock() = Some(Vec::new());
     let (mut wiper, _) = extended(&server, false);
     wiper.send_request(request(Command::WRITE_ZEROES, 0, TIB));

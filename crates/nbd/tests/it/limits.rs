@@ -48,7 +48,7 @@ fn handshakes(server: &Server, ended: u64) -> HandshakeCounts {
 #[test]
 fn each_handshake_is_counted_once_by_how_it_ended() {
     let server = server_with(TestDevice::new(MIB), Options::new().max_connections(1));
-    let served = client(&server);
+    let mut served = client(&server);
     // The client is told three times that there is no place, then in the only way that EXPORT_NAME
     // has.
     let mut stubborn = Client::fixed(connect(&server));
@@ -60,7 +60,10 @@ fn each_handshake_is_counted_once_by_how_it_ended() {
     stubborn.expect_end();
     let mut patient = Client::fixed(connect(&server));
     patient.option(OptionKind::GO, &GoRequest::encode("disk", &[]));
-    assert_eq!(patient.opt_reply().kind, OptionReplyKind::ERR_POLICY);
+    let refusal = patient.opt_reply();
+    assert_eq!(refusal.kind, OptionReplyKind::ERR_POLICY);
+    assert_eq!(refusal.data, b"all 1 places of this server are taken");
+    assert_eq!(served.read(1, 0, 512).error, 0, "it keeps its place");
     drop(served);
     wait_for_connections(&server, 1);
     patient.go("disk");
@@ -122,33 +125,6 @@ fn clients_that_come_together_have_the_places_that_are_free_however_few_may_shak
     for client in &mut served {
         assert_eq!(client.read(1, 0, 512).error, 0);
     }
-}
-
-#[test]
-fn served_clients_keep_their_places_and_the_next_one_is_told() {
-    let options = Options::new().max_connections(2);
-    let server = server_with(TestDevice::new(MIB), options);
-    let mut clients = [client(&server), client(&server)];
-    let mut newcomer = Client::fixed(connect(&server));
-    newcomer.option(OptionKind::GO, &GoRequest::encode("disk", &[]));
-    let reply = newcomer.opt_reply();
-    assert_eq!(reply.kind, OptionReplyKind::ERR_POLICY);
-    assert_eq!(reply.data, b"all 2 places of this server are taken");
-    // It may ask again, or list the exports.
-    newcomer.option(OptionKind::LIST, &[]);
-    assert_eq!(newcomer.opt_reply().kind, OptionReplyKind::SERVER);
-    let mut curt = Client::fixed(connect(&server));
-    curt.option(OptionKind::EXPORT_NAME, b"disk");
-    curt.expect_end();
-    for client in &mut clients {
-        assert_eq!(client.read(1, 0, 512).error, 0);
-    }
-    let [first, _second] = clients;
-    drop(first);
-    while server.exports()[0].clients > 1 {
-        std::thread::yield_now();
-    }
-    assert_eq!(client(&server).read(1, 0, 512).error, 0, "a free place is given again");
 }
 
 /// Chooses an export. Returns the client, or the error.

@@ -347,19 +347,11 @@ fn a_request_that_nobody_answers_times_out_and_later_ones_fail_at_once_until_the
         assert!(disk.read_at(0, 512).is_ok(), "on the next connection");
         let _ = server.drain(Duration::ZERO);
         drop(server);
-        loop {
-            if matches!(told.recv_timeout(PATIENCE).unwrap(), RemoteEvent::Down { .. }) {
-                break;
-            }
-        }
+        while !matches!(told.recv_timeout(PATIENCE).unwrap(), RemoteEvent::Down { .. }) {}
         let why = disk.read_at(0, 512).unwrap_err();
         assert!(why.to_string().contains("no connection to nbd+unix"), "{why}");
         let _server = listening(device, &rig.path("s"));
-        loop {
-            if matches!(told.recv_timeout(PATIENCE).unwrap(), RemoteEvent::Back { .. }) {
-                break;
-            }
-        }
+        while !matches!(told.recv_timeout(PATIENCE).unwrap(), RemoteEvent::Back { .. }) {}
         assert!(disk.read_at(0, 512).is_ok());
     });
 }

@@ -51,40 +51,6 @@ fn a_client_with_one_request_at_a_time_does_not_wait_behind_those_with_hundreds(
 }
 
 #[test]
-fn clients_that_ask_for_little_have_their_turns_between_the_pieces_of_large_requests() {
-    let device = TestDevice::new(8 * MIB);
-    device.hold();
-    let server = server(device.clone());
-    let (mut large, mut small) = (client(&server), client(&server));
-    large.reads(0..8, 0, 8 << 20);
-    device.wait_for_seen(8);
-    small.reads(0..256, 4096, 16 << 10);
-    wait_for_in_flight(&server, 1 + 256);
-    // Until the small ones are all in the device.
-    let (mut released, mut of_large) = (0, 0);
-    loop {
-        let seen = device.seen();
-        let large = |seen: &&Seen| seen.offset != 4096;
-        if seen.iter().filter(|seen| !large(seen)).count() == 256 {
-            break;
-        }
-        let inside: u64 = seen[released..].iter().map(|seen| seen.len).sum();
-        // Otherwise a client has its turn, and isn't there yet.
-        if inside > 4 * MIB - MIB / 2 {
-            of_large = seen.iter().filter(large).map(|seen| seen.len).sum();
-            device.release_some(1);
-            released += 1;
-        }
-        std::thread::yield_now();
-    }
-    // 4 MiB were there before, and each turn after that was one of both. A client that isn't back
-    // in the queue when there is room loses a turn, and the scheduler decides how often:
-    // `turn/tests.rs` has the exact shares.
-    assert!(of_large <= 32 * MIB, "{} of 64 MiB of the large ones", of_large / MIB);
-    device.release();
-}
-
-#[test]
 fn zeroes_that_are_written_keep_the_device_from_others_no_longer_than_writes() {
     let fast = TestDevice::with(Geometry { can_fast_zero: true, ..Geometry::new(64 * MIB) });
     // Allocated zeroes for one device, any zeroes for the other, which offers no fast ones.

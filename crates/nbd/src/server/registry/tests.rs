@@ -1,5 +1,6 @@
 //! Tests of the registry by itself: exports that share a device, and newcomers in a flood.
 
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use corewise_blockmq::{BlockDevice, Geometry, Request};
@@ -40,18 +41,15 @@ fn exports_of_one_device_share_it_and_nothing_is_kept_of_those_that_are_gone() {
     assert!(registry.books.lock().shared.is_empty());
 }
 
+fn connection(id: u64, socket: UnixStream, idle: Option<Duration>) -> (Arc<Connection>, ()) {
+    let (budget, pool) = (Options::default().budget, Arc::new(Pool::new(1 << 20)));
+    let connection =
+        Connection::new(ClientLog::of_test(id), socket.into(), budget, 0, pool, idle).0;
+    (Arc::new(connection), ())
+}
+
 fn admit_to(registry: &Registry, limit: usize) -> Result<(Arc<Connection>, ()), Error> {
-    let make = |id| {
-        let (socket, _) = std::os::unix::net::UnixStream::pair().unwrap();
-        let budget = Options::default().budget;
-        let pool = Arc::new(Pool::new(1 << 20));
-        (
-            Arc::new(
-                Connection::new(ClientLog::of_test(id), socket.into(), budget, 0, pool, None).0,
-            ),
-            (),
-        )
-    };
+    let make = |id| connection(id, UnixStream::pair().unwrap().0, None);
     let who = ClientLog::of_test(0).who;
     let options = Options::new().max_half_open(limit).max_connections(0);
     registry.admit(who, &options, &|| false, make, |oldest| oldest.close())
@@ -62,17 +60,8 @@ fn a_client_whose_request_lies_in_the_socket_is_not_idle() {
     let registry = Registry::new();
     registry.add_export(Export::new("disk", Arc::new(Disk))).unwrap();
     let admit = || {
-        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        let make = |id| {
-            let (budget, pool) = (Options::default().budget, Arc::new(Pool::new(1 << 20)));
-            let log = ClientLog::of_test(id);
-            (
-                Arc::new(
-                    Connection::new(log, ours.into(), budget, 0, pool, Some(Duration::ZERO)).0,
-                ),
-                (),
-            )
-        };
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let make = |id| connection(id, ours, Some(Duration::ZERO));
         let who = ClientLog::of_test(0).who;
         (registry.admit(who, &Options::new(), &|| false, make, |_| ()).unwrap().0, theirs)
     };
