@@ -44,7 +44,7 @@ const STORE_THREADS: u64 = 8;
 
 /// A limit of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Limit {
+struct AddressLimit {
     /// Name of the limit; `raise` is the way to raise it.
     name: &'static str,
     raise: &'static str,
@@ -57,14 +57,14 @@ struct Limit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AddressSpace {
     /// Limit; `None` if there is none.
-    limit: Option<Limit>,
+    limit: Option<AddressLimit>,
     cpus: u64,
 }
 
 /// A cut: fewer clients, or less memory for them, than was asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AddressSpaceShortfall {
-    limit: Limit,
+    limit: AddressLimit,
     /// Clients asked for, and their memory in bytes; `left` has what remains.
     asked: (usize, u64),
     left: (usize, u64),
@@ -73,8 +73,12 @@ pub(crate) struct AddressSpaceShortfall {
 
 impl fmt::Display for AddressSpaceShortfall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let AddressSpaceShortfall { limit: Limit { name, raise, bytes, .. }, asked, left, kept } =
-            *self;
+        let AddressSpaceShortfall {
+            limit: AddressLimit { name, raise, bytes, .. },
+            asked,
+            left,
+            kept,
+        } = *self;
         let (bytes, kept) = (units::about(bytes), units::about(kept));
         let of = |(clients, memory)| {
             format!(
@@ -95,14 +99,15 @@ impl fmt::Display for AddressSpaceShortfall {
 /// An error: no client would have a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLittleAddressSpace {
-    limit: Limit,
+    limit: AddressLimit,
     kept: u64,
     needed: u64,
 }
 
 impl fmt::Display for TooLittleAddressSpace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let TooLittleAddressSpace { limit: Limit { name, raise, bytes, .. }, kept, needed } = *self;
+        let TooLittleAddressSpace { limit: AddressLimit { name, raise, bytes, .. }, kept, needed } =
+            *self;
         let (bytes, kept, needed) = (units::about(bytes), units::about(kept), units::about(needed));
         write!(
             f,
@@ -128,7 +133,7 @@ impl AddressSpace {
         let limit = |resource, name, raise, at| {
             let bytes = getrlimit(resource).current?;
             let mapped = pages(at).unwrap_or_default().saturating_mul(page);
-            Some(Limit { name, raise, bytes, left: bytes.saturating_sub(mapped) })
+            Some(AddressLimit { name, raise, bytes, left: bytes.saturating_sub(mapped) })
         };
         let all = limit(Resource::As, "RLIMIT_AS", "LimitAS (systemd) or `ulimit -v`", 0);
         let data = limit(Resource::Data, "RLIMIT_DATA", "LimitDATA (systemd) or `ulimit -d`", 5);
@@ -204,7 +209,7 @@ impl AddressSpace {
         tls: bool,
         devices: impl Iterator<Item = &'d Device>,
     ) -> Result<Option<u64>, String> {
-        let Some(Limit { name, raise, .. }) = self.limit else { return Ok(None) };
+        let Some(AddressLimit { name, raise, .. }) = self.limit else { return Ok(None) };
         let clients = heap(options, tls);
         let theirs = devices.map(|device| DeviceMemory::of(device).allocated);
         let all = theirs.fold(clients.saturating_add(HEAP), u64::saturating_add);
@@ -282,7 +287,7 @@ mod tests {
 
     fn of(bytes: u64) -> AddressSpace {
         let (name, raise) = ("RLIMIT_AS", "`ulimit -v`");
-        let limit = Some(Limit { name, raise, bytes, left: bytes - (60 << 20) });
+        let limit = Some(AddressLimit { name, raise, bytes, left: bytes - (60 << 20) });
         AddressSpace { limit, cpus: 4 }
     }
 

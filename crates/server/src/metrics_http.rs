@@ -38,7 +38,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A listening socket that nobody answers yet.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct BoundMetrics {
     listener: Listener,
     /// Address in words.
     address: String,
@@ -80,7 +80,7 @@ pub(crate) fn bind(
     at: &MetricsAt,
     cleanup: &Arc<Cleanup>,
     report: &Report,
-) -> Result<Bound, String> {
+) -> Result<BoundMetrics, String> {
     match at {
         MetricsAt::Tcp(address) => {
             let bound = TcpListener::bind(listen::host_and_port(address)).and_then(|listener| {
@@ -91,13 +91,15 @@ pub(crate) fn bind(
             warn_of(address, report);
             let address = address.to_string().replace('%', "%25");
             let address = format!("http://{address}/metrics");
-            Ok(Bound { listener: Listener::Tcp(listener), address, socket: None })
+            Ok(BoundMetrics { listener: Listener::Tcp(listener), address, socket: None })
         }
-        MetricsAt::Unix(path) => listen::unix_for_owner(path, cleanup).map(|listener| Bound {
-            listener: Listener::Unix(listener),
-            address: path.display().to_string(),
-            socket: Some(OwnSocket { path: path.clone(), cleanup: Arc::clone(cleanup) }),
-        }),
+        MetricsAt::Unix(path) => {
+            listen::unix_for_owner(path, cleanup).map(|listener| BoundMetrics {
+                listener: Listener::Unix(listener),
+                address: path.display().to_string(),
+                socket: Some(OwnSocket { path: path.clone(), cleanup: Arc::clone(cleanup) }),
+            })
+        }
     }
 }
 
@@ -134,7 +136,7 @@ impl MetricsListener {
 
     /// Starts to answer with the result of `text`.
     pub(crate) fn start(
-        bound: Bound,
+        bound: BoundMetrics,
         text: impl Fn() -> String + Send + 'static,
     ) -> io::Result<MetricsListener> {
         match &bound.listener {

@@ -40,7 +40,7 @@ impl Source {
 
     /// Reads a plain file, for a running server. Refuses files that may block, or never end.
     pub(crate) fn read_plain(path: &Path) -> Result<Source, String> {
-        let read = read_plain(path, LONGEST).map_err(Refusal::Read);
+        let read = read_plain(path, LONGEST).map_err(SourceRefusal::Read);
         read.and_then(|bytes| Source::of_file(path, bytes)).map_err(|refusal| {
             let message = format!("cannot read the manifest '{}': {refusal}", path.display());
             match refusal.help() {
@@ -59,14 +59,16 @@ impl Source {
             true => Source::of_stdin(),
             false => open(path)
                 .and_then(|file| read(file, LONGEST))
-                .map_err(Refusal::Read)
+                .map_err(SourceRefusal::Read)
                 .and_then(|bytes| Source::of_file(path, bytes)),
         };
         read.map_err(|refusal| {
             let what = format!("cannot read the manifest '{}': {refusal}", path.display());
             let failure = Error::new(what);
             match (&refusal, refusal.help()) {
-                (Refusal::Read(ReadError::Io(error)), _) if error.kind() == ErrorKind::NotFound => {
+                (SourceRefusal::Read(ReadError::Io(error)), _)
+                    if error.kind() == ErrorKind::NotFound =>
+                {
                     failure.with_help("`corewise up` without a manifest uses a built-in one")
                 }
                 (_, Some(help)) => failure.with_help(help),
@@ -75,17 +77,18 @@ impl Source {
         })
     }
 
-    fn of_stdin() -> Result<Source, Refusal> {
-        let bytes = read(std::io::stdin(), LONGEST).map_err(Refusal::Read)?;
-        let base = std::env::current_dir().map_err(|error| Refusal::Read(ReadError::Io(error)))?;
+    fn of_stdin() -> Result<Source, SourceRefusal> {
+        let bytes = read(std::io::stdin(), LONGEST).map_err(SourceRefusal::Read)?;
+        let base =
+            std::env::current_dir().map_err(|error| SourceRefusal::Read(ReadError::Io(error)))?;
         Ok(Source { text: text(bytes)?, label: "stdin".to_string(), base: Some(base), file: None })
     }
 
-    fn of_file(path: &Path, bytes: Vec<u8>) -> Result<Source, Refusal> {
+    fn of_file(path: &Path, bytes: Vec<u8>) -> Result<Source, SourceRefusal> {
         let (text, label) = (text(bytes)?, path.display().to_string());
         // Absolute, since messages show the path of a socket to people in other folders.
         let path =
-            std::path::absolute(path).map_err(|error| Refusal::Read(ReadError::Io(error)))?;
+            std::path::absolute(path).map_err(|error| SourceRefusal::Read(ReadError::Io(error)))?;
         let base = path.parent().unwrap_or(Path::new("/")).to_path_buf();
         // A pipe gives its text once.
         let file = path.is_file().then_some(path);
@@ -95,7 +98,7 @@ impl Source {
 
 /// The reason why there is no manifest.
 #[derive(Debug)]
-enum Refusal {
+enum SourceRefusal {
     Read(ReadError),
     /// Bytes of another kind of file.
     NoText,
@@ -103,30 +106,30 @@ enum Refusal {
     Utf16,
 }
 
-impl Refusal {
+impl SourceRefusal {
     /// Returns advice, if a disk, its image, a folder, or a text in another encoding was named in
     /// place of a manifest.
     fn help(&self) -> Option<&'static str> {
         let image = "to serve a disk or its image, name it in a manifest: driver = \"file\", \
                      path = \"disk.img\"; `corewise up --help` shows one";
         match self {
-            Refusal::Read(ReadError::Io(error)) => (error.kind() == ErrorKind::IsADirectory)
+            SourceRefusal::Read(ReadError::Io(error)) => (error.kind() == ErrorKind::IsADirectory)
                 .then_some("name the manifest in that folder, such as FOLDER/up.toml"),
-            Refusal::Utf16 => Some("save it as UTF-8"),
-            Refusal::Read(_) | Refusal::NoText => Some(image),
+            SourceRefusal::Utf16 => Some("save it as UTF-8"),
+            SourceRefusal::Read(_) | SourceRefusal::NoText => Some(image),
         }
     }
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for SourceRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Read(ReadError::TooLong(most)) => {
+            SourceRefusal::Read(ReadError::TooLong(most)) => {
                 write!(f, "it is too long, since a manifest has at most {}", units::size(*most))
             }
-            Refusal::Read(why) => why.fmt(f),
-            Refusal::NoText => f.write_str("a manifest is text in UTF-8, and this is not"),
-            Refusal::Utf16 => f.write_str("a manifest is text in UTF-8, and this is UTF-16"),
+            SourceRefusal::Read(why) => why.fmt(f),
+            SourceRefusal::NoText => f.write_str("a manifest is text in UTF-8, and this is not"),
+            SourceRefusal::Utf16 => f.write_str("a manifest is text in UTF-8, and this is UTF-16"),
         }
     }
 }
@@ -145,13 +148,13 @@ fn open(path: &Path) -> Result<File, ReadError> {
 }
 
 /// Returns the text that these bytes encode. TOML has no NUL, and most images begin with some.
-fn text(bytes: Vec<u8>) -> Result<String, Refusal> {
+fn text(bytes: Vec<u8>) -> Result<String, SourceRefusal> {
     // The byte order mark, which isn't UTF-8.
     if bytes.starts_with(&[0xff, 0xfe]) || bytes.starts_with(&[0xfe, 0xff]) {
-        return Err(Refusal::Utf16);
+        return Err(SourceRefusal::Utf16);
     }
-    let text = String::from_utf8(bytes).map_err(|_| Refusal::NoText)?;
-    if text.contains('\0') { Err(Refusal::NoText) } else { Ok(text) }
+    let text = String::from_utf8(bytes).map_err(|_| SourceRefusal::NoText)?;
+    if text.contains('\0') { Err(SourceRefusal::NoText) } else { Ok(text) }
 }
 
 /// The longest certificate or key, in bytes. Bundles of all public authorities have a quarter of

@@ -12,7 +12,7 @@ use corewise::sync::time::{now, wall};
 use crate::cleanup::Cleanup;
 use crate::control::devices::Device;
 use crate::control::disks::Disks;
-use crate::control::health::{Certificate, LostSocket, Phase, ServerFacts, SocketUse};
+use crate::control::health::{Certificate, LifePhase, LostSocket, ServerFacts, SocketUse};
 use crate::control::served::RecentExports;
 
 /// The least time between two lines about handshakes.
@@ -87,9 +87,9 @@ impl ServerStatus {
         unread: Vec<(&'static str, u64)>,
     ) -> ServerFacts {
         let phase = match (ended, self.serves.load(Ordering::Relaxed)) {
-            (true, _) => Phase::Stopping,
-            (false, true) => Phase::Serving,
-            (false, false) => Phase::Starting,
+            (true, _) => LifePhase::Stopping,
+            (false, true) => LifePhase::Serving,
+            (false, false) => LifePhase::Starting,
         };
         let mut hanging = self.still_overdue(devices);
         for name in stuck {

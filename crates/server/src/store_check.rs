@@ -26,7 +26,7 @@ pub(crate) fn look(asked: &manifest::Object) -> Vec<(Position, String)> {
     if let Some(folder) = asked.location.value.strip_prefix("file://").map(Path::new) {
         let is_new = !volume_in(folder);
         let parent = asked.parent().filter(|_| is_new).map(|parent| parent.location);
-        let of = |at: &manifest::At<String>| {
+        let of = |at: &manifest::Located<String>| {
             at.value.strip_prefix("file://").map(Path::new).map(volume_in)
         };
         if let Some(parent) = parent.filter(|at| of(at) == Some(false)) {

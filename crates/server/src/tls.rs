@@ -32,7 +32,7 @@ mod with {
 
     use corewise::nbd::{self, Error, Server, TlsPart};
 
-    use crate::manifest::{At, Problem, Subject, Tls};
+    use crate::manifest::{Located, Problem, Subject, Tls};
     use crate::source::{self, LONGEST_PEM};
     use crate::status::Validity;
 
@@ -68,10 +68,10 @@ mod with {
     }
 
     pub(crate) fn read(tls: Tls<'_>) -> Result<(nbd::Tls, ShownFiles), Problem> {
-        let wrong = |at: &At<PathBuf>, why: &dyn std::fmt::Display| {
+        let wrong = |at: &Located<PathBuf>, why: &dyn std::fmt::Display| {
             Problem::new(at.place, Subject::Server, format!("{}: {why}", at.value.display()))
         };
-        let read = |at: &At<PathBuf>| {
+        let read = |at: &Located<PathBuf>| {
             source::read_plain(&at.value, LONGEST_PEM).map_err(|why| wrong(at, &why))
         };
         let (certificate, key) = (read(tls.certificate)?, read(tls.key)?);

@@ -125,13 +125,13 @@ fn a_mirror_whose_bitmap_is_written_out_stays_as_it_is() {
 
 /// An observer that waits in the notice of a change until it may go on.
 #[derive(Debug)]
-struct Slow {
+struct SlowObserver {
     reached: Sender<()>,
     /// L: is the lock, held by the one that waits.
     go_on: Mutex<Receiver<()>>,
 }
 
-impl Observer for Slow {
+impl Observer for SlowObserver {
     fn notice(&self, notice: &Notice<'_>) {
         if let Notice::Changed(_) = notice {
             self.reached.send(()).unwrap();
@@ -146,7 +146,7 @@ fn a_change_beside_another_one_is_refused_as_busy() {
     let more: PathBuf = folder.path().join("more.toml");
     std::fs::write(&more, MEMORY.replace("ram", "more")).unwrap();
     let ((reached, is_there), (go, go_on)) = (channel(), channel());
-    let observer = Arc::new(Slow { reached, go_on: Mutex::new(go_on) });
+    let observer = Arc::new(SlowObserver { reached, go_on: Mutex::new(go_on) });
     let options = Options { observer, ..Options::default() };
     let server = up(&folder.path().join("up.toml"), &server_at("s", MEMORY), options);
     std::thread::scope(|scope| {

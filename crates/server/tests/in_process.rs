@@ -24,12 +24,12 @@ const MORE: &str = "[[device]]\nname = \"more\"\ndriver = \"memory\"\nsize = \"1
 
 /// An observer that keeps what it gets.
 #[derive(Debug, Default)]
-struct Kept {
+struct KeepingObserver {
     /// L: is the lock; guards the messages, and the names of notices.
     lines: Mutex<Vec<String>>,
 }
 
-impl Observer for Kept {
+impl Observer for KeepingObserver {
     fn message(&self, severity: Severity, message: fmt::Arguments<'_>) {
         self.lines.lock().push(format!("{severity:?}: {message}"));
     }
@@ -87,7 +87,7 @@ fn a_server_is_used_and_changed_and_leaves_neither_threads_nor_files() {
     let folder = tempfile::tempdir().unwrap();
     let files = || std::fs::read_dir(folder.path()).unwrap().count();
     let socket = folder.path().join("s");
-    let observer = Arc::new(Kept::default());
+    let observer = Arc::new(KeepingObserver::default());
     let options = || Options { observer: observer.clone(), ..Options::default() };
     let told = || std::mem::take(&mut *observer.lines.lock());
     let (threads_before, files_before) = (threads(), files());

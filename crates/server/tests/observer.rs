@@ -17,9 +17,9 @@ fn manifest(text: &str, base: &Path) -> Manifest {
 
 /// An observer that panics at each notice, and keeps the last one.
 #[derive(Debug, Default)]
-struct Panics(Mutex<String>);
+struct PanickingObserver(Mutex<String>);
 
-impl Observer for Panics {
+impl Observer for PanickingObserver {
     fn notice(&self, notice: &Notice<'_>) {
         *self.0.lock() = format!("{notice:?}");
         panic!("on purpose");
@@ -29,7 +29,7 @@ impl Observer for Panics {
 #[test]
 fn a_server_whose_observer_panics_comes_up_and_goes_down_in_order() {
     let folder = tempfile::tempdir().unwrap();
-    let observer = Arc::new(Panics::default());
+    let observer = Arc::new(PanickingObserver::default());
     let options = Options { observer: observer.clone(), ..Options::default() };
     let manifest = manifest(&format!("[server]\nunix = \"s\"\n{DISK}"), folder.path());
     let server = Server::up(manifest, options).unwrap();

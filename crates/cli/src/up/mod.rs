@@ -17,7 +17,9 @@ use std::time::Duration;
 use corewise::nbd::{self, Endpoint, Listener};
 use corewise::sync::Mutex;
 use corewise_server::control::place;
-use corewise_server::manifest::{self, At, LeftOut, Manifest, Position, Problem, Resolved};
+use corewise_server::manifest::{
+    self, LeftOut, Located, Manifest, Position, Problem, ResolvedManifest,
+};
 use corewise_server::units::count;
 use corewise_server::{Cleanup, Options, ProcessLimits, Server, Source};
 use stop::{Parent, Stop};
@@ -102,7 +104,7 @@ fn prepare(
         Some(base) => base.clone(),
         None => scratch.folder()?,
     };
-    let Resolved { mut manifest, problems, mut left_out, fatal } =
+    let ResolvedManifest { mut manifest, problems, mut left_out, fatal } =
         manifest::read(&source.text, &base);
     for problem in &problems {
         tell(&source.label, problem);
@@ -209,13 +211,13 @@ fn override_addresses(
     scratch: &mut Scratch<'_>,
 ) -> Result<(), Failure> {
     if let Some(path) = &args.socket {
-        server.unix = Some(At::new(socket("--socket", path)?, NOWHERE));
+        server.unix = Some(Located::new(socket("--socket", path)?, NOWHERE));
     }
     if let Some(address) = &args.tcp {
-        server.tcp = Some(At::new(address.clone(), NOWHERE));
+        server.tcp = Some(Located::new(address.clone(), NOWHERE));
     }
     if let Some(path) = &args.control {
-        server.control = Some(At::new(socket("--control", path)?, NOWHERE));
+        server.control = Some(Located::new(socket("--control", path)?, NOWHERE));
     }
     if let Some(path) = &args.state {
         let path = std::path::absolute(path)
@@ -226,7 +228,7 @@ fn override_addresses(
     if passed {
         (server.unix, server.tcp) = (None, None);
     } else if server.unix.is_none() && (built_in || server.tcp.is_none()) {
-        server.unix = Some(At::new(scratch.socket()?, NOWHERE));
+        server.unix = Some(Located::new(scratch.socket()?, NOWHERE));
     }
     Ok(())
 }

@@ -13,13 +13,13 @@ const TRIES: usize = 16;
 
 /// A listening socket that nobody answers yet.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct BoundControl {
     pub(super) listener: UnixListener,
     pub(super) path: PathBuf,
 }
 
 /// Binds the socket at the user's path, and leaves a link to it in the default folder.
-pub(crate) fn bind_at(path: &Path, cleanup: &Cleanup) -> Result<Bound, String> {
+pub(crate) fn bind_at(path: &Path, cleanup: &Cleanup) -> Result<BoundControl, String> {
     let listener = listen::unix_for_owner(path, cleanup)?;
     for folder in place::folders() {
         // If this fails, clients can't find the server by its id, but can still name the path.
@@ -33,11 +33,11 @@ pub(crate) fn bind_at(path: &Path, cleanup: &Cleanup) -> Result<Bound, String> {
             break;
         }
     }
-    Ok(Bound { listener, path: path.to_path_buf() })
+    Ok(BoundControl { listener, path: path.to_path_buf() })
 }
 
 /// Binds the socket in the default folder.
-pub(crate) fn bind(cleanup: &Cleanup) -> Result<Bound, String> {
+pub(crate) fn bind(cleanup: &Cleanup) -> Result<BoundControl, String> {
     let mut why = "found no folder for it".to_string();
     for folder in place::folders() {
         match bind_in(&folder, cleanup) {
@@ -48,7 +48,7 @@ pub(crate) fn bind(cleanup: &Cleanup) -> Result<Bound, String> {
     Err(why)
 }
 
-fn bind_in(folder: &Path, cleanup: &Cleanup) -> io::Result<Bound> {
+fn bind_in(folder: &Path, cleanup: &Cleanup) -> io::Result<BoundControl> {
     let pid = std::process::id();
     let path = folder.join(place::name(pid));
     let new = folder.join(format!(".{pid}.new"));
@@ -64,7 +64,7 @@ fn bind_in(folder: &Path, cleanup: &Cleanup) -> io::Result<Bound> {
         Ok(listener)
     })?;
     cleanup.socket(&path)?;
-    Ok(Bound { listener, path })
+    Ok(BoundControl { listener, path })
 }
 
 /// Makes something in a folder. The folder is created first, and removed at the end if it is empty

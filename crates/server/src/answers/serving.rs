@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 
-use super::bound::Bound;
+use super::bound::BoundControl;
 use super::{ServerView, answered, asks, change, line, wants_change};
 use crate::control::disks;
 use crate::control::mirrors::MirrorReport;
@@ -41,7 +41,7 @@ impl Control {
     }
 
     /// Starts the thread.
-    pub(crate) fn start(bound: Bound, view: Arc<ServerView>) -> io::Result<Control> {
+    pub(crate) fn start(bound: BoundControl, view: Arc<ServerView>) -> io::Result<Control> {
         bound.listener.set_nonblocking(true)?;
         let spare = SpareThread::start("change")?;
         let thread = ListenerThread::start("control", move |stopped| {
@@ -71,7 +71,7 @@ struct ControlLoop {
     view: Arc<ServerView>,
     /// Thread for changes if no other can be started.
     spare: SpareThread,
-    clients: Vec<Client>,
+    clients: Vec<ControlClient>,
     /// Time until which nobody is accepted.
     closed_until: Option<Instant>,
     /// Time until which nobody is answered.
@@ -82,7 +82,7 @@ struct ControlLoop {
     mirrors: Vec<(String, MirrorReport)>,
 }
 
-struct Client {
+struct ControlClient {
     stream: UnixStream,
     /// Up to [`LONGEST_QUESTION`] bytes, and what was read together with the last of them.
     input: Vec<u8>,
@@ -208,7 +208,7 @@ impl ControlLoop {
         if asking >= CLIENTS {
             self.drop_quietest();
         }
-        self.clients.push(Client {
+        self.clients.push(ControlClient {
             stream,
             input: Vec::new(),
             output: Vec::new(),
@@ -318,7 +318,7 @@ impl ControlLoop {
     }
 }
 
-impl Client {
+impl ControlClient {
     /// Takes the events due, and sends what can be sent without waiting.
     fn listen(&mut self, ready: bool) -> ClientAction {
         if ready && self.output.is_empty() {
@@ -396,7 +396,7 @@ fn is_trusted(stream: &UnixStream) -> bool {
 
 /// Sends listening clients the events up to now. Waits at most `at_most` until they have taken
 /// them.
-fn send_last_events(mut clients: Vec<Client>, at_most: Duration) {
+fn send_last_events(mut clients: Vec<ControlClient>, at_most: Duration) {
     let until = Instant::now() + at_most;
     loop {
         clients.retain_mut(|client| {
@@ -435,7 +435,7 @@ mod tests {
             stream.set_nonblocking(true).unwrap();
             let listens = ListenerSlot::new(Arc::clone(&events));
             let (input, output, heard) = (Vec::new(), Vec::new(), Instant::now());
-            (Client { stream, input, output, ended: false, heard, listens }, theirs)
+            (ControlClient { stream, input, output, ended: false, heard, listens }, theirs)
         };
         let read = |mut stream: UnixStream| {
             let mut read = String::new();

@@ -20,7 +20,7 @@ const BOUNDS: [f64; 20] = [
 
 type Labels<'a> = &'a [(&'a str, &'a str)];
 /// The counts of all operations, each with its name.
-type Ops<'a> = [(&'static str, &'a OpCounts); 7];
+type NamedOps<'a> = [(&'static str, &'a OpCounts); 7];
 /// A family of metrics: its name or the end of it, its help, and the function that returns its
 /// value.
 type MetricFamily<T, V> = (&'static str, &'static str, fn(&T) -> V);
@@ -29,9 +29,9 @@ type MetricFamilyWithKind<T> = (&'static str, &'static str, &'static str, fn(&T)
 
 /// The text of metrics: one family after the other, each with all its samples after its head.
 #[derive(Default)]
-struct Text(String);
+struct Exposition(String);
 
-impl Text {
+impl Exposition {
     fn family(&mut self, name: &str, kind: &str, help: &str) {
         // Writing to a String can't fail, here and below.
         let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
@@ -93,7 +93,7 @@ impl Text {
 
     /// Writes the times of the last minute by operation for each of `all`. Operations without
     /// requests in that time are left out.
-    fn last_minute(&mut self, of: &str, what: &str, all: &[(&str, Ops<'_>)]) {
+    fn last_minute(&mut self, of: &str, what: &str, all: &[(&str, NamedOps<'_>)]) {
         let name = format!("corewise_{of}_last_minute_duration_seconds");
         let help = format!("How long the requests {what} took that ended in the last minute.");
         self.family(&name, "gauge", &help);
@@ -114,7 +114,7 @@ impl Text {
 
     /// Writes requests, errors, bytes and times by operation for each of `all`. Operations without
     /// requests are left out.
-    fn by_op(&mut self, of: &str, what: &str, all: &[(&str, Ops<'_>)]) {
+    fn by_op(&mut self, of: &str, what: &str, all: &[(&str, NamedOps<'_>)]) {
         let counters: [MetricFamily<OpCounts, u64>; 3] = [
             ("requests", "that ended, well or not", |op| op.requests),
             ("errors", "that failed", |op| op.errors),
@@ -142,7 +142,7 @@ impl Text {
 
 /// Returns all metrics of a server.
 pub(crate) fn text(answer: &Answer) -> String {
-    let mut text = Text::default();
+    let mut text = Exposition::default();
     let who = &answer.who;
     text.family("corewise_build_info", "gauge", "The program's version, as a label.");
     text.sample("corewise_build_info", &[("version", &who.version)], 1.0);
@@ -157,7 +157,7 @@ pub(crate) fn text(answer: &Answer) -> String {
     text.0
 }
 
-fn health(text: &mut Text, answer: &Answer) {
+fn health(text: &mut Exposition, answer: &Answer) {
     let health = answer.health.clone().unwrap_or_default();
     let is = |is: bool| f64::from(u8::from(is));
     text.of_each(
@@ -181,7 +181,7 @@ fn health(text: &mut Text, answer: &Answer) {
     });
 }
 
-fn clients(text: &mut Text, answer: &Answer) {
+fn clients(text: &mut Exposition, answer: &Answer) {
     let exports = answer.exports.as_deref().unwrap_or_default();
     let clients = answer.clients.as_deref().unwrap_or_default();
     let attached = clients.iter().filter(|client| client.export.is_some()).count();
@@ -245,7 +245,7 @@ fn clients(text: &mut Text, answer: &Answer) {
     text.last_minute("export", "of clients", &ops);
 }
 
-fn volumes(text: &mut Text, answer: &Answer) {
+fn volumes(text: &mut Exposition, answer: &Answer) {
     let disks = answer.disks.as_deref().unwrap_or_default();
     let gauge = |name, help| (name, "gauge", help);
     text.of_each(gauge("corewise_volume_size_bytes", "Size of a volume."), disks, |disk| {
@@ -302,7 +302,7 @@ fn volumes(text: &mut Text, answer: &Answer) {
     }
 }
 
-fn mirrors(text: &mut Text, answer: &Answer) {
+fn mirrors(text: &mut Exposition, answer: &Answer) {
     let disks = answer.disks.as_deref().unwrap_or_default();
     let mirrors: Vec<_> =
         disks.iter().filter_map(|disk| Some((&*disk.name, disk.mirror.as_ref()?))).collect();
@@ -342,7 +342,7 @@ fn mirrors(text: &mut Text, answer: &Answer) {
 }
 
 /// Writes for each mirror what its checks have found, and when the next one is due.
-fn checks(text: &mut Text, mirrors: &[(&str, &MirrorReport)]) {
+fn checks(text: &mut Exposition, mirrors: &[(&str, &MirrorReport)]) {
     let families: [MetricFamily<MirrorReport, Option<f64>>; 4] = [
         ("running", "1 while a mirror is checked.", |of| {
             Some(f64::from(u8::from(of.check.as_ref().is_some_and(|check| check.running))))
@@ -380,7 +380,7 @@ fn checks(text: &mut Text, mirrors: &[(&str, &MirrorReport)]) {
     }
 }
 
-fn stores(text: &mut Text, answer: &Answer) {
+fn stores(text: &mut Exposition, answer: &Answer) {
     let disks = answer.disks.as_deref().unwrap_or_default();
     let stores: Vec<_> =
         disks.iter().filter_map(|disk| Some((disk, disk.store.as_ref()?))).collect();
@@ -445,7 +445,7 @@ fn stores(text: &mut Text, answer: &Answer) {
     );
 }
 
-fn pools(text: &mut Text, answer: &Answer) {
+fn pools(text: &mut Exposition, answer: &Answer) {
     let Some(dump) = &answer.dump else { return };
     let names: Vec<String> = dump.pools.iter().map(|pool| pool.pool.to_string()).collect();
     let pools: Vec<_> = dump.pools.iter().zip(&names).collect();

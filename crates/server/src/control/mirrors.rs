@@ -375,8 +375,8 @@ pub(super) fn take_back(
     }
 }
 
-/// The share of its period by which a check may come early. Mirrors whose last checks ended together
-/// drift apart by that, also those of several servers.
+/// The share of its period by which a check may come early. Mirrors whose last checks ended
+/// together drift apart by that, also those of several servers.
 const EARLY: f64 = 1.0 / 8.0;
 /// The share of its period after which a check that couldn't begin is overdue.
 const LATE: f64 = 1.0 / 8.0;

@@ -32,17 +32,17 @@ fn rows(width: usize, len: usize) -> usize {
 /// Displays a dump in lines of at most `width` characters, 60 at the least. `usize::MAX` cuts
 /// nothing.
 pub(crate) fn text(dump: &Dump, width: usize) -> impl fmt::Display {
-    Text { tables: Tables(dump), width: width.max(60) }
+    DumpText { tables: DumpTables(dump), width: width.max(60) }
 }
 
-struct Text<'a> {
-    tables: Tables<'a>,
+struct DumpText<'a> {
+    tables: DumpTables<'a>,
     width: usize,
 }
 
-impl fmt::Display for Text<'_> {
+impl fmt::Display for DumpText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Text { tables, width } = self;
+        let DumpText { tables, width } = self;
         tables.scopes(f, *width)?;
         tables.pools(f, *width)?;
         tables.queues(f, *width)?;
@@ -51,9 +51,9 @@ impl fmt::Display for Text<'_> {
     }
 }
 
-struct Tables<'a>(&'a Dump);
+struct DumpTables<'a>(&'a Dump);
 
-impl Tables<'_> {
+impl DumpTables<'_> {
     fn scopes(&self, f: &mut fmt::Formatter<'_>, width: usize) -> fmt::Result {
         writeln!(f, "Affinity scopes")?;
         let (cpus, general) = (&self.0.cpus, &self.0.housekeeping);

@@ -167,14 +167,14 @@ mod tls {
     use corewise::device::ProbeError;
     use corewise::nbd::RemoteTls;
 
-    use crate::manifest::At;
+    use crate::manifest::Located;
     use crate::source::{self, LONGEST_PEM};
 
     pub(super) fn read(
-        ca: &At<PathBuf>,
-        identity: Option<(&At<PathBuf>, &At<PathBuf>)>,
+        ca: &Located<PathBuf>,
+        identity: Option<(&Located<PathBuf>, &Located<PathBuf>)>,
     ) -> Result<RemoteTls, ProbeError> {
-        let read = |at: &At<PathBuf>| {
+        let read = |at: &Located<PathBuf>| {
             source::read_plain(&at.value, LONGEST_PEM).map_err(|why| {
                 ProbeError::failed(format!("cannot read {}: {why}", at.value.display()))
             })

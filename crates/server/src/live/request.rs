@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::legs;
 use crate::control::{Mode, Question};
 use crate::error::Error;
-use crate::manifest::{self, Driver, LegChange, Manifest, Resolved, export_name};
+use crate::manifest::{self, Driver, LegChange, Manifest, ResolvedManifest, export_name};
 use crate::source::Source;
 use crate::{text, units};
 
@@ -58,7 +58,7 @@ impl ChangeRequest {
 /// Reads a manifest and refuses one with problems.
 pub(super) fn checked(
     file: &Path,
-    read: impl FnOnce(&str, &Path) -> Resolved,
+    read: impl FnOnce(&str, &Path) -> ResolvedManifest,
 ) -> Result<Manifest, Error> {
     let source = Source::read_plain(file)?;
     let base = source.base.unwrap_or_default();

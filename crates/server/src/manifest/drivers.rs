@@ -8,11 +8,11 @@ use corewise::drivers::{Degraded, Delays, Fault, OnLoss};
 use corewise::nbd::Uri;
 
 use super::keys::{
-    Change, Check, Keys, Reload, ValueKind, devices, duration, flag, keys, new_path, number, path,
-    share, size, text, text_or_number, word, word_or,
+    CheckKeys, KeyChange, Keys, Reload, ValueKind, devices, duration, flag, keys, new_path, number,
+    path, share, size, text, text_or_number, word, word_or,
 };
 use super::object::Object;
-use super::problem::{At, Problem, too_long, unseen};
+use super::problem::{Located, Problem, too_long, unseen};
 use super::reader::Fields;
 
 /// A driver and its table of keys.
@@ -57,10 +57,10 @@ macro_rules! drivers {
             }
 
             /// Returns the keys that differ.
-            pub(super) fn changes(&self, other: &Driver) -> Vec<Change> {
+            pub(super) fn changes(&self, other: &Driver) -> Vec<KeyChange> {
                 match (self, other) {
                     $((Driver::$driver(keys), Driver::$driver(other)) => keys.changes(other),)+
-                    _ => vec![Change { key: "driver", reload: Reload::Restarts }],
+                    _ => vec![KeyChange { key: "driver", reload: Reload::Restarts }],
                 }
             }
         }
@@ -180,7 +180,7 @@ keys! {
     }
 }
 
-impl Check for Plain {
+impl CheckKeys for Plain {
     fn check(&self, fields: &mut Fields<'_, '_>) {
         fields.check_size(self.size, self.block_size);
     }
@@ -205,12 +205,12 @@ keys! {
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct FileDriver {
         /// Path of the file.
-        path: At<PathBuf> = path(), Required("path = \"disk.img\"");
+        path: Located<PathBuf> = path(), Required("path = \"disk.img\"");
         /// `true` creates a missing file (sparse) and [reports it](#a-new-volume). An existing file
         /// keeps its content and must have the `size`.
         create: bool = flag(), Usual("false");
         /// Size that an existing file must have and a new one gets: a multiple of its block size.
-        size: Option<At<u64>> = size(), Unset("the file's own; required with `create`"), Grows;
+        size: Option<Located<u64>> = size(), Unset("the file's own; required with `create`"), Grows;
         /// Unit in which the device is read and written. Clients may use any byte range. A write
         /// that covers part of a block reads the rest of the block first, which takes time.
         block_size: u32 = block_size(), Usual("512");
@@ -233,7 +233,7 @@ keys! {
     }
 }
 
-impl Check for FileDriver {
+impl CheckKeys for FileDriver {
     fn check(&self, fields: &mut Fields<'_, '_>) {
         if self.create && !fields.has("size") {
             let example =
@@ -243,7 +243,7 @@ impl Check for FileDriver {
         // An existing file may have any name.
         if self.create {
             let path = fields.written("path").unwrap_or_default().to_string();
-            let path = At::new(path, self.path.place);
+            let path = Located::new(path, self.path.place);
             if let Some(problem) = unseen("a path", &path, fields.subject()) {
                 fields.push(problem);
             }
@@ -278,7 +278,7 @@ keys! {
     }
 }
 
-impl Check for Stripe {
+impl CheckKeys for Stripe {
     fn check(&self, _: &mut Fields<'_, '_>) {}
 }
 
@@ -319,7 +319,7 @@ keys! {
     }
 }
 
-impl Check for Mirror {
+impl CheckKeys for Mirror {
     fn check(&self, fields: &mut Fields<'_, '_>) {
         if self.bitmap == Some(false) && fields.has("degraded") {
             let message = "'degraded' needs a bitmap: a mirror without one needs all its legs";
@@ -347,7 +347,7 @@ keys! {
         over: String = part(), Required("over = [\"a\"]");
         /// The partition: its number, from 1, or its name or GUID in the table. A damaged table
         /// causes a warning, and its backup is used.
-        partition: At<String> = text_or_number()
+        partition: Located<String> = text_or_number()
             .within("a number from 1, a name or a GUID", "", |which| {
                 !which.is_empty() && which.parse() != Ok(0_u64)
             }),
@@ -355,7 +355,7 @@ keys! {
     }
 }
 
-impl Check for Partition {
+impl CheckKeys for Partition {
     fn check(&self, _: &mut Fields<'_, '_>) {}
 }
 
@@ -378,7 +378,7 @@ keys! {
     }
 }
 
-impl Check for Delay {
+impl CheckKeys for Delay {
     fn check(&self, fields: &mut Fields<'_, '_>) {
         if !["read_delay", "write_delay", "flush_delay"].iter().any(|key| fields.has(key)) {
             fields.needs("read_delay", "read_delay = \"5ms\", or write_delay, or flush_delay");
@@ -424,11 +424,11 @@ fn operations() -> ValueKind<Vec<Op>> {
         let words = fields.names(key, "a list of operations, such as [\"read\", \"write\"]")?;
         // All words are read before any failure counts, so that each wrong one is reported.
         let ops = words.iter().map(|word| operation(fields, word)).collect::<Vec<_>>();
-        Some(At::new(ops.into_iter().collect::<Option<_>>()?, fields.place(key)))
+        Some(Located::new(ops.into_iter().collect::<Option<_>>()?, fields.place(key)))
     })
 }
 
-fn operation(fields: &mut Fields<'_, '_>, word: &At<String>) -> Option<Op> {
+fn operation(fields: &mut Fields<'_, '_>, word: &Located<String>) -> Option<Op> {
     let found = Op::ALL.into_iter().find(|op| op.to_string() == word.value);
     if found.is_none() {
         let message = format!("unknown operation '{}'", word.value);
@@ -448,7 +448,7 @@ keys! {
         /// Operations that may fail: `"read"`, `"write"`, `"flush"`, `"discard"`, `"write-zeroes"`.
         fails: Vec<Op> = operations(), Filled("[]", "all");
         /// Requests fail only if they touch bytes in [`from`, `to`).
-        from: Option<At<u64>> = size(), Unset("the device's begin");
+        from: Option<Located<u64>> = size(), Unset("the device's begin");
         /// End of that range.
         to: Option<u64> = size(), Unset("the device's end");
         /// Number of those requests that pass first.
@@ -468,7 +468,7 @@ keys! {
     }
 }
 
-impl Check for Failing {
+impl CheckKeys for Failing {
     fn check(&self, fields: &mut Fields<'_, '_>) {
         let from = self.from.as_ref().map(|at| at.value);
         if from.zip(self.to).is_some_and(|(from, to)| from >= to) {
@@ -537,7 +537,7 @@ keys! {
     pub(crate) struct Tuning {
         /// NUMA node that the device is near to. The device is brought up there. If the machine
         /// lacks the node, the device is refused, or has no preference with `--keep-going`.
-        node: Option<At<u32>> = number(), Unset("no preference");
+        node: Option<Located<u32>> = number(), Unset("no preference");
         /// Time after which a bring-up that isn't done is reported.
         probe_timeout: Option<Duration> = duration(), Unset("never");
         /// Time after which a shutdown that isn't done is reported.
@@ -581,7 +581,7 @@ keys! {
     pub(crate) struct Remote {
         /// The export: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`, with `nbds`
         /// for TLS. `?tls-hostname=NAME` gives the name in the certificate if it isn't the host's.
-        uri: At<Uri> = uri(), Required("uri = \"nbd://other.example/disk\"");
+        uri: Located<Uri> = uri(), Required("uri = \"nbd://other.example/disk\"");
         /// Largest number of connections. If the server doesn't say that a flush on one connection
         /// covers all, one is used.
         connections: usize = connections(), Usual("4");
@@ -592,15 +592,15 @@ keys! {
         /// `true` never changes the export.
         read_only: bool = flag(), Usual("false");
         /// File (PEM) with the authorities that vouch for the other server.
-        tls_ca: Option<At<PathBuf>> = path(), Unset("required with `nbds`");
+        tls_ca: Option<Located<PathBuf>> = path(), Unset("required with `nbds`");
         /// File (PEM) with this client's certificate, for servers that ask for one.
-        tls_certificate: Option<At<PathBuf>> = path(), Unset("none");
+        tls_certificate: Option<Located<PathBuf>> = path(), Unset("none");
         /// File (PEM) with the key of that certificate.
-        tls_key: Option<At<PathBuf>> = path(), Unset("required with `tls_certificate`");
+        tls_key: Option<Located<PathBuf>> = path(), Unset("required with `tls_certificate`");
     }
 }
 
-impl Check for Remote {
+impl CheckKeys for Remote {
     fn check(&self, fields: &mut Fields<'_, '_>) {
         let uri = &self.uri.value;
         if !uri.tls() {
@@ -635,9 +635,9 @@ mod tests {
 
     use corewise::nbd::Uri;
 
-    use super::super::{Driver, Resolved, read};
+    use super::super::{Driver, ResolvedManifest, read};
 
-    fn resolved(keys: &str) -> Resolved {
+    fn resolved(keys: &str) -> ResolvedManifest {
         let text = format!(
             "[[device]]\nname = \"a\"\ndriver = \"nbd\"\n{keys}\n[[export]]\ndevice = \"a\"\n"
         );

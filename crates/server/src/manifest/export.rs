@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::keys::{Check, Keys, ValueKind, duration, flag, keys, number, size, text};
-use super::problem::{At, Position, unseen};
+use super::keys::{CheckKeys, Keys, ValueKind, duration, flag, keys, number, size, text};
+use super::problem::{Located, Position, unseen};
 use super::reader::Fields;
 use super::server::clients;
 
@@ -70,7 +70,7 @@ fn limit() -> ValueKind<Limit> {
         if limit == Limit::default() {
             fields.refuse(key, format!("'{key}' must be {wanted}"), "");
         }
-        Some(At::new(limit, fields.place(key)))
+        Some(Located::new(limit, fields.place(key)))
     })
 }
 
@@ -83,7 +83,7 @@ fn listed<T: 'static>(list: ValueKind<Vec<T>>) -> ValueKind<Vec<T>> {
 fn users() -> ValueKind<Vec<u32>> {
     listed(ValueKind::new(|fields, key| {
         let users = fields.numbers(key, "a list of numbers of users, such as [0, 1000]")?;
-        Some(At::new(users, fields.place(key)))
+        Some(Located::new(users, fields.place(key)))
     }))
 }
 
@@ -97,11 +97,11 @@ fn certificates() -> ValueKind<Vec<String>> {
             }
         }
         let names = names.into_iter().map(|name| name.value).collect();
-        Some(At::new(names, fields.place(key)))
+        Some(Located::new(names, fields.place(key)))
     }))
 }
 
-impl Check for Export {
+impl CheckKeys for Export {
     fn check(&self, fields: &mut Fields<'_, '_>) {
         let Some((each, all)) = self.client_limit.zip(self.limit) else { return };
         let above = |each: Option<u64>, all: Option<u64>| {

@@ -5,13 +5,13 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::problem::{self, At, unseen};
+use super::problem::{self, Located, unseen};
 use super::reader::Fields;
 
 /// The default of a key that is left out.
 #[cfg_attr(not(test), expect(dead_code, reason = "a part is for the manual alone"))]
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum LeftOut {
+pub(crate) enum KeyDefault {
     /// Error for a missing key, whose help shows this example.
     Required(&'static str),
     /// Default value, as a manifest writes it.
@@ -46,7 +46,7 @@ pub(crate) enum Reload {
 
 /// A key whose values differ.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Change {
+pub(crate) struct KeyChange {
     pub(crate) key: &'static str,
     pub(crate) reload: Reload,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Key {
     pub(crate) name: &'static str,
     pub(crate) meaning: &'static str,
     pub(crate) range: Option<String>,
-    pub(crate) left_out: LeftOut,
+    pub(crate) left_out: KeyDefault,
     pub(crate) reload: Reload,
 }
 
@@ -76,22 +76,22 @@ pub(crate) trait Keys: Sized {
     fn read(fields: &mut Fields<'_, '_>) -> Option<Self>;
 
     /// Returns the keys that differ.
-    fn changes(&self, other: &Self) -> Vec<Change>;
+    fn changes(&self, other: &Self) -> Vec<KeyChange>;
 
     /// Copies the values of `other` for each key whose [`Reload`] `takes` accepts.
     fn take(&mut self, other: &Self, takes: impl Fn(Reload) -> bool);
 }
 
 /// The combinations of keys that a table refuses.
-pub(super) trait Check {
+pub(super) trait CheckKeys {
     /// Reports each such combination.
     fn check(&self, fields: &mut Fields<'_, '_>);
 }
 
 /// Declares a struct and its keys: `key: TYPE = KIND, LEFT_OUT;`, with a [`Reload`] at the end if a
-/// change doesn't restart the device. TYPE is the type that KIND gives: in an [`At`] if the value's
-/// place is needed, in an `Option` if the key has no default. A field behind `and` is no key; the
-/// reader leaves it at its default.
+/// change doesn't restart the device. TYPE is the type that KIND gives: in a [`Located`] if the
+/// value's place is needed, in an `Option` if the key has no default. A field behind `and` is no
+/// key; the reader leaves it at its default.
 macro_rules! keys {
     ($(#[$meta:meta])* $vis:vis struct $name:ident {
         $(
@@ -110,7 +110,7 @@ macro_rules! keys {
 
             #[cfg(test)]
             fn keys() -> Vec<$crate::manifest::keys::Key> {
-                use $crate::manifest::keys::{Key, LeftOut::*, Reload};
+                use $crate::manifest::keys::{Key, KeyDefault::*, Reload};
                 vec![$(Key {
                     name: stringify!($key),
                     meaning: concat!($($doc),+).trim_ascii(),
@@ -121,19 +121,19 @@ macro_rules! keys {
             }
 
             fn read(fields: &mut $crate::manifest::reader::Fields<'_, '_>) -> Option<Self> {
-                use $crate::manifest::keys::LeftOut::*;
+                use $crate::manifest::keys::KeyDefault::*;
                 // All keys are read before a missing one counts, so that each wrong one is
                 // reported.
                 let ($($key,)+) = ($($kind.get(fields, stringify!($key), $left_out),)+);
                 Some($name { $($key: $key?,)+ $($more: Default::default())? })
             }
 
-            fn changes(&self, other: &Self) -> Vec<$crate::manifest::keys::Change> {
-                use $crate::manifest::keys::{Change, Reload};
+            fn changes(&self, other: &Self) -> Vec<$crate::manifest::keys::KeyChange> {
+                use $crate::manifest::keys::{KeyChange, Reload};
                 let mut changes = Vec::new();
                 $(if self.$key != other.$key {
                     let reload = [$(Reload::$reload,)? Reload::Restarts][0];
-                    changes.push(Change { key: stringify!($key), reload });
+                    changes.push(KeyChange { key: stringify!($key), reload });
                 })+
                 changes
             }
@@ -156,35 +156,35 @@ pub(super) use keys;
 /// The form in which a field keeps a value: alone or with its place, and as `None` if the field is
 /// an `Option` and the key is missing.
 pub(crate) trait Field<T>: Sized {
-    fn keep(found: Option<At<T>>) -> Option<Self>;
+    fn keep(found: Option<Located<T>>) -> Option<Self>;
 }
 
 impl<T> Field<T> for T {
-    fn keep(found: Option<At<T>>) -> Option<T> {
+    fn keep(found: Option<Located<T>>) -> Option<T> {
         found.map(|at| at.value)
     }
 }
 
-impl<T> Field<T> for At<T> {
-    fn keep(found: Option<At<T>>) -> Option<At<T>> {
+impl<T> Field<T> for Located<T> {
+    fn keep(found: Option<Located<T>>) -> Option<Located<T>> {
         found
     }
 }
 
 impl<T> Field<T> for Option<T> {
-    fn keep(found: Option<At<T>>) -> Option<Option<T>> {
+    fn keep(found: Option<Located<T>>) -> Option<Option<T>> {
         Some(found.map(|at| at.value))
     }
 }
 
-impl<T> Field<T> for Option<At<T>> {
-    fn keep(found: Option<At<T>>) -> Option<Option<At<T>>> {
+impl<T> Field<T> for Option<Located<T>> {
+    fn keep(found: Option<Located<T>>) -> Option<Option<Located<T>>> {
         Some(found)
     }
 }
 
 /// A function that reads one key and reports what is wrong.
-type Read<T> = Box<dyn Fn(&mut Fields<'_, '_>, &'static str) -> Option<At<T>>>;
+type Read<T> = Box<dyn Fn(&mut Fields<'_, '_>, &'static str) -> Option<Located<T>>>;
 
 /// A kind of value: how it is written, and its range.
 pub(crate) struct ValueKind<T> {
@@ -195,7 +195,7 @@ pub(crate) struct ValueKind<T> {
 impl<T: 'static> ValueKind<T> {
     /// Creates a kind from a reader, without a range.
     pub(super) fn new(
-        read: impl Fn(&mut Fields<'_, '_>, &'static str) -> Option<At<T>> + 'static,
+        read: impl Fn(&mut Fields<'_, '_>, &'static str) -> Option<Located<T>> + 'static,
     ) -> ValueKind<T> {
         ValueKind { read: Box::new(read), range: None }
     }
@@ -227,7 +227,7 @@ impl<T: 'static> ValueKind<T> {
         let ValueKind { read, range } = self;
         let read = move |fields: &mut Fields<'_, '_>, key| {
             let at = read(fields, key)?;
-            Some(At::new(map(at.value, fields.base), at.place))
+            Some(Located::new(map(at.value, fields.base), at.place))
         };
         ValueKind { read: Box::new(read), range }
     }
@@ -243,12 +243,12 @@ impl<T: 'static> ValueKind<T> {
         &self,
         fields: &mut Fields<'_, '_>,
         key: &'static str,
-        left_out: LeftOut,
+        left_out: KeyDefault,
     ) -> Option<F> {
         let mut found = (self.read)(fields, key);
         match left_out {
-            LeftOut::Required(example) if !fields.has(key) => fields.needs(key, example),
-            LeftOut::Usual(value) | LeftOut::Filled(value, _) if found.is_none() => {
+            KeyDefault::Required(example) if !fields.has(key) => fields.needs(key, example),
+            KeyDefault::Usual(value) | KeyDefault::Filled(value, _) if found.is_none() => {
                 found = fields.usual(key, value, |fields| (self.read)(fields, key));
                 debug_assert!(found.is_some(), "the usual value of '{key}' is none");
             }
@@ -267,7 +267,7 @@ impl ValueKind<String> {
         ValueKind::new(move |fields, key| {
             let at = (self.read)(fields, key)?;
             match parse(&at.value, fields.base) {
-                Ok(value) => Some(At::new(value, at.place)),
+                Ok(value) => Some(Located::new(value, at.place)),
                 Err(why) => {
                     fields.refuse(key, format!("'{key}': {why}"), "");
                     None
@@ -355,7 +355,7 @@ pub(super) fn word_or<T: Copy + 'static>(
         let found = other(&at.value)
             .map_or_else(|| problem::word(&at, key, wanted, words, fields.subject()), Ok);
         match found {
-            Ok(value) => Some(At::new(value, at.place)),
+            Ok(value) => Some(Located::new(value, at.place)),
             Err(problem) => {
                 fields.push(problem);
                 None
@@ -365,9 +365,9 @@ pub(super) fn word_or<T: Copy + 'static>(
 }
 
 /// Reads names of devices.
-pub(super) fn devices() -> ValueKind<Vec<At<String>>> {
+pub(super) fn devices() -> ValueKind<Vec<Located<String>>> {
     ValueKind::new(|fields, key| {
         let names = fields.names(key, "a list of device names, such as [\"a\", \"b\"]")?;
-        Some(At::new(names, fields.place(key)))
+        Some(Located::new(names, fields.place(key)))
     })
 }

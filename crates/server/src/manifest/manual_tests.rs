@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::drivers::DRIVERS;
 use super::export::Export;
-use super::keys::{Key, Keys, LeftOut, Reload};
+use super::keys::{Key, KeyDefault, Keys, Reload};
 use super::raw;
 use super::server::Server;
 
@@ -28,9 +28,9 @@ fn row(key: &Key, usual: Reload) -> String {
         Reload::Ignores => Some("A reload ignores a change."),
     };
     let left_out = match key.left_out {
-        LeftOut::Required(_) => "required".to_owned(),
-        LeftOut::Usual(value) => format!("`{value}`"),
-        LeftOut::Unset(meaning) | LeftOut::Filled(_, meaning) => meaning.to_owned(),
+        KeyDefault::Required(_) => "required".to_owned(),
+        KeyDefault::Usual(value) => format!("`{value}`"),
+        KeyDefault::Unset(meaning) | KeyDefault::Filled(_, meaning) => meaning.to_owned(),
     };
     let text = [Some(key.meaning), range.as_deref(), reload];
     let text: Vec<&str> = text.into_iter().flatten().collect();

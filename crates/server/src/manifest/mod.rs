@@ -33,22 +33,22 @@ pub use export::{Export, Limit};
 pub(crate) use keys::{Keys, Reload};
 pub(crate) use model::export_name;
 pub(crate) use model::why_not;
-pub use model::{Device, LeftOut, Manifest, Resolved, unreachable};
+pub use model::{Device, LeftOut, Manifest, ResolvedManifest, unreachable};
 #[cfg(feature = "object")]
 pub(crate) use object::KeyFrom;
 pub(crate) use object::Object;
-pub use problem::{At, Position, Problem, Subject, too_long};
+pub use problem::{Located, Position, Problem, Subject, too_long};
 
 pub use server::{HANG_POLICIES, MetricsAt, Server, Tls, hang_policy, tcp_address};
 
 /// Reads a manifest. Relative paths in it start at `base`.
-pub fn read(text: &str, base: &Path) -> Resolved {
+pub fn read(text: &str, base: &Path) -> ResolvedManifest {
     let (raw, problems) = raw::parse(text, base);
     resolve::resolve(&raw, problems, None)
 }
 
 /// Reads a manifest whose devices are added to those of `server`, and may be built over them.
-pub(crate) fn read_beside(text: &str, base: &Path, server: &Manifest) -> Resolved {
+pub(crate) fn read_beside(text: &str, base: &Path, server: &Manifest) -> ResolvedManifest {
     let (raw, problems) = raw::parse(text, base);
     resolve::resolve(&raw, problems, Some(server))
 }

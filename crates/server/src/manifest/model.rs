@@ -107,7 +107,7 @@ pub struct LeftOut {
 
 /// The part of a manifest that can run, and the problems of the rest.
 #[derive(Debug)]
-pub struct Resolved {
+pub struct ResolvedManifest {
     /// Devices and exports that have no problem and depend on nothing that has one.
     pub manifest: Manifest,
     /// Problems, in the order of the file.
@@ -118,7 +118,7 @@ pub struct Resolved {
     pub fatal: bool,
 }
 
-impl Resolved {
+impl ResolvedManifest {
     /// Returns a manifest without a problem. `label` is its name in messages.
     ///
     /// # Errors

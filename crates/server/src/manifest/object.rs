@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use corewise::topology;
 
-use super::keys::{Check, ValueKind, duration, keys, new_path, path, size, text, word};
-use super::problem::At;
+use super::keys::{CheckKeys, ValueKind, duration, keys, new_path, path, size, text, word};
+use super::problem::Located;
 use super::reader::Fields;
 
 /// Places where a flush ends; `true` is a file of this machine.
@@ -33,16 +33,16 @@ keys! {
         /// Location of the volume: `"s3://BUCKET/FOLDER"`, `"file:///FOLDER"`, or `"memory:"`,
         /// which is lost when the device goes down. A volume's folder may not lie in another
         /// volume's.
-        location: At<String> = text().seen("a path"),
+        location: Located<String> = text().seen("a path"),
             Required("location = \"s3://bucket/folder\", or \"file:///folder\"");
         /// Size, a multiple of 4096. A missing volume is created with it. An existing, smaller one
         /// grows to it.
-        size: Option<At<u64>> = size(), Unset("the volume's own; required for a new one"), Grows;
+        size: Option<Located<u64>> = size(), Unset("the volume's own; required for a new one"), Grows;
         /// Location of a volume of which a missing volume is created as a clone; see
         /// [object.md](object.md#clones).
-        clone_of: Option<At<String>> = text(), Unset("none"), Ignores;
+        clone_of: Option<Located<String>> = text(), Unset("none"), Ignores;
         /// Name of the snapshot of that volume to clone. `size` may be left out then.
-        snapshot: Option<At<String>> = text(), Unset("required with `clone_of`"), Ignores;
+        snapshot: Option<Located<String>> = text(), Unset("required with `clone_of`"), Ignores;
         /// Time for which a check for another server stays valid. If this server is killed, the
         /// next one waits this long before its first write.
         lease: Duration = duration().within(
@@ -75,9 +75,9 @@ keys! {
         compression: &'static str = word(COMPRESSIONS), Usual("\"none\"");
         /// File with the key that encrypts the volume: 64 hexadecimal digits
         /// (`openssl rand -hex 32`); see [object.md](object.md#encryption).
-        key_file: Option<At<PathBuf>> = path(), Unset("not encrypted");
+        key_file: Option<Located<PathBuf>> = path(), Unset("not encrypted");
         /// Environment variable with that key, in place of the file.
-        key_env: Option<At<String>> = text(), Unset("not encrypted");
+        key_env: Option<Located<String>> = text(), Unset("not encrypted");
         /// Memory for blocks that were read. 0 keeps no blocks and disables read-ahead.
         read_cache: u64 = cached(), Usual("\"64M\"");
     }
@@ -86,8 +86,8 @@ keys! {
 /// A snapshot of another volume, to be cloned.
 #[derive(Debug)]
 pub(crate) struct Parent<'a> {
-    pub(crate) location: &'a At<String>,
-    pub(crate) snapshot: &'a At<String>,
+    pub(crate) location: &'a Located<String>,
+    pub(crate) snapshot: &'a Located<String>,
 }
 
 /// The source of the key of an encrypted volume.
@@ -108,13 +108,16 @@ impl Object {
 
     /// Returns the source of the key that encrypts the volume.
     #[cfg(feature = "object")]
-    pub(crate) fn key(&self) -> Option<At<KeyFrom<'_>>> {
-        let file = self.key_file.as_ref().map(|at| At::new(KeyFrom::File(&at.value), at.place));
-        file.or_else(|| self.key_env.as_ref().map(|at| At::new(KeyFrom::Env(&at.value), at.place)))
+    pub(crate) fn key(&self) -> Option<Located<KeyFrom<'_>>> {
+        let file =
+            self.key_file.as_ref().map(|at| Located::new(KeyFrom::File(&at.value), at.place));
+        file.or_else(|| {
+            self.key_env.as_ref().map(|at| Located::new(KeyFrom::Env(&at.value), at.place))
+        })
     }
 }
 
-impl Check for Object {
+impl CheckKeys for Object {
     fn check(&self, fields: &mut Fields<'_, '_>) {
         if !cfg!(feature = "object") {
             let message = "this corewise was built without volumes in object stores";
@@ -218,12 +221,12 @@ fn not_beside(parent: &str, place: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Resolved, read};
+    use super::super::{ResolvedManifest, read};
     use super::Path;
     #[cfg(feature = "object")]
     use super::{super::Driver, Duration, KeyFrom};
 
-    fn resolved(keys: &str) -> Resolved {
+    fn resolved(keys: &str) -> ResolvedManifest {
         let text = format!(
             "[[device]]\nname = \"a\"\ndriver = \"object\"\n{keys}\n[[export]]\ndevice = \"a\"\n"
         );

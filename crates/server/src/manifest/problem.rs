@@ -17,21 +17,21 @@ pub struct Position {
 /// A value and the place where it is written. Equality compares the values alone, so a rearranged
 /// manifest equals the old one.
 #[derive(Clone, Debug)]
-pub struct At<T> {
+pub struct Located<T> {
     pub(crate) value: T,
     pub(crate) place: Position,
 }
 
-impl<T: PartialEq> PartialEq for At<T> {
-    fn eq(&self, other: &At<T>) -> bool {
+impl<T: PartialEq> PartialEq for Located<T> {
+    fn eq(&self, other: &Located<T>) -> bool {
         self.value == other.value
     }
 }
 
-impl<T> At<T> {
+impl<T> Located<T> {
     /// Joins a value and its place.
-    pub fn new(value: T, place: Position) -> At<T> {
-        At { value, place }
+    pub fn new(value: T, place: Position) -> Located<T> {
+        Located { value, place }
     }
 }
 
@@ -92,7 +92,7 @@ impl Problem {
 
 /// Returns the problem of a chosen name with an invisible character: a reader would take it for
 /// another name.
-pub(super) fn unseen(what: &str, at: &At<String>, subject: &Subject) -> Option<Problem> {
+pub(super) fn unseen(what: &str, at: &Located<String>, subject: &Subject) -> Option<Problem> {
     let hidden = at.value.chars().find(|c| is_invisible(*c))?;
     let message =
         format!("{what} has the character U+{:04X}, which nobody sees", u32::from(hidden));
@@ -103,7 +103,7 @@ pub(super) fn unseen(what: &str, at: &At<String>, subject: &Subject) -> Option<P
 /// Returns the value that a word stands for. For an unknown word, returns a problem that lists the
 /// known ones after `wanted`.
 pub(super) fn word<T: Copy>(
-    at: &At<String>,
+    at: &Located<String>,
     key: &str,
     wanted: &str,
     known: &[(&str, T)],

@@ -7,8 +7,8 @@ use toml::de::DeTable;
 
 use super::drivers::{DRIVERS, Driver, Tuning, driver_names};
 use super::export::Export;
-use super::keys::{Check, Keys, devices, keys, text};
-use super::problem::{At, Position, Problem, Subject};
+use super::keys::{CheckKeys, Keys, devices, keys, text};
+use super::problem::{Located, Position, Problem, Subject};
 use super::reader::{Fields, LineIndex};
 use super::server::Server;
 
@@ -33,11 +33,11 @@ pub(crate) struct RawDevice {
     pub(crate) number: usize,
     /// True if a value could not be read, so the device can't be brought up as it was meant.
     pub(crate) broken: bool,
-    pub(crate) name: Option<At<String>>,
-    pub(crate) driver: Option<At<String>>,
+    pub(crate) name: Option<Located<String>>,
+    pub(crate) driver: Option<Located<String>>,
     /// Names in `over`, whatever the driver.
-    pub(crate) over: Vec<At<String>>,
-    pub(crate) suppliers: Vec<At<String>>,
+    pub(crate) over: Vec<Located<String>>,
+    pub(crate) suppliers: Vec<Located<String>>,
     pub(crate) tuning: Option<Tuning>,
     /// Driver with its keys.
     pub(crate) made: Option<Driver>,
@@ -48,12 +48,12 @@ keys! {
     #[derive(Clone, Debug, Default)]
     struct DeviceKeys {
         /// Name of the device, unique: 1 to 64 letters, digits, `-`, `_`, `.`.
-        name: Option<At<String>> = text(), Unset("required");
+        name: Option<Located<String>> = text(), Unset("required");
         /// Name of a driver below.
-        driver: Option<At<String>> = text(), Unset("required");
+        driver: Option<Located<String>> = text(), Unset("required");
         /// Devices that must be up before this one and are shut down after it, though it isn't
         /// built over them.
-        suppliers: Vec<At<String>> = devices(), Filled("[]", "none");
+        suppliers: Vec<Located<String>> = devices(), Filled("[]", "none");
     }
 }
 
@@ -79,31 +79,34 @@ impl RawExport {
 
 /// The tables of a manifest.
 #[derive(Clone, Copy, PartialEq)]
-enum Table {
+enum TableKind {
     Manifest,
     Server,
     Device,
     Export,
 }
 
-impl Table {
+impl TableKind {
     /// Tables that a misplaced key may belong to, with the text of their headers.
-    const OTHERS: [(Table, &'static str); 3] =
-        [(Table::Server, "[server]"), (Table::Device, "[[device]]"), (Table::Export, "[[export]]")];
+    const OTHERS: [(TableKind, &'static str); 3] = [
+        (TableKind::Server, "[server]"),
+        (TableKind::Device, "[[device]]"),
+        (TableKind::Export, "[[export]]"),
+    ];
 
     /// Returns the keys of the table.
     fn keys(self) -> Vec<&'static str> {
         match self {
-            Table::Manifest => ROOT.to_vec(),
-            Table::Server => Server::NAMES.to_vec(),
-            Table::Device => device_keys().collect(),
-            Table::Export => Export::NAMES.to_vec(),
+            TableKind::Manifest => ROOT.to_vec(),
+            TableKind::Server => Server::NAMES.to_vec(),
+            TableKind::Device => device_keys().collect(),
+            TableKind::Export => Export::NAMES.to_vec(),
         }
     }
 
     /// Returns advice for a key in this table that belongs elsewhere.
     fn elsewhere(self, key: &str) -> Option<String> {
-        let stands = Table::OTHERS.iter().find(|(table, _)| *table == self);
+        let stands = TableKind::OTHERS.iter().find(|(table, _)| *table == self);
         if let (Some((_, stands)), true) = (stands, ROOT.contains(&key)) {
             let table = if key == "server" { "[server]".to_string() } else { format!("[[{key}]]") };
             return Some(format!(
@@ -111,7 +114,7 @@ impl Table {
                  write {table}"
             ));
         }
-        let others = Table::OTHERS.iter().filter(|(table, _)| *table != self);
+        let others = TableKind::OTHERS.iter().filter(|(table, _)| *table != self);
         let (_, head) = others.into_iter().find(|(table, _)| table.keys().contains(&key))?;
         Some(format!("it is a key of {head}: put it below that"))
     }
@@ -137,7 +140,7 @@ pub(crate) fn parse(text: &str, base: &Path) -> (RawManifest, Vec<Problem>) {
     let mut fields = Fields::new(server, &lines, base, Subject::Server);
     manifest.server = Server::read(&mut fields).unwrap_or_default();
     manifest.server.check(&mut fields);
-    problems.extend(fields.finish(|key| Table::Server.elsewhere(key)));
+    problems.extend(fields.finish(|key| TableKind::Server.elsewhere(key)));
     for (index, (table, place)) in root.tables("device").into_iter().enumerate() {
         let (device, found) = device(table, &lines, base, place, index + 1);
         manifest.devices.push(device);
@@ -148,7 +151,7 @@ pub(crate) fn parse(text: &str, base: &Path) -> (RawManifest, Vec<Problem>) {
         manifest.exports.push(export);
         problems.extend(found);
     }
-    problems.extend(root.finish(|key| Table::Manifest.elsewhere(key)));
+    problems.extend(root.finish(|key| TableKind::Manifest.elsewhere(key)));
     (manifest, problems)
 }
 
@@ -170,7 +173,7 @@ fn device(
     let made = made(&mut fields, driver.as_ref(), place);
     let over = fields.silent_names("over");
     fields.know(device_keys());
-    let problems = fields.finish(|key| Table::Device.elsewhere(key));
+    let problems = fields.finish(|key| TableKind::Device.elsewhere(key));
     let broken = !problems.is_empty();
     (RawDevice { place, number, broken, name, driver, over, suppliers, tuning, made }, problems)
 }
@@ -178,7 +181,7 @@ fn device(
 /// Reads the keys of the device's driver.
 fn made(
     fields: &mut Fields<'_, '_>,
-    driver: Option<&At<String>>,
+    driver: Option<&Located<String>>,
     place: Position,
 ) -> Option<Driver> {
     let known = || format!("known drivers: {}", driver_names().collect::<Vec<_>>().join(", "));
@@ -243,7 +246,7 @@ fn export(
         export.check(&mut fields);
     }
     let places = fields.places();
-    let problems = fields.finish(|key| Table::Export.elsewhere(key));
+    let problems = fields.finish(|key| TableKind::Export.elsewhere(key));
     let broken = !problems.is_empty();
     (RawExport { place, subject, broken, places, export }, problems)
 }

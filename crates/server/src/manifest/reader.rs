@@ -10,7 +10,7 @@ use std::time::Duration;
 use toml::Spanned;
 use toml::de::{DeInteger, DeTable, DeValue};
 
-use super::problem::{At, Position, Problem, Subject};
+use super::problem::{Located, Position, Problem, Subject};
 use crate::{text, units};
 
 /// An index that turns byte offsets into lines and columns.
@@ -125,8 +125,8 @@ impl<'t, 'i> Fields<'t, 'i> {
         &self,
         key: &str,
         value: &str,
-        read: impl FnOnce(&mut Fields<'_, '_>) -> Option<At<T>>,
-    ) -> Option<At<T>> {
+        read: impl FnOnce(&mut Fields<'_, '_>) -> Option<Located<T>>,
+    ) -> Option<Located<T>> {
         let text = format!("{key} = {value}");
         let (table, lines) = (DeTable::parse(&text).ok()?, LineIndex::new(&text));
         read(&mut Fields::new(table.get_ref(), &lines, self.base, Subject::Manifest))
@@ -157,11 +157,13 @@ impl<'t, 'i> Fields<'t, 'i> {
     }
 
     /// Returns the keys of the table, sorted by place.
-    pub(crate) fn keys(&self) -> Vec<At<String>> {
-        let mut keys: Vec<At<String>> = self
+    pub(crate) fn keys(&self) -> Vec<Located<String>> {
+        let mut keys: Vec<Located<String>> = self
             .table
             .iter()
-            .map(|(key, _)| At::new(key.get_ref().to_string(), self.lines.place(key.span().start)))
+            .map(|(key, _)| {
+                Located::new(key.get_ref().to_string(), self.lines.place(key.span().start))
+            })
             .collect();
         keys.sort_by_key(|key| key.place);
         keys
@@ -197,100 +199,104 @@ impl<'t, 'i> Fields<'t, 'i> {
         &mut self,
         key: &'static str,
         wanted: &str,
-        read: impl FnOnce(&DeValue<'i>) -> Result<T, Refusal>,
-    ) -> Option<At<T>> {
+        read: impl FnOnce(&DeValue<'i>) -> Result<T, ValueRefusal>,
+    ) -> Option<Located<T>> {
         let value = self.value(key)?;
         match read(value.get_ref()) {
-            Ok(read) => Some(At::new(read, self.lines.place(value.span().start))),
-            Err(Refusal::Type) => {
+            Ok(read) => Some(Located::new(read, self.lines.place(value.span().start))),
+            Err(ValueRefusal::Type) => {
                 self.wrong_type(key, value, wanted);
                 None
             }
-            Err(Refusal::Range(range)) => {
+            Err(ValueRefusal::Range(range)) => {
                 let found = self.found(key).unwrap_or_default();
                 self.complain(value, format!("'{key}' must be {range}, not {found}"));
                 None
             }
-            Err(Refusal::Message(message)) => {
+            Err(ValueRefusal::Message(message)) => {
                 self.complain(value, format!("'{key}': {message}"));
                 None
             }
         }
     }
 
-    pub(crate) fn string(&mut self, key: &'static str) -> Option<At<String>> {
+    pub(crate) fn string(&mut self, key: &'static str) -> Option<Located<String>> {
         self.read(key, "a string", |value| match value {
             DeValue::String(text) => Ok(text.to_string()),
-            _ => Err(Refusal::Type),
+            _ => Err(ValueRefusal::Type),
         })
     }
 
-    pub(crate) fn boolean(&mut self, key: &'static str) -> Option<At<bool>> {
+    pub(crate) fn boolean(&mut self, key: &'static str) -> Option<Located<bool>> {
         self.read(key, "true or false", |value| match value {
             DeValue::Boolean(value) => Ok(*value),
-            _ => Err(Refusal::Type),
+            _ => Err(ValueRefusal::Type),
         })
     }
 
     /// Reads a size in bytes: an integer, or a string such as `"64M"`.
-    pub(crate) fn size(&mut self, key: &'static str) -> Option<At<u64>> {
+    pub(crate) fn size(&mut self, key: &'static str) -> Option<Located<u64>> {
         self.read(key, "a size such as \"64M\" or a number of bytes", |value| match value {
-            DeValue::String(text) => units::parse_size(text).map_err(Refusal::Message),
+            DeValue::String(text) => units::parse_size(text).map_err(ValueRefusal::Message),
             DeValue::Integer(number) => match integer(value).map(u64::try_from) {
                 Some(Ok(bytes)) => Ok(bytes),
                 None if !number.as_str().starts_with('-') => {
-                    Err(Refusal::Message(units::too_large(&written(number))))
+                    Err(ValueRefusal::Message(units::too_large(&written(number))))
                 }
-                _ => Err(Refusal::Range("a size from 0 on")),
+                _ => Err(ValueRefusal::Range("a size from 0 on")),
             },
-            _ => Err(Refusal::Type),
+            _ => Err(ValueRefusal::Type),
         })
     }
 
-    pub(crate) fn duration(&mut self, key: &'static str) -> Option<At<Duration>> {
+    pub(crate) fn duration(&mut self, key: &'static str) -> Option<Located<Duration>> {
         self.read(key, "a duration such as \"5s\"", |value| match value {
-            DeValue::String(text) => units::parse_duration(text).map_err(Refusal::Message),
-            _ => Err(Refusal::Type),
+            DeValue::String(text) => units::parse_duration(text).map_err(ValueRefusal::Message),
+            _ => Err(ValueRefusal::Type),
         })
     }
 
-    pub(crate) fn number(&mut self, key: &'static str) -> Option<At<u32>> {
+    pub(crate) fn number(&mut self, key: &'static str) -> Option<Located<u32>> {
         self.read(key, "a whole number", |value| match value {
             DeValue::Integer(_) => {
                 let number = integer(value).and_then(|n| u32::try_from(n).ok());
-                number.ok_or(Refusal::Range("a whole number from 0 to 4294967295"))
+                number.ok_or(ValueRefusal::Range("a whole number from 0 to 4294967295"))
             }
-            _ => Err(Refusal::Type),
+            _ => Err(ValueRefusal::Type),
         })
     }
 
     /// Reads a string, or an integer as a string (a port alone).
-    pub(crate) fn string_or_number(&mut self, key: &'static str) -> Option<At<String>> {
+    pub(crate) fn string_or_number(&mut self, key: &'static str) -> Option<Located<String>> {
         self.read(key, "a string or a number", |value| match value {
             DeValue::String(text) => Ok(text.to_string()),
             // The caller that parses the text reports what is wrong with it.
             DeValue::Integer(number) => {
                 Ok(integer(value).map_or_else(|| written(number), |n| n.to_string()))
             }
-            _ => Err(Refusal::Type),
+            _ => Err(ValueRefusal::Type),
         })
     }
 
     /// Reads a share, from 0 to 1.
-    pub(crate) fn share(&mut self, key: &'static str) -> Option<At<f64>> {
+    pub(crate) fn share(&mut self, key: &'static str) -> Option<Located<f64>> {
         self.read(key, "a number from 0 to 1", |value| {
             let number = match value {
                 DeValue::Float(text) => text.as_str().parse().ok(),
                 DeValue::Integer(_) => integer(value).map(|n| n as f64),
-                _ => return Err(Refusal::Type),
+                _ => return Err(ValueRefusal::Type),
             };
             let within = number.filter(|n| (0.0..=1.0).contains(n));
-            within.ok_or(Refusal::Range("a number from 0 to 1"))
+            within.ok_or(ValueRefusal::Range("a number from 0 to 1"))
         })
     }
 
     /// Reads a list of names. `wanted` describes it in messages.
-    pub(crate) fn names(&mut self, key: &'static str, wanted: &str) -> Option<Vec<At<String>>> {
+    pub(crate) fn names(
+        &mut self,
+        key: &'static str,
+        wanted: &str,
+    ) -> Option<Vec<Located<String>>> {
         let value = self.value(key)?;
         let DeValue::Array(array) = value.get_ref() else {
             self.wrong_type(key, value, wanted);
@@ -300,7 +306,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         for item in array.iter() {
             match item.get_ref() {
                 DeValue::String(name) => {
-                    names.push(At::new(name.to_string(), self.lines.place(item.span().start)));
+                    names.push(Located::new(name.to_string(), self.lines.place(item.span().start)));
                 }
                 _ => self.wrong_type(key, item, wanted),
             }
@@ -309,11 +315,11 @@ impl<'t, 'i> Fields<'t, 'i> {
     }
 
     /// Returns the names in a list, without reporting anything.
-    pub(super) fn silent_names(&self, key: &str) -> Vec<At<String>> {
+    pub(super) fn silent_names(&self, key: &str) -> Vec<Located<String>> {
         let list = self.table.get(key).and_then(|value| value.get_ref().as_array());
         let name = |item: &Spanned<DeValue<'_>>| {
             let place = self.lines.place(item.span().start);
-            Some(At::new(item.get_ref().as_str()?.to_string(), place))
+            Some(Located::new(item.get_ref().as_str()?.to_string(), place))
         };
         list.into_iter().flatten().filter_map(name).collect()
     }
@@ -425,7 +431,7 @@ impl<'t, 'i> Fields<'t, 'i> {
 }
 
 /// The reason why a value is refused.
-enum Refusal {
+enum ValueRefusal {
     /// A type that isn't the key's.
     Type,
     /// A value outside this range.

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use super::drivers::Driver;
 use super::export::Export;
 use super::links::{self, Links};
-use super::model::{Device, LeftOut, Manifest, Resolved};
+use super::model::{Device, LeftOut, Manifest, ResolvedManifest};
 use super::problem::{Position, Problem, Subject};
 use super::raw::{RawDevice, RawExport, RawManifest};
 
@@ -19,7 +19,7 @@ pub(super) fn resolve(
     raw: &RawManifest,
     mut problems: Vec<Problem>,
     beside: Option<&Manifest>,
-) -> Resolved {
+) -> ResolvedManifest {
     let mut links = Links::follow(raw, beside, &mut problems);
     if let (Some(place), Some(_)) = (raw.has_server, beside) {
         let message = "a running server keeps its own [server]: leave the table out";
@@ -53,7 +53,7 @@ pub(super) fn resolve(
     problems.sort_by_key(|problem| problem.place);
     let of_all = |problem: &Problem| matches!(problem.subject, Subject::Manifest | Subject::Server);
     let fatal = problems.iter().any(of_all);
-    Resolved { manifest, problems, left_out, fatal }
+    ResolvedManifest { manifest, problems, left_out, fatal }
 }
 
 /// The place where a device keeps its data, which no other device may change meanwhile.

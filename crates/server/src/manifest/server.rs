@@ -6,9 +6,9 @@ use std::time::Duration;
 use corewise::device::HangPolicy;
 
 use super::keys::{
-    Check, ValueKind, duration, flag, keys, number, path, size, text, text_or_number, word,
+    CheckKeys, ValueKind, duration, flag, keys, number, path, size, text, text_or_number, word,
 };
-use super::problem::{At, too_long};
+use super::problem::{Located, too_long};
 use super::reader::Fields;
 
 /// The port that IANA gave to NBD.
@@ -26,21 +26,21 @@ keys! {
     #[derive(Clone, Debug, Default, PartialEq)]
     pub struct Server {
         /// Path of a Unix socket, at most 107 bytes.
-        unix: Option<At<PathBuf>> = socket(), Unset("see below");
+        unix: Option<Located<PathBuf>> = socket(), Unset("see below");
         /// Address to listen on: `"HOST:PORT"`, `"HOST"` (port 10809), or a port alone (host
         /// 127.0.0.1). Port 0 lets the system choose. `"0.0.0.0"` stands for all IPv4 addresses of
         /// the machine, `"[::]"` for all its addresses, `"[fe80::1%eth0]"` for a link-local one.
-        tcp: Option<At<String>> = text_or_number().parse(|text, _| tcp_address(text)),
+        tcp: Option<Located<String>> = text_or_number().parse(|text, _| tcp_address(text)),
             Unset("no TCP");
         /// Time that an export has at shutdown to answer the requests in flight. After that its
         /// connections are closed.
         drain: Duration = duration(), Usual("\"5s\""), Follows;
         /// Path of the Unix socket that answers `corewise dump`, at most 107 bytes.
-        control: Option<At<PathBuf>> = socket(), Unset("[the default path](control.md)");
+        control: Option<Located<PathBuf>> = socket(), Unset("[the default path](control.md)");
         /// Address for [Prometheus](monitoring.md#metrics): `"HOST:PORT"`, a port alone (host
         /// 127.0.0.1; port 0 lets the system choose), or the path of a Unix socket, with a `/` in
         /// it.
-        metrics: Option<At<MetricsAt>> = text_or_number().seen("a path").parse(metrics_at),
+        metrics: Option<Located<MetricsAt>> = text_or_number().seen("a path").parse(metrics_at),
             Unset("no metrics"), Follows;
         /// Folder that records how long each device takes to go down, so that the slow ones go
         /// first next time. A missing folder is created.
@@ -79,12 +79,12 @@ keys! {
         extended_headers: bool = flag(), Usual("false"), Follows;
         /// File (PEM) with the server's certificate, followed by those that vouch for it. Clients
         /// may use TLS, and must unless `tls` is `"allow"`.
-        tls_certificate: Option<At<PathBuf>> = path(), Unset("no TLS"), Renews;
+        tls_certificate: Option<Located<PathBuf>> = path(), Unset("no TLS"), Renews;
         /// File (PEM) with the key of that certificate.
-        tls_key: Option<At<PathBuf>> = path(), Unset("required with `tls_certificate`"), Renews;
+        tls_key: Option<Located<PathBuf>> = path(), Unset("required with `tls_certificate`"), Renews;
         /// File (PEM) with the authorities of clients. A client in TLS must show a certificate of
         /// one of them; see [below](#who-may-attach).
-        tls_client_ca: Option<At<PathBuf>> = path(),
+        tls_client_ca: Option<Located<PathBuf>> = path(),
             Unset("clients in TLS need no certificate"), Renews;
         /// `"require"`: clients without TLS are refused. `"allow"`: clients may do without.
         tls: bool = word(TLS), Usual("\"require\""), Renews;
@@ -106,11 +106,11 @@ pub struct Tls<'a> {
     /// True if clients without TLS are refused.
     pub required: bool,
     /// The server's certificate.
-    pub certificate: &'a At<PathBuf>,
+    pub certificate: &'a Located<PathBuf>,
     /// The key of the certificate.
-    pub key: &'a At<PathBuf>,
+    pub key: &'a Located<PathBuf>,
     /// The authorities of clients. With `None`, clients need no certificate.
-    pub client_ca: Option<&'a At<PathBuf>>,
+    pub client_ca: Option<&'a Located<PathBuf>>,
 }
 
 impl Server {
@@ -121,7 +121,7 @@ impl Server {
     }
 }
 
-impl Check for Server {
+impl CheckKeys for Server {
     fn check(&self, fields: &mut Fields<'_, '_>) {
         if self.unix.is_some() && self.unix == self.control {
             let message = "'control' and 'unix' are one path: give each a socket of its own";
@@ -250,12 +250,12 @@ fn host_and_port(text: &str) -> Result<Option<(String, Option<u16>)>, String> {
 
 #[cfg(all(test, feature = "tls"))]
 mod tests {
-    use super::super::{Resolved, read};
+    use super::super::{ResolvedManifest, read};
     use super::*;
 
     const PAIR: &str = "tls_certificate = \"c.pem\"\ntls_key = \"/k.pem\"\n";
 
-    fn resolved(server: &str, export: &str) -> Resolved {
+    fn resolved(server: &str, export: &str) -> ResolvedManifest {
         let device = "[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\n";
         let export = format!("[[export]]\ndevice = \"a\"\n{export}");
         read(&format!("[server]\n{server}{device}{export}"), Path::new("/base"))

@@ -13,7 +13,7 @@ use super::drivers::*;
 use super::export::Limit;
 use super::*;
 
-pub(super) fn resolve(text: &str) -> Resolved {
+pub(super) fn resolve(text: &str) -> ResolvedManifest {
     read(text, Path::new("/base"))
 }
 
@@ -98,7 +98,7 @@ read_only = true
     assert_eq!((file.create, file.block_size, file.io), (true, 4096, Io::Threads));
     assert_eq!((file.direct, devices[0].tuning.node.as_ref().map(|at| at.value)), (true, Some(1)));
     let tuned = Tuning {
-        node: Some(At::new(1, Position::default())),
+        node: Some(Located::new(1, Position::default())),
         probe_timeout: None,
         shutdown_timeout: Duration::from_secs(10),
         hw_queues: HwQueues::PerShard,

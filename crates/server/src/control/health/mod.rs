@@ -20,7 +20,7 @@ use super::devices::Device;
 use super::disks::Disk;
 use super::served::Export;
 
-pub(crate) use server::{Certificate, LostSocket, Phase, ServerFacts, SocketUse};
+pub(crate) use server::{Certificate, LifePhase, LostSocket, ServerFacts, SocketUse};
 
 /// The health of a server or the severity of a reason, in one word.
 #[derive(

@@ -12,7 +12,7 @@ const SERVER: &str = "server";
 
 /// The phase of a server's life.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum LifePhase {
     /// Devices come up.
     Starting,
     /// Clients are let in.
@@ -25,7 +25,7 @@ pub(crate) enum Phase {
 /// The facts about a server beside its devices, volumes and exports.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ServerFacts {
-    pub(crate) phase: Phase,
+    pub(crate) phase: LifePhase,
     /// Devices and exports (`export:NAME`) of the manifest that the server does without, and the
     /// reasons.
     pub(crate) left_out: Vec<(String, String)>,
@@ -85,7 +85,7 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
     let server = facts.server;
     let mut reasons = Vec::new();
     reasons.extend(of_phase(facts));
-    if server.phase == Phase::Serving {
+    if server.phase == LifePhase::Serving {
         reasons.extend(facts.devices.iter().filter_map(of_device));
     }
     for (name, why) in &server.left_out {
@@ -136,9 +136,11 @@ fn of_phase(facts: &Facts<'_>) -> Option<Reason> {
     let bound = facts.devices.iter().filter(|device| device.state == "bound").count();
     let all = facts.devices.len();
     let (fault, what) = match facts.server.phase {
-        Phase::Serving => return None,
-        Phase::Starting => (Fault::Starting, format!("it starts: {bound} of {all} devices are up")),
-        Phase::Stopping => {
+        LifePhase::Serving => return None,
+        LifePhase::Starting => {
+            (Fault::Starting, format!("it starts: {bound} of {all} devices are up"))
+        }
+        LifePhase::Stopping => {
             (Fault::Stopping, format!("it stops: {bound} of {all} devices are still up"))
         }
     };

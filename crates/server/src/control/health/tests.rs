@@ -269,11 +269,11 @@ fn a_server_that_starts_or_stops_is_degraded_and_says_what_it_waits_for() {
     let waits = Some("waits for its supplier \"a\"".to_string());
     let devices = [device("a", "probing"), Device { waits, ..device("b", "waiting") }];
     let phase = |phase| ServerFacts { phase, ..ServerFacts::default() };
-    let starting = health(&devices, &[], &[], &phase(Phase::Starting));
+    let starting = health(&devices, &[], &[], &phase(LifePhase::Starting));
     assert_eq!(starting.state, HealthState::Degraded);
     let line = starting.reasons[0].line();
     assert!(line.starts_with("server: it starts: 0 of 2 devices are up; b: waits for"), "{line}");
-    let stopping = health(&devices, &[], &[], &phase(Phase::Stopping));
+    let stopping = health(&devices, &[], &[], &phase(LifePhase::Stopping));
     assert_eq!(faults(&stopping), [(Fault::Stopping, "server")]);
 }
 
