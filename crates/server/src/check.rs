@@ -22,17 +22,18 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
     for device in &manifest.devices {
         let found = match &device.driver {
             Driver::File(file) => {
-                let why = look(file).map_err(|why| format!("{}: {why}", file.path.value.display()));
+                let why =
+                    check_file(file).map_err(|why| format!("{}: {why}", file.path.value.display()));
                 why.err().map(|why| (file.path.place, why)).into_iter().collect()
             }
-            Driver::Object(asked) => store_check::look(asked),
+            Driver::Object(asked) => store_check::problems(asked),
             _ => Vec::new(),
         };
         let subject = || Subject::Device(Ok(device.name.clone()));
         problems.extend(found.into_iter().map(|(at, why)| Problem::new(at, subject(), why)));
     }
     let server = &manifest.server;
-    let options = process_limits::of_clients(server, process_limits::usual_memory());
+    let options = process_limits::client_options(server, process_limits::usual_memory());
     problems.extend(tls::server(options, server.tls()).err());
     problems
 }
@@ -93,7 +94,7 @@ fn size_of(name: &str, devices: &HashMap<&str, &Device>) -> Option<u64> {
     }
 }
 
-fn look(file: &FileDriver) -> Result<(), String> {
+fn check_file(file: &FileDriver) -> Result<(), String> {
     let path = &file.path.value;
     refuse_what_is_no_disk(path)?;
     let meta = match path.metadata() {

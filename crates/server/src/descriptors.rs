@@ -16,7 +16,7 @@
 //! | metrics | [`METRICS`]: the scrapers |
 //! | samples of worker threads | two for each of 128 threads, a sixteenth of the limit at most |
 //! | `io_uring` | two for each CPU, if a device is a file |
-//! | each device | [`of_device`] |
+//! | each device | [`device_descriptors`] |
 
 use std::fmt;
 
@@ -110,7 +110,7 @@ impl Descriptors {
         let is_file = |device: &&Device| matches!(device.driver, Driver::File(_));
         let rings = if devices.clone().any(|device| is_file(&device)) { 2 * self.cpus } else { 0 };
         let samples = SAMPLES.0.min(self.limit / SAMPLES.1);
-        let devices: u64 = devices.map(of_device).sum();
+        let devices: u64 = devices.map(device_descriptors).sum();
         self.inherited + OWN + CONTROL + METRICS + samples + rings + devices
     }
 
@@ -156,7 +156,7 @@ impl Descriptors {
 
 /// Returns the most descriptors that a device keeps open, with those that it opens when it
 /// reconnects.
-fn of_device(device: &Device) -> u64 {
+fn device_descriptors(device: &Device) -> u64 {
     match &device.driver {
         Driver::File(_) => FILE,
         Driver::Remote(asked) => REMOTE + asked.connections as u64,
@@ -254,7 +254,7 @@ mod tests {
                    [[device]]\nname = \"r\"\ndriver = \"nbd\"\nuri = \"nbd://h/x\"\nconnections = 16\n\
                    [[device]]\nname = \"s\"\ndriver = \"stripe\"\nover = [\"f\", \"r\"]\n";
         let all = devices(all);
-        let each: Vec<u64> = all.iter().map(of_device).collect();
+        let each: Vec<u64> = all.iter().map(device_descriptors).collect();
         assert_eq!(each, [FILE, REMOTE + 16, 0]);
         let kept = of(1 << 20).kept(all.iter()) - of(1 << 20).kept(std::iter::empty());
         assert_eq!(kept, FILE + REMOTE + 16 + 2 * 4, "and the rings of files");

@@ -116,7 +116,7 @@ impl Events {
     }
 
     /// Makes it unreadable again.
-    pub(crate) fn awake(&self) {
+    pub(crate) fn clear_wake(&self) {
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
     }
 }

@@ -31,7 +31,7 @@ pub(crate) fn refused(manifest: &Manifest) -> BTreeMap<String, String> {
                 }
                 match devices.get(name).map_or(&[][..], |device| device.driver.over()) {
                     [] if is(name, false) => {
-                        refused.insert(name.to_owned(), beside(stripe, part, there));
+                        refused.insert(name.to_owned(), new_part_refusal(stripe, part, there));
                     }
                     below => todo.extend(below.iter().map(String::as_str)),
                 }
@@ -42,7 +42,7 @@ pub(crate) fn refused(manifest: &Manifest) -> BTreeMap<String, String> {
 }
 
 /// Returns the reason why a volume doesn't come up with a part that is new.
-pub(crate) fn beside(volume: &str, new: &str, old: &str) -> String {
+pub(crate) fn new_part_refusal(volume: &str, new: &str, old: &str) -> String {
     format!(
         "'{new}' would be new, and '{old}', another part of '{volume}', was there before: \
          '{volume}' would lack what '{new}' held. Bring it back (is its disk mounted?); to begin \
@@ -135,6 +135,6 @@ mod tests {
         text += &part("all", "driver = \"stripe\"\nover = [\"s60\", \"old\"]");
         let refused = refused(&manifest::read(&text, Path::new("/")).manifest);
         assert_eq!(refused.keys().collect::<Vec<_>>(), ["s0"]);
-        assert_eq!(refused["s0"], beside("all", "s60", "old"));
+        assert_eq!(refused["s0"], new_part_refusal("all", "s60", "old"));
     }
 }

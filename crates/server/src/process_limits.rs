@@ -139,7 +139,7 @@ fn too_much_of(worst: u64, most: u64) -> Option<String> {
 
 /// Returns the limits of clients in the manifest. By default they have the usual memory, and 1,024
 /// clients or as many as that has room for.
-pub(crate) fn of_clients(server: &Server, usual_memory: u64) -> Options {
+pub(crate) fn client_options(server: &Server, usual_memory: u64) -> Options {
     let tls = server.tls().is_some();
     let usual = Options::default();
     let memory = server.memory.unwrap_or(usual_memory);
@@ -174,13 +174,13 @@ mod tests {
 
     #[test]
     fn a_small_machine_has_room_for_fewer_clients_and_the_manifest_goes_first() {
-        let plenty = of_clients(&Server::default(), 8 << 30);
+        let plenty = client_options(&Server::default(), 8 << 30);
         assert_eq!((plenty.max_connections, plenty.worst_case(false)), (1024, 8 << 30));
-        let little = of_clients(&Server::default(), 128 << 20);
+        let little = client_options(&Server::default(), 128 << 20);
         assert!(little.max_connections < 200, "{}", little.max_connections);
         assert!(little.worst_case(false) < 140 << 20, "{}", little.worst_case(false));
         let asked = Server { memory: Some(1 << 30), clients: Some(7), ..Server::default() };
-        let asked = of_clients(&asked, 128 << 20);
+        let asked = client_options(&asked, 128 << 20);
         assert_eq!((asked.max_connections, asked.worst_case(false)), (7, 1 << 30));
     }
 }

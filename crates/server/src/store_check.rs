@@ -21,7 +21,7 @@ pub(crate) fn key(from: &manifest::KeyFrom<'_>) -> Result<corewise_object::Objec
 
 /// Returns the problems that this machine can find without asking a store.
 #[cfg(feature = "object")]
-pub(crate) fn look(asked: &manifest::Object) -> Vec<(Position, String)> {
+pub(crate) fn problems(asked: &manifest::Object) -> Vec<(Position, String)> {
     let mut wrong = Vec::new();
     if let Some(folder) = asked.location.value.strip_prefix("file://").map(Path::new) {
         let is_new = !volume_in(folder);
@@ -109,6 +109,6 @@ fn may_be_made(folder: &Path) -> Result<(), String> {
 }
 
 #[cfg(not(feature = "object"))]
-pub(crate) fn look(_: &manifest::Object) -> Vec<(Position, String)> {
+pub(crate) fn problems(_: &manifest::Object) -> Vec<(Position, String)> {
     Vec::new()
 }

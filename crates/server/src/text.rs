@@ -91,12 +91,12 @@ pub(crate) fn help<'k>(
 ) -> String {
     match closest(typed, known.clone()) {
         Some(close) => format!("did you mean '{close}'?"),
-        None => format!("{what}: {}", some(known)),
+        None => format!("{what}: {}", first_names(known)),
     }
 }
 
 /// Returns the first of these names, and the number of the others.
-pub(crate) fn some<'k>(names: impl IntoIterator<Item = &'k str>) -> String {
+pub(crate) fn first_names<'k>(names: impl IntoIterator<Item = &'k str>) -> String {
     let mut names = names.into_iter();
     let mut first: Vec<&str> = names.by_ref().take(NAMES).collect();
     let last = names.next();
@@ -182,13 +182,13 @@ mod tests {
     fn a_list_of_names_has_an_end() {
         let all: Vec<String> = (0..1000).map(|n| format!("d{n}")).collect();
         let all = || all.iter().map(String::as_str);
-        assert_eq!(some(all().take(2)), "d0, d1");
+        assert_eq!(first_names(all().take(2)), "d0, d1");
         let help = help("other", all().collect::<Vec<_>>(), "devices");
         assert!(help.starts_with("devices: d0,") && help.ends_with("d11 and 988 more"), "{help}");
-        assert_eq!(some([]), "none");
+        assert_eq!(first_names([]), "none");
         assert!(
-            some(all().take(13)).ends_with(", d12")
-                && some(all().take(14)).ends_with("d11 and 2 more")
+            first_names(all().take(13)).ends_with(", d12")
+                && first_names(all().take(14)).ends_with("d11 and 2 more")
         );
     }
 

@@ -54,13 +54,18 @@ fn wants_change(question: &[u8]) -> Option<Question> {
 }
 
 /// Returns the word that a valid question asks for.
-fn asks(question: &[u8]) -> Option<String> {
+fn asked_word(question: &[u8]) -> Option<String> {
     let question: Question = serde_json::from_slice(question).ok()?;
     (question.corewise == VERSION).then_some(question.ask)
 }
 
 /// Makes a change on a thread, which then answers. A second change at the same time fails at once.
-fn change(view: &Arc<ServerView>, spare: &SpareThread, stream: UnixStream, question: Question) {
+fn answer_change(
+    view: &Arc<ServerView>,
+    spare: &SpareThread,
+    stream: UnixStream,
+    question: Question,
+) {
     // A client whose thread can't be started gets an answer, too.
     let stream = Arc::new(stream);
     let (view, theirs) = (Arc::clone(view), (Arc::clone(view), Arc::clone(&stream)));
@@ -98,7 +103,7 @@ fn line(view: &ServerView, question: &[u8]) -> Vec<u8> {
     answered(view, || answer(view, question))
 }
 
-fn who(view: &ServerView) -> ServerInfo {
+fn server_info(view: &ServerView) -> ServerInfo {
     ServerInfo {
         corewise: VERSION,
         pid: std::process::id(),
@@ -113,8 +118,8 @@ fn answered(view: &ServerView, answer: impl FnOnce() -> Result<Answer, String>) 
     let answered = catch_unwind(AssertUnwindSafe(answer));
     let answered = answered.unwrap_or_else(|_| Err("this is a bug in corewise".to_string()));
     let answer = match answered {
-        Ok(answer) => Answer { who: who(view), ..answer },
-        Err(error) => Answer { who: who(view), error: Some(error), ..Answer::default() },
+        Ok(answer) => Answer { who: server_info(view), ..answer },
+        Err(error) => Answer { who: server_info(view), error: Some(error), ..Answer::default() },
     };
     let mut line = serde_json::to_vec(&answer).unwrap_or_else(|_| b"{}".to_vec());
     line.push(b'\n');
@@ -195,7 +200,7 @@ fn exports(view: &ServerView) -> Vec<Export> {
 
 /// Returns all metrics.
 pub(crate) fn metrics(view: &ServerView) -> String {
-    crate::control::metrics::text(&Answer { who: who(view), ..whole(view) })
+    crate::control::metrics::text(&Answer { who: server_info(view), ..whole(view) })
 }
 
 /// Returns the server's health.

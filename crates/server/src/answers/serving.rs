@@ -11,7 +11,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde_json::json;
 
 use super::bound::BoundControl;
-use super::{ServerView, answered, asks, change, line, wants_change};
+use super::{ServerView, answer_change, answered, asked_word, line, wants_change};
 use crate::control::disks;
 use crate::control::mirrors::MirrorReport;
 use crate::control::{Answer, LONGEST_QUESTION, Question};
@@ -125,7 +125,7 @@ impl ControlLoop {
                     ClientAction::Last => self.clients[index..].rotate_left(1),
                     ClientAction::Change(question) => {
                         let client = self.clients.remove(index);
-                        change(&self.view, &self.spare, client.stream, *question);
+                        answer_change(&self.view, &self.spare, client.stream, *question);
                     }
                 }
             }
@@ -181,7 +181,7 @@ impl ControlLoop {
             return Ok(None);
         }
         if ready(1) {
-            events.awake();
+            events.clear_wake();
         }
         let clients = places.into_iter().map(|at| at.is_none_or(ready));
         Ok(Some(std::iter::once(open && ready(2)).chain(clients).collect()))
@@ -249,7 +249,7 @@ impl ControlLoop {
                         self.next_answer = Instant::now() + PAUSE;
                         return ClientAction::Change(Box::new(question));
                     }
-                    let output = match asks(&question).as_deref() {
+                    let output = match asked_word(&question).as_deref() {
                         Some("events") => self.begin_to_listen(index),
                         Some("mirrors") => self.mirrors_now(),
                         _ => line(&self.view, &question),

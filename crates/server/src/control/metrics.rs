@@ -55,7 +55,7 @@ impl Exposition {
     }
 
     /// Writes a family with one sample for each of `all`.
-    fn of_each<'a, T: 'a>(
+    fn samples<'a, T: 'a>(
         &mut self,
         (name, kind, help): (&str, &str, &str),
         all: impl IntoIterator<Item = &'a T>,
@@ -160,7 +160,7 @@ pub(crate) fn text(answer: &Answer) -> String {
 fn health(text: &mut Exposition, answer: &Answer) {
     let health = answer.health.clone().unwrap_or_default();
     let is = |is: bool| f64::from(u8::from(is));
-    text.of_each(
+    text.samples(
         (
             "corewise_health",
             "gauge",
@@ -170,7 +170,7 @@ fn health(text: &mut Exposition, answer: &Answer) {
         |state| (vec![("state", state.name())], is(health.state == *state)),
     );
     let help = "1 for each reason why the server isn't ok, with the state that it is a reason for.";
-    text.of_each(("corewise_health_reason", "gauge", help), &health.reasons, |reason| {
+    text.samples(("corewise_health_reason", "gauge", help), &health.reasons, |reason| {
         let labels = vec![
             ("reason", reason.fault.name()),
             ("subject", &*reason.subject),
@@ -221,15 +221,15 @@ fn clients(text: &mut Exposition, answer: &Answer) {
         text.sample(name, &[], value as f64);
     }
     let gauge = |name, help| (name, "gauge", help);
-    text.of_each(gauge("corewise_export_clients", "Clients of an export."), exports, |one| {
+    text.samples(gauge("corewise_export_clients", "Clients of an export."), exports, |one| {
         (vec![("export", &*one.name)], one.clients as f64)
     });
-    text.of_each(
+    text.samples(
         gauge("corewise_export_in_flight_requests", "Requests that were not answered yet."),
         exports,
         |one| (vec![("export", &*one.name)], one.in_flight as f64),
     );
-    text.of_each(
+    text.samples(
         gauge(
             "corewise_export_open",
             "1 where new clients find the export, 0 where it is hidden or leaving.",
@@ -248,10 +248,10 @@ fn clients(text: &mut Exposition, answer: &Answer) {
 fn volumes(text: &mut Exposition, answer: &Answer) {
     let disks = answer.disks.as_deref().unwrap_or_default();
     let gauge = |name, help| (name, "gauge", help);
-    text.of_each(gauge("corewise_volume_size_bytes", "Size of a volume."), disks, |disk| {
+    text.samples(gauge("corewise_volume_size_bytes", "Size of a volume."), disks, |disk| {
         (vec![("volume", &*disk.name), ("driver", &*disk.driver)], disk.size as f64)
     });
-    text.of_each(
+    text.samples(
         gauge(
             "corewise_volume_in_flight_requests",
             "Requests in a volume: queued, or with its driver.",
@@ -260,10 +260,10 @@ fn volumes(text: &mut Exposition, answer: &Answer) {
         |disk| (vec![("volume", &*disk.name)], disk.in_flight as f64),
     );
     let oldest = "How long the oldest request in a volume has been there, to a second; 0 where there is none.";
-    text.of_each(gauge("corewise_volume_oldest_request_seconds", oldest), disks, |disk| {
+    text.samples(gauge("corewise_volume_oldest_request_seconds", oldest), disks, |disk| {
         (vec![("volume", &*disk.name)], disk.oldest_seconds.unwrap_or(0.0))
     });
-    text.of_each(
+    text.samples(
         gauge(
             "corewise_volume_lost",
             "1 where the file of a volume has lost data: every flush fails until it is opened again.",
@@ -273,7 +273,7 @@ fn volumes(text: &mut Exposition, answer: &Answer) {
     );
     let displaced =
         "1 where a file or a folder that a volume uses isn't in its place, or isn't what it was.";
-    text.of_each(gauge("corewise_volume_displaced", displaced), disks, |disk| {
+    text.samples(gauge("corewise_volume_displaced", displaced), disks, |disk| {
         (vec![("volume", &*disk.name)], f64::from(u8::from(disk.displaced)))
     });
     let ops: Vec<_> = disks.iter().map(|disk| (&*disk.name, disk.ops.all())).collect();
@@ -331,7 +331,7 @@ fn mirrors(text: &mut Exposition, answer: &Answer) {
     }
     checks(text, &mirrors);
     let devices = answer.devices.as_deref().unwrap_or_default();
-    text.of_each(
+    text.samples(
         ("corewise_device_up", "gauge", "1 where a device is up, exports included."),
         devices,
         |device| {
@@ -400,7 +400,7 @@ fn stores(text: &mut Exposition, answer: &Answer) {
     }
     let counter =
         ("corewise_store_failures_total", "counter", "Those of its requests that failed.");
-    text.of_each(counter, &stores, |(disk, store)| {
+    text.samples(counter, &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], store.failures as f64)
     });
     let kinds = "Bytes that the data of a volume takes in its object store.";
@@ -426,19 +426,19 @@ fn stores(text: &mut Exposition, answer: &Answer) {
         }
     }
     let is_served = "1 where a volume in an object store is served, 0 where another server has opened it or its store has lost what was written last.";
-    text.of_each(("corewise_store_served", "gauge", is_served), &stores, |(disk, store)| {
+    text.samples(("corewise_store_served", "gauge", is_served), &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], f64::from(u8::from(store.served)))
     });
     let is_damaged = "1 where the store of a volume has lost objects of it, or has damaged ones, as far as a request found.";
-    text.of_each(("corewise_store_damaged", "gauge", is_damaged), &stores, |(disk, store)| {
+    text.samples(("corewise_store_damaged", "gauge", is_damaged), &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], f64::from(u8::from(store.damaged)))
     });
     let is_writable = "1 where the store of a volume takes writes, 0 where it doesn't.";
-    text.of_each(("corewise_store_writable", "gauge", is_writable), &stores, |(disk, store)| {
+    text.samples(("corewise_store_writable", "gauge", is_writable), &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], f64::from(u8::from(store.refuses.is_none())))
     });
     let not_stored = "Bytes of changes of a volume that its store doesn't have yet.";
-    text.of_each(
+    text.samples(
         ("corewise_store_waiting_bytes", "gauge", not_stored),
         &stores,
         |(disk, store)| (vec![("volume", &*disk.name)], store.not_stored as f64),
@@ -467,7 +467,7 @@ fn pools(text: &mut Exposition, answer: &Answer) {
         }),
     ];
     for (name, kind, help, value) in of_pools {
-        text.of_each((name, kind, help), &pools, |(pool, number)| {
+        text.samples((name, kind, help), &pools, |(pool, number)| {
             (vec![("pool", number.as_str()), ("scope", &*pool.scope)], value(pool))
         });
     }
@@ -492,7 +492,7 @@ fn pools(text: &mut Exposition, answer: &Answer) {
         ),
     ];
     for (name, kind, help, value) in of_queues {
-        text.of_each((name, kind, help), &queues, |(queue, id)| {
+        text.samples((name, kind, help), &queues, |(queue, id)| {
             (vec![("queue", &*queue.name), ("id", id.as_str())], value(queue))
         });
     }

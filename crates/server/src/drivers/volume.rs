@@ -358,10 +358,12 @@ impl Volume {
                 made
             }
             manifest::Driver::Partition(asked) => {
-                plain::partition(context, self.name(), one(parts)?, &asked.partition.value)?
+                plain::partition(context, self.name(), only_part(parts)?, &asked.partition.value)?
             }
-            manifest::Driver::Delay(asked) => plain::delay(context, one(parts)?, asked.delays())?,
-            manifest::Driver::Error(asked) => plain::error(one(parts)?, asked)?,
+            manifest::Driver::Delay(asked) => {
+                plain::delay(context, only_part(parts)?, asked.delays())?
+            }
+            manifest::Driver::Error(asked) => plain::error(only_part(parts)?, asked)?,
         };
         Ok(OpenVolume {
             queue: context.queue(&self.device, driver),
@@ -385,7 +387,11 @@ fn parts_are_of_one_time(volume: &str, parts: &[Arc<Volume>]) -> Result<(), Prob
         }
         for old in of(DataOrigin::Before) {
             if holds_data(&*old.device()?) != Some(false) {
-                return Err(ProbeError::failed(new_parts::beside(volume, new.name(), old.name())));
+                return Err(ProbeError::failed(new_parts::new_part_refusal(
+                    volume,
+                    new.name(),
+                    old.name(),
+                )));
             }
         }
     }
@@ -393,7 +399,7 @@ fn parts_are_of_one_time(volume: &str, parts: &[Arc<Volume>]) -> Result<(), Prob
 }
 
 /// Returns the part of a driver that has one.
-fn one(parts: &[Arc<Volume>]) -> Result<&Volume, ProbeError> {
+fn only_part(parts: &[Arc<Volume>]) -> Result<&Volume, ProbeError> {
     parts.first().map(|part| &**part).ok_or_else(|| ProbeError::failed("it has no part"))
 }
 

@@ -166,7 +166,7 @@ impl Live {
             }
             let request = ChangeRequest::Reload;
             let change = Change { request, mode: Mode::Safe, dry_run: false };
-            if let Err(error) = theirs.made(&mut has, &change) {
+            if let Err(error) = theirs.make_and_share(&mut has, &change) {
                 theirs.report.refused("SIGHUP", &error.to_string());
             }
         };
@@ -184,10 +184,10 @@ impl Live {
             let why = "another change is being made; try again when it is done";
             return Err(Error::of(ErrorKind::Busy, why));
         };
-        self.made(&mut has, change)
+        self.make_and_share(&mut has, change)
     }
 
-    fn made(
+    fn make_and_share(
         self: &Arc<Self>,
         has: &mut Option<Manifest>,
         change: &Change,
@@ -225,7 +225,7 @@ impl Live {
             ChangeRequest::Legs(mirror, change) => {
                 return self.change_legs(mirror, change, old, dry_run);
             }
-            ChangeRequest::Reload => (self.again(old)?, false),
+            ChangeRequest::Reload => (self.read_again(old)?, false),
             ChangeRequest::Add(file) => (added(file, old)?, true),
             ChangeRequest::Remove(name) => (without(name, old)?, false),
         };
@@ -268,7 +268,7 @@ impl Live {
             }
         }
         let server = match request {
-            ChangeRequest::Reload => self.of_server(&old.server, &new.server, &mut changed),
+            ChangeRequest::Reload => self.followed_keys(&old.server, &new.server, &mut changed),
             _ => None,
         };
         self.make_room(&changes, old, &mut changed)?;
@@ -456,7 +456,7 @@ impl Live {
     }
 
     /// Reads the manifest again.
-    fn again(&self, old: &Manifest) -> Result<Manifest, Error> {
+    fn read_again(&self, old: &Manifest) -> Result<Manifest, Error> {
         let file = self.source.as_ref().ok_or(
             "the server has no manifest that could be read again: it is built in, or came through a pipe",
         )?;
@@ -602,7 +602,7 @@ impl Live {
     fn remove_unused(self: &Arc<Self>, has: &mut Option<Manifest>, name: &str) {
         let request = ChangeRequest::Remove(name.to_string());
         let change = Change { request, mode: Mode::Soft, dry_run: false };
-        if let Err(error) = self.made(has, &change) {
+        if let Err(error) = self.make_and_share(has, &change) {
             self.report.refused(
                 &format!("removal of '{name}', which has no client any more"),
                 &error.to_string(),

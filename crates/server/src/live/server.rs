@@ -21,7 +21,7 @@ pub(super) struct PreparedSettings {
 impl Live {
     /// Reports which keys are followed, and which need a restart. Returns `None` if none is
     /// followed.
-    pub(super) fn of_server(
+    pub(super) fn followed_keys(
         &self,
         old: &Server,
         new: &Server,
@@ -117,7 +117,7 @@ impl Live {
     /// Returns the options that the manifest allows clients, within the number that memory was
     /// reserved for.
     fn options_of(&self, server: &Server) -> Options {
-        let options = process_limits::of_clients(server, self.usual_memory);
+        let options = process_limits::client_options(server, self.usual_memory);
         options.max_connections(options.max_connections.min(self.most_clients))
     }
 

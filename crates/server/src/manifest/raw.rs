@@ -170,7 +170,7 @@ fn device(
     if !fields.has("name") {
         fields.refuse("", "a device needs a 'name'", "");
     }
-    let made = made(&mut fields, driver.as_ref(), place);
+    let made = read_driver(&mut fields, driver.as_ref(), place);
     let over = fields.silent_names("over");
     fields.know(device_keys());
     let problems = fields.finish(|key| TableKind::Device.elsewhere(key));
@@ -179,7 +179,7 @@ fn device(
 }
 
 /// Reads the keys of the device's driver.
-fn made(
+fn read_driver(
     fields: &mut Fields<'_, '_>,
     driver: Option<&Located<String>>,
     place: Position,

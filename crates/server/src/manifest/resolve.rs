@@ -174,7 +174,7 @@ fn shared_homes(
         let subject = || links::subject(&devices[index]);
         // A second device of that name has been reported.
         let by_id = up.values().filter(|(_, other)| home.is_same_folder(other));
-        let others = near(&up, &home.path).chain(by_id);
+        let others = neighbours(&up, &home.path).chain(by_id);
         let others = others.filter(|(name, _)| its_name != Some(*name));
         let clash =
             |(name, other): &(&String, Storage)| Some(((*name).clone(), home.clash(other)?));
@@ -186,7 +186,7 @@ fn shared_homes(
         if home.what == "location" {
             let clash = |(first, other): &(usize, Storage)| Some((*first, home.clash(other)?));
             let by_id = stores.values().filter(|(_, other)| home.is_same_folder(other));
-            let near = near(&stores, &home.path).chain(by_id);
+            let near = neighbours(&stores, &home.path).chain(by_id);
             if let Some((first, clash)) = near.filter_map(clash).next() {
                 let other = links::subject(&devices[first]);
                 problems.push(Problem::new(home.place, subject(), format!("{other} {clash}")));
@@ -208,7 +208,10 @@ fn shared_homes(
 }
 
 /// Returns the homes at that path, above it, and the first one below it.
-fn near<'h, T>(homes: &'h BTreeMap<PathBuf, T>, path: &'h Path) -> impl Iterator<Item = &'h T> {
+fn neighbours<'h, T>(
+    homes: &'h BTreeMap<PathBuf, T>,
+    path: &'h Path,
+) -> impl Iterator<Item = &'h T> {
     let below = homes.range::<Path, _>((Bound::Excluded(path), Bound::Unbounded)).next();
     path.ancestors().filter_map(|above| homes.get(above)).chain(below.map(|(_, home)| home))
 }
@@ -256,7 +259,7 @@ fn exports(
             refuse("allow_certificates", message.to_string());
         }
         let advised = problems.len() < links::ADVISED;
-        let device = raw.export.as_ref().map(|export| of_device(raw, export, links, advised));
+        let device = raw.export.as_ref().map(|export| device_problem(raw, export, links, advised));
         found.extend(device.flatten());
         let clients = raw.export.as_ref().and_then(|export| export.clients).zip(most);
         if let Some((clients, all)) = clients.filter(|(clients, all)| clients > all) {
@@ -283,7 +286,7 @@ fn exports(
 }
 
 /// Returns the reason why an export can't have its device, or `None`.
-fn of_device(
+fn device_problem(
     raw: &RawExport,
     export: &Export,
     links: &Links<'_>,

@@ -150,7 +150,7 @@ impl PreparedServer {
             .map_err(|error| Error::new(format!("cannot make an eventfd: {error}")))?;
         let usual_memory = process_limits::usual_memory();
         let server = &manifest.server;
-        let of_clients = process_limits::of_clients(server, usual_memory);
+        let of_clients = process_limits::client_options(server, usual_memory);
         let limits = options.limits.with_tls(server.tls().is_some());
         let (of_clients, shortfall) =
             limits.share(of_clients, manifest.devices.iter()).map_err(Error::new)?;

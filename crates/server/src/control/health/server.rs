@@ -84,9 +84,9 @@ impl Certificate {
 pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
     let server = facts.server;
     let mut reasons = Vec::new();
-    reasons.extend(of_phase(facts));
+    reasons.extend(phase_reason(facts));
     if server.phase == LifePhase::Serving {
-        reasons.extend(facts.devices.iter().filter_map(of_device));
+        reasons.extend(facts.devices.iter().filter_map(device_reason));
     }
     for (name, why) in &server.left_out {
         if !is_there(facts, name) {
@@ -111,8 +111,8 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
         let todo = "See which items run: corewise dump";
         reasons.push(Reason::new(Fault::Stalled, HealthState::Degraded, SERVER, what).todo(todo));
     }
-    reasons.extend(server.lost_sockets.iter().map(of_socket));
-    reasons.extend(server.certificate.as_ref().filter(|one| one.is_due()).map(of_certificate));
+    reasons.extend(server.lost_sockets.iter().map(socket_reason));
+    reasons.extend(server.certificate.as_ref().filter(|one| one.is_due()).map(certificate_reason));
     reasons
 }
 
@@ -126,13 +126,13 @@ fn is_there(facts: &Facts<'_>, name: &str) -> bool {
             // A volume that is missing has a device, and no disk.
             false => facts.disks.iter().any(|disk| disk.name == name),
         };
-        is_up || of_device(device).is_some()
+        is_up || device_reason(device).is_some()
     })
 }
 
 const MEND: &str = "Put right what it says, then: corewise reload";
 
-fn of_phase(facts: &Facts<'_>) -> Option<Reason> {
+fn phase_reason(facts: &Facts<'_>) -> Option<Reason> {
     let bound = facts.devices.iter().filter(|device| device.state == "bound").count();
     let all = facts.devices.len();
     let (fault, what) = match facts.server.phase {
@@ -155,7 +155,7 @@ fn of_phase(facts: &Facts<'_>) -> Option<Reason> {
 
 /// Returns the fault of a device that isn't up. A device on its way up or down is none, since a
 /// change is being made; one that takes too long is reported separately.
-fn of_device(device: &Device) -> Option<Reason> {
+fn device_reason(device: &Device) -> Option<Reason> {
     if !matches!(device.state.as_str(), "failed" | "no_driver" | "deferred" | "cancelled") {
         return None;
     }
@@ -164,7 +164,7 @@ fn of_device(device: &Device) -> Option<Reason> {
     Some(Reason::new(Fault::DeviceDown, HealthState::Lost, &device.name, what).todo(MEND))
 }
 
-fn of_socket(socket: &LostSocket) -> Reason {
+fn socket_reason(socket: &LostSocket) -> Reason {
     let (state, who) = match (socket.used, socket.only) {
         (SocketUse::Clients, true) => (HealthState::Lost, "new clients"),
         (SocketUse::Clients, false) => (HealthState::Degraded, "new clients"),
@@ -177,7 +177,7 @@ fn of_socket(socket: &LostSocket) -> Reason {
     Reason::new(Fault::SocketGone, state, SERVER, what).part(path).todo(todo)
 }
 
-fn of_certificate(certificate: &Certificate) -> Reason {
+fn certificate_reason(certificate: &Certificate) -> Reason {
     let time = served::seconds(certificate.left.abs());
     let (state, what) = match (certificate.left < 0.0, certificate.required) {
         (true, true) => (

@@ -27,9 +27,9 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
             reasons.push(displaced(disk, &stack));
         }
         reasons.extend(unwritable(disk));
-        reasons.extend(of_requests(disk, facts));
+        reasons.extend(request_reasons(disk, facts));
         if let Some(mirror) = &disk.mirror {
-            reasons.extend(of_mirror(&disk.name, mirror, facts, &stack));
+            reasons.extend(mirror_reasons(&disk.name, mirror, facts, &stack));
         }
     }
     reasons.extend(facts.exports.iter().filter(|export| export.untold != 0).map(untold));
@@ -156,7 +156,7 @@ fn loss(disk: &Disk) -> Option<Loss> {
 
 /// Returns the reasons about requests. A volume is reported only if no volume below has the same
 /// fault.
-fn of_requests(disk: &Disk, facts: &Facts<'_>) -> Vec<Reason> {
+fn request_reasons(disk: &Disk, facts: &Facts<'_>) -> Vec<Reason> {
     let below = || facts.disks.iter().filter(|other| disk.stands_on(&other.name));
     let reason = |fault, what: String, todo: &str| {
         Reason::new(fault, HealthState::Degraded, &disk.name, what).todo(todo)
@@ -190,15 +190,16 @@ fn failed(disk: &Disk) -> Vec<(&'static str, u64)> {
     errors.filter(|(_, errors)| *errors != 0).collect()
 }
 
-fn of_mirror(
+fn mirror_reasons(
     name: &str,
     mirror: &MirrorReport,
     facts: &Facts<'_>,
     stack: &Stack<'_>,
 ) -> Vec<Reason> {
-    let mut reasons: Vec<Reason> = mirror.legs.iter().filter_map(|leg| of_leg(name, leg)).collect();
+    let mut reasons: Vec<Reason> =
+        mirror.legs.iter().filter_map(|leg| leg_reason(name, leg)).collect();
     if let Some(found) = mirror.found().filter(|found| found.wrong() != 0) {
-        reasons.push(of_check(name, found, stack));
+        reasons.push(check_reason(name, found, stack));
     }
     let runs = mirror.check.as_ref().is_some_and(|check| check.running);
     if let Some(Schedule { every_seconds, since, .. }) = mirror.schedule.as_ref().filter(|_| !runs)
@@ -217,7 +218,7 @@ fn of_mirror(
     reasons
 }
 
-fn of_leg(mirror: &str, leg: &Leg) -> Option<Reason> {
+fn leg_reason(mirror: &str, leg: &Leg) -> Option<Reason> {
     let why = leg.why.as_deref().unwrap_or("it failed");
     let (fault, what, todo) = match leg.state {
         LegStatus::InSync => return None,
@@ -242,7 +243,7 @@ fn of_leg(mirror: &str, leg: &Leg) -> Option<Reason> {
 
 /// Returns the reason for what a check found. If legs differ, it is unknown which one has the
 /// clients' data, and reads go to either. A place that one leg can't read is read from another one.
-fn of_check(mirror: &str, found: CheckFindings, stack: &Stack<'_>) -> Reason {
+fn check_reason(mirror: &str, found: CheckFindings, stack: &Stack<'_>) -> Reason {
     let CheckFindings { differ, unreadable, lost, repaired } = found;
     let state = match differ != 0 || lost != 0 {
         true => stack.severity(mirror),
