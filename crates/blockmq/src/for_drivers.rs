@@ -1,4 +1,4 @@
-//! What a driver with threads of its own takes from the queue, beside [`Driver`](crate::Driver).
+//! Helpers for a driver with threads of its own, beside [`Driver`](crate::Driver).
 //!
 //! Requests lie in an [`Inbox`](corewise_sync::inbox::Inbox) as [`Queued`], which allocates
 //! nothing. A thread that completes several in a row does so in a [`Burst`]. A request that would

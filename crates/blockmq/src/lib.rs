@@ -3,21 +3,20 @@
 //! A [`BlockDevice`] takes [`Request`]s and completes each of them exactly once. A [`Queue`] is
 //! one: it puts per-CPU software queues and a few hardware queues in front of a [`Driver`]. The
 //! crate `corewise-drivers` has drivers for memory, files, stripes, mirrors and more. A driver of
-//! one's own is two functions, and [`Driver`] has an example; what one with threads of its own
-//! needs is in [`for_drivers`].
+//! one's own is two functions, and [`Driver`] has an example; [`for_drivers`] has what a driver
+//! with threads of its own needs.
 //!
 //! # Life of a request
 //!
-//! [`BlockDevice::submit`] checks it against the device's [`Geometry`], cuts it into parts where it
-//! is over the driver's limits, and pushes it to the software queue of the CPU it is called on
-//! (unless the thread has a
-//! [`Plug`]: then at the end of that). The hardware queue is run, by the submitter if nobody else is doing so:
-//! what waits and touches is merged, gets a tag and goes to [`Driver::queue_request`]. When the
-//! driver calls [`Started::complete`], the tag is freed and the completion function of each request
-//! in it runs.
+//! [`BlockDevice::submit`] checks it against the device's [`Geometry`], and splits it into parts if
+//! it is over the driver's limits. It then pushes it to the software queue of the CPU it is called
+//! on; a thread with a [`Plug`] does that at the plug's end. The submitter runs the hardware queue,
+//! unless another thread does: waiting requests that touch are merged, and each gets a tag and goes
+//! to [`Driver::queue_request`]. When the driver calls [`Started::complete`], the tag is freed and
+//! the completion function of each request in it runs.
 //!
 //! Its bytes lie in the caller's own [`Buffer`]s, as many as there are, and are never copied; a
-//! device that stands on others gives them windows onto the same memory ([`Whole`]).
+//! device over others gives them windows onto the same memory ([`Whole`]).
 //!
 //! # Holding a queue
 //!
@@ -34,10 +33,10 @@
 //! # Changing a queue
 //!
 //! A queue [grows](Queue::grow) while requests go on. It follows its machine: a hardware queue that
-//! loses its last CPU finishes what its driver has, and hands the rest on.
+//! loses its last CPU finishes what its driver has, and passes the rest on.
 //!
-//! How that works without a lock, and why nothing is left behind, is argued in `src/README.md` and
-//! checked with loom in `tests/loom/`.
+//! `src/README.md` explains how that works without a lock, and why no request is left behind. The
+//! models in `tests/loom/` check it.
 //!
 //! # What isn't promised
 //!
@@ -46,11 +45,11 @@
 //! # Workers
 //!
 //! A queue and its drivers use the queue [below](corewise_workqueue::Workqueue::below) the
-//! workqueue that they are given: so that workqueue may be drained, destroyed, frozen or full, also
+//! workqueue that they are given. So that workqueue may be drained, destroyed, frozen or full, also
 //! by items that wait for requests. Drain block queues before you shut their worker pools down.
-//! Where there are no workers any more, the thread that submits or completes does what they would
-//! have done; a request to a driver that [may block](Info::may_block) completes with
-//! [`IoErrorKind::Gone`]; and nobody looks for requests that are [late](QueueBuilder::timeout).
+//! Once there are no workers any more, the thread that submits or completes does their work. A
+//! request to a driver that [may block](Info::may_block) then completes with [`IoErrorKind::Gone`],
+//! and [late](QueueBuilder::timeout) requests are no longer noticed.
 
 mod admission;
 mod complete;

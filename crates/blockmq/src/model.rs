@@ -1,8 +1,8 @@
-//! For models, for tests that choose the order of events themselves, and for benchmarks of single
-//! steps: no part of the interface, and hidden from its documentation.
+//! Access for models, for tests that choose the order of events themselves, and for benchmarks of
+//! single steps: no part of the interface, and hidden from its documentation.
 //!
-//! Here are the protocol types of the queue, each small enough to be model-checked (`README.md`
-//! beside this file argues them), and how a queue is stepped by hand.
+//! It holds the protocol types of the queue, each small enough to be model-checked (`README.md`
+//! beside this file argues them), and the means to step a queue by hand.
 
 use std::sync::Arc;
 
@@ -25,10 +25,10 @@ pub use crate::percpu::cache::{BoxSource, Cache};
 pub use crate::percpu::map::{CpuMap, CpuPlace, CtxMap, SoftwareQueues};
 pub use crate::tags::{FreeResult, TagBatch, TagUser, TagWaiter, Tags};
 
-/// How a queue is built that nothing runs but its holder.
+/// The builder of a queue that only its holder runs.
 pub trait BuildByHand {
-    /// Builds a queue that nothing runs but [`ByHand::step`]. It follows the machine too. May
-    /// block, as [`QueueBuilder::build`].
+    /// Builds a queue that only [`ByHand::step`] runs. It follows the machine too. May block, as
+    /// [`QueueBuilder::build`].
     fn build_by_hand(self) -> Arc<Queue>;
 }
 
@@ -39,22 +39,23 @@ impl BuildByHand for QueueBuilder {
     }
 }
 
-/// What the holder of a queue does that was built by hand, and what a benchmark does with any.
+/// The operations on a queue that was built by hand; benchmarks use them on any queue.
 pub trait ByHand {
-    /// One bounded step of hardware queue `hctx`, on this thread. `None` where nobody has wanted a
-    /// run since the last step. Panics where there is no such hardware queue.
+    /// Makes one bounded step of hardware queue `hctx`, on this thread. `None` if no run has been
+    /// wanted since the last step. Panics if there is no such hardware queue.
     fn step(&self, hctx: usize) -> Option<RunOutcome>;
 
-    /// As if the timer of a queue with timeouts fired at `now`: asks the driver about each request
-    /// whose time is up then, and says how many there were.
+    /// Acts as if the timer of a queue with timeouts fired at `now`: asks the driver about each
+    /// late request, and returns how many there were.
     fn step_timeouts(&self, now: Stamp) -> usize;
 
-    /// As [`BlockDevice::submit`](crate::BlockDevice::submit), as if called on `cpu`.
+    /// Submits as [`BlockDevice::submit`](crate::BlockDevice::submit) does when called on `cpu`.
     fn submit_on(&self, cpu: CpuId, rq: Request);
 
-    /// As [`Queue::run`], with another [second look](Recheck) where the first one says that there
-    /// is no need. For measuring what that costs, and what a lock there would: never for a queue
-    /// that may be quiesced, unless the second look is as good as the queue's own.
+    /// Runs a hardware queue as [`Queue::run`] does, with another [second look](Recheck) if the
+    /// first one says that there is no need. It measures the cost of that look, and of a lock
+    /// there. Never use it on a queue that may be quiesced, unless the second look is as good as
+    /// the queue's own.
     fn run_by(&self, hctx: usize, recheck: &impl Recheck);
 }
 
@@ -81,12 +82,12 @@ impl ByHand for Queue {
     }
 }
 
-/// The line of those who wait for a tag, one step at a time.
+/// The line of the waiters for a tag, one step at a time.
 pub trait LineUp {
-    /// As [`Tags::line_up`].
+    /// Puts the waiter in line as [`Tags::line_up`] does.
     fn line_up(&self, waiter: &Arc<TagWaiter>, cpu: usize);
 
-    /// As [`Tags::leave`].
+    /// Leaves the line as [`Tags::leave`] does.
     fn leave(&self, waiter: &TagWaiter, cpu: usize) -> Option<u32>;
 }
 

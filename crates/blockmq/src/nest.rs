@@ -1,8 +1,8 @@
-//! How deep ends of requests, and dispatches, nest on a thread. A completion function may submit,
-//! what it submits may end on the spot, and so on; a drop may do the same. Beyond a bound the next
-//! end is put off until the thread is back in the outermost one, so that no chain of them needs a
-//! deep stack. (The kernel makes a list of what is submitted inside a submission, `bio_list`, and
-//! of what ends in an interrupt.)
+//! The nesting of ends of requests, and of dispatches, on a thread. A completion function may
+//! submit, the new request may end on the spot, and so on; a drop may do the same. Beyond a bound
+//! the next end is put off until the thread is back in the outermost one, so that no chain of ends
+//! needs a deep stack. (The kernel makes a list of what is submitted inside a submission,
+//! `bio_list`, and of what ends in an interrupt.)
 //!
 //! Dispatches nest too, without an end between, where devices stand on one another. Beyond a bound
 //! a worker makes the next one.
@@ -20,29 +20,29 @@ use corewise_sync::context::AtomicSection;
 use corewise_sync::panics::caught;
 use corewise_sync::per_thread;
 
-/// Dispatches that nest on a thread at most, before a worker makes the next one.
+/// Number of dispatches that nest on a thread at most, before a worker makes the next one.
 const NESTED_DISPATCHES: u32 = 64;
 
-/// Ends of requests that nest on a thread at most, before the next one is put off: more than there
-/// are devices in a stack of them, and far from what fills a small thread's stack.
+/// Number of ends of requests that nest on a thread at most, before the next one is put off. It is
+/// more than a stack has devices, and far from filling a small thread's stack.
 const NESTED_ENDS: u32 = 16;
 
-/// An end, or what follows a burst, that runs later on this thread.
+/// An end, or a function behind a burst, that runs later on this thread.
 type Deferred = Box<dyn FnOnce()>;
 
 per_thread! {
-    /// O: how many ends the thread is in.
+    /// O: number of ends that the thread is in.
     static DEPTH: Cell<u32> = Cell::new(0);
-    /// O: the innermost pass that it is in. The pass lies on the thread's stack.
+    /// O: the thread's innermost pass. The pass lies on the thread's stack.
     static PASS: Cell<*const InPass> = Cell::new(ptr::null());
-    /// O: how many dispatches it is in.
+    /// O: number of dispatches that the thread is in.
     static DISPATCHES: Cell<u32> = Cell::new(0);
-    /// O: what was put off. Never dropped, so that it is there while other variables of the thread
-    /// are; it owns nothing once the thread is out of all ends.
+    /// O: the ends that were put off. Never dropped, so that the list outlives the thread's other
+    /// variables; it owns nothing once the thread is out of all ends.
     static PUT_OFF: ManuallyDrop<RefCell<VecDeque<Deferred>>> = ManuallyDrop::new(RefCell::new(VecDeque::new()));
 }
 
-/// Ends a request: now, or, where the thread is deep in other ends, before the outermost of them is
+/// Ends a request: now, or, if the thread is deep in other ends, before the outermost of them is
 /// over.
 #[inline]
 pub(crate) fn end(end: impl FnOnce() + 'static) {
@@ -59,18 +59,18 @@ fn put_off(end: Deferred) {
     PUT_OFF.with(|later| later.borrow_mut().push_back(end));
 }
 
-/// Whether the thread is in so many dispatches that it should begin no other one.
+/// Returns true if the thread is in too many dispatches to begin another one.
 #[inline]
 pub(crate) fn is_far_down() -> bool {
     DISPATCHES.with(Cell::get) >= NESTED_DISPATCHES
 }
 
-/// Whether the thread is in a dispatch or in the end of a request.
+/// Returns true if the thread is in a dispatch or in the end of a request.
 pub(crate) fn is_inside() -> bool {
     DEPTH.with(Cell::get) != 0 || DISPATCHES.with(Cell::get) != 0
 }
 
-/// Makes a dispatch, or looks whether one is to be made.
+/// Makes a dispatch, or checks whether one is to be made.
 #[inline]
 pub(crate) fn dispatch<R>(f: impl FnOnce() -> R) -> R {
     struct Out(u32);
@@ -90,7 +90,7 @@ pub(crate) trait Runs {}
 
 /// A pass that a thread is in.
 struct InPass {
-    /// Of which hardware queue. Only compared.
+    /// The address of its hardware queue. Only compared.
     of: *const (),
     outer: *const InPass,
 }
@@ -110,12 +110,12 @@ pub(crate) fn pass<T: Runs, R>(hctx: &T, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Whether the thread is in a pass of `hctx`, whatever else it is in inside that.
+/// Returns true if the thread is in a pass of `hctx`, also if it is in others inside that.
 #[inline]
 pub(crate) fn is_in_pass_of<T: Runs>(hctx: &T) -> bool {
     let mut at = PASS.with(Cell::get);
-    // SAFETY: each lies in a call of `pass` that this thread is in: it is taken out before that
-    // returns or unwinds.
+    // SAFETY: each pass lies in a call of `pass` that this thread is in: it is taken out before
+    // that returns or unwinds.
     while let Some(pass) = unsafe { at.as_ref() } {
         if ptr::eq(pass.of, ptr::from_ref(hctx).cast()) {
             return true;
@@ -127,7 +127,7 @@ pub(crate) fn is_in_pass_of<T: Runs>(hctx: &T) -> bool {
 
 /// One end that the thread is in.
 struct Level {
-    /// How many it was in before.
+    /// Number of ends that the thread was in before.
     outer: u32,
 }
 
@@ -141,7 +141,7 @@ impl Level {
 impl Drop for Level {
     fn drop(&mut self) {
         if self.outer == 0 {
-            // Still inside: what these put off comes behind them.
+            // Still inside: ends that these put off come behind them.
             while let Some(end) = next() {
                 if caught(end).is_none() {
                     tracing::error!("the completion of a block request panicked");
@@ -152,7 +152,7 @@ impl Drop for Level {
     }
 }
 
-/// The next that was put off. Behind the last one the list gives its memory back.
+/// Takes the next end that was put off. Behind the last one the list frees its memory.
 fn next() -> Option<Deferred> {
     PUT_OFF.with(|later| {
         let mut later = later.borrow_mut();
@@ -164,22 +164,22 @@ fn next() -> Option<Deferred> {
     })
 }
 
-// Bursts: a thread that completes several requests in a row tells their callers' layer, which may
-// do once for all what it would do for each. (The kernel's network receive path gathers packets the
-// same way, NAPI with GRO.)
+// Bursts: a thread that completes several requests in a row announces that to the layer of their
+// callers, which may then do once what it would do for each. (The kernel's network receive path
+// gathers packets the same way, NAPI with GRO.)
 
 per_thread! {
-    /// O: the thread is in a burst.
+    /// O: true while the thread is in a burst.
     static IN_BURST: Cell<bool> = Cell::new(false);
-    /// O: what it does at the end of it.
+    /// O: functions to call at the end of the burst.
     static BEHIND_BURST: RefCell<Vec<Deferred>> = RefCell::new(Vec::new());
 }
 
-/// Calls `f` at once; or, where this thread completes several requests in a row, as a ring's does,
-/// when it has completed the last of them. For completion functions: what can be done once for
-/// many, such as sending the replies that have gathered.
+/// Calls `f` at once, or, while this thread completes several requests in a row, as a ring's thread
+/// does, after the last of them. For completion functions: for work that can be done once for many
+/// requests, such as sending the replies that have gathered.
 ///
-/// Until then some 30 requests are completed and submitted at most, and nothing is waited for. `f`
+/// Until then the thread completes and submits some 30 requests at most, and waits for nothing. `f`
 /// runs on this thread, in an atomic section; a panic in it is caught.
 pub fn behind_burst(f: impl FnOnce() + 'static) {
     if IN_BURST.try_with(Cell::get).unwrap_or(false) {
@@ -189,8 +189,8 @@ pub fn behind_burst(f: impl FnOnce() + 'static) {
     }
 }
 
-/// A burst of this thread: several requests that it completes in a row. Dropped, it calls what
-/// [`behind_burst`] has left for its end.
+/// A burst of this thread: several requests that it completes in a row. Its drop calls the
+/// functions that [`behind_burst`] has left for its end.
 #[derive(Debug)]
 #[must_use = "the burst ends when it is dropped"]
 pub struct Burst {
@@ -199,7 +199,7 @@ pub struct Burst {
 }
 
 impl Burst {
-    /// Begins one. A thread is in one burst at a time.
+    /// Begins a burst. A thread is in one burst at a time.
     pub fn begin() -> Self {
         IN_BURST.with(|inside| inside.set(true));
         Self { not_send: PhantomData }
@@ -208,7 +208,7 @@ impl Burst {
 
 impl Drop for Burst {
     fn drop(&mut self) {
-        // A function that is called now, and wants another one called, has that called at once.
+        // A function that is called now, and registers another one, gets that called at once.
         IN_BURST.with(|inside| inside.set(false));
         let mut later = BEHIND_BURST.with(|later| mem::take(&mut *later.borrow_mut()));
         if later.is_empty() {
@@ -220,7 +220,7 @@ impl Drop for Burst {
                 tracing::error!("a function behind a burst of completions panicked");
             }
         }
-        // The memory is for the next burst.
+        // The memory is kept for the next burst.
         BEHIND_BURST.with(|kept| *kept.borrow_mut() = later);
     }
 }

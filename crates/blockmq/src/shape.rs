@@ -1,4 +1,4 @@
-//! How requests change their shape on the way to the driver: flushes, merges and splits.
+//! Changes of a request's shape on the way to the driver: flushes, merges and splits.
 
 use std::sync::Arc;
 
@@ -13,27 +13,27 @@ use crate::state::pending::Pending;
 use crate::state::request::Request;
 use crate::state::whole::{HeldRequest, PartDone, Whole};
 
-// Flushes: one in the driver at a time for however many wait, and a change that has to be durable
-// by itself where the driver can't do that: it is made, and then flushed. Waits for flushes:
+// Flushes: one in the driver at a time, however many requests wait for it. If the driver can't make
+// a change durable by itself, the change is made, and then flushed. Waits for flushes:
 // `admission/flusher.rs`.
 
-/// Whether a change with `fua` is made without, and then flushed.
+/// Returns true if a change with `fua` is made without, and then flushed.
 pub(crate) fn emulates_fua(driver: &Geometry) -> bool {
     driver.can_flush && !driver.can_fua
 }
 
-/// Has a request that is inside wait for a flush, which then ends it. Says which hardware queue the
-/// caller then runs; `None` where a flush is under way already.
+/// Makes a request that is inside wait for a flush, which then ends it. Returns the hardware queue
+/// that the caller then runs; `None` if a flush is in flight already.
 pub(crate) fn wait_for_flush(pending: Box<Pending>) -> Option<usize> {
     let (core, slot) = (Arc::clone(&pending.core), pending.slot);
     let batch = core.flusher.ask(pending)?;
     send_flush(core, slot, batch)
 }
 
-/// Sends a flush for those in `batch`: a request of the queue's own, which isn't counted, since
-/// they are.
+/// Sends a flush for those in `batch`. It is a request of the queue's own, which isn't counted,
+/// since they are.
 fn send_flush(core: Arc<Core>, slot: usize, mut batch: Batch<Box<Pending>>) -> Option<usize> {
-    // Nobody may run a queue any more that is gone.
+    // A queue that is gone isn't run any more.
     while core.is_dead() {
         for pending in batch {
             pending.end_now(Err(IoError::new(IoErrorKind::Gone)));
@@ -41,7 +41,7 @@ fn send_flush(core: Arc<Core>, slot: usize, mut batch: Batch<Box<Pending>>) -> O
         batch = core.flusher.end()?;
     }
     let theirs = Arc::clone(&core);
-    // Each of them tells of its failure, or its submitter does.
+    // Each of them reports its failure, or its submitter does.
     let rq = Request::flush().quiet();
     let rq = rq.on_complete(move |done| flush_ended(theirs, slot, batch, done.result));
     core.push(core.pack(rq, slot).uncounted())
@@ -67,7 +67,7 @@ fn flush_ended(
     }
 }
 
-/// Prepares a change that has to be durable: the flush behind it is the queue's business.
+/// Prepares a change that has to be durable: the queue sends a flush behind it.
 pub(crate) fn flush_behind(pending: &mut Pending) {
     let rq = pending.rq_mut();
     if rq.op() != Op::Read && rq.take_fua() {
@@ -78,28 +78,28 @@ pub(crate) fn flush_behind(pending: &mut Pending) {
 
 // Splitting: a request over the driver's limits goes to it in parts.
 //
-// The request itself stays inside, counted in, and is the [`Whole`] of its parts; those are of the
-// queue's own making and not counted, so that a freeze waits for all of them by waiting for the
-// one. Not more than [`AHEAD`] parts are under way at a time, since a large discard may have
-// millions: each that ends sends the next one. The work that the kernel's `bio_split` does in the
-// submitter's thread, which may wait there for memory and tags, is done here by the completer: the
-// submitter has gone on.
+// The request itself stays inside, counted in, and is the [`Whole`] of its parts. The queue makes
+// these itself and doesn't count them, so a freeze that waits for the request waits for all of
+// them. At most [`AHEAD`] parts are in flight at a time, since a large discard may have millions:
+// each that ends sends the next one. The kernel's `bio_split` does this work in the submitter's
+// thread, which may wait there for memory and tags. Here the completer does it: the submitter has
+// gone on.
 
-/// Parts of a request that are under way at once, at most.
+/// Number of parts of a request that are in flight at once, at most.
 const AHEAD: u32 = 32;
 
 /// A request that is done in parts.
 struct Split {
-    // Dropped first: it ends the request, which may be what keeps the queue.
+    // Dropped first: its drop ends the request, which may be what keeps the queue.
     whole: Whole,
     core: Arc<Core>,
     slot: usize,
-    /// L: is the lock, for some nanoseconds; guards where the next part begins, `None` behind the
+    /// L: is the lock, for some nanoseconds; guards the start of the next part, `None` behind the
     /// last.
     next: SpinLock<Option<u64>>,
 }
 
-/// Starts a request that is inside; says which hardware queue the caller then runs.
+/// Starts a request that is inside; returns the hardware queue that the caller then runs.
 pub(crate) fn split(pending: Box<Pending>) -> Option<usize> {
     let (core, slot) = (Arc::clone(&pending.core), pending.slot);
     let whole = Whole::new(HeldRequest::queued(pending));
@@ -113,8 +113,8 @@ pub(crate) fn split(pending: Box<Pending>) -> Option<usize> {
 }
 
 impl Split {
-    /// Sends the next part; says which hardware queue the caller then runs. `None` behind the last
-    /// one.
+    /// Sends the next part; returns the hardware queue that the caller then runs. `None` behind the
+    /// last one.
     fn send_next(self: &Arc<Self>) -> Option<usize> {
         let part = self.next_part()?;
         let pending = self.core.pack(part, self.slot).uncounted();

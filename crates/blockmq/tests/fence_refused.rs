@@ -1,5 +1,5 @@
-//! Freeze and quiesce against submitters that don't stop, with `membarrier`, while it comes to be
-//! refused, and without it. One process, one test: the refusal is for good.
+//! Freeze and quiesce against submitters that don't stop, with `membarrier`, while that begins to
+//! be refused, and without it. One process, one test: the refusal is for good.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
@@ -12,7 +12,7 @@ use common::{Rig, block};
 use corewise_blockmq::{BlockDevice, Dispatch, Driver, Geometry, Info, Queue, Started};
 use corewise_sync::fence::{self, FenceKind};
 
-/// Completes on the spot, and notes when it is called.
+/// A driver that completes on the spot, and notes when it is called.
 #[derive(Clone, Default)]
 struct Noting {
     inside: Arc<AtomicU64>,
@@ -33,13 +33,13 @@ impl Driver for Noting {
     }
 }
 
-/// Room for so many requests through each CPU. Without a bound what waits outside of a frozen queue
-/// would grow while that is drained, and would have to be drained the next time: where pushing is
-/// quicker than dispatch, for ever.
+/// Number of requests that there is room for through each CPU. Without a bound, requests would pile
+/// up outside of a frozen queue while it is drained, and the next drain would take longer. Where
+/// pushing is quicker than dispatch, that never ends.
 const ROOM: u32 = 1024;
 
-/// Ends the submitters, also where the freezer fails: they would fill the memory of a test whose
-/// message nobody sees.
+/// A guard that ends the submitters, also if the freezer fails: they would fill the memory, and the
+/// test's message would never be seen.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -48,8 +48,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Submits from two threads while a third freezes and quiesces; nothing is inside meanwhile, and
-/// nothing is lost.
+/// Submits from two threads while a third freezes and quiesces. No request is inside meanwhile, and
+/// none is lost.
 fn storm(queue: &Arc<Queue>, driver: &Noting, rounds: usize, midway: impl Fn()) {
     let over = AtomicBool::new(false);
     let sent_by_all = AtomicU64::new(0);
@@ -93,7 +93,7 @@ fn storm(queue: &Arc<Queue>, driver: &Noting, rounds: usize, midway: impl Fn()) 
     });
     queue.drain();
     assert_eq!(completed.load(Relaxed), sent, "lost");
-    // As many as there is room for inside, and outside, and of those that had been outside.
+    // The room inside and outside, and the requests that were let in from outside.
     let room = 3 * u64::from(ROOM) * queue.hctx_cpus(0).len() as u64;
     assert!(most.load(Relaxed) <= room + 4, "{} on their way, room for {room}", most.load(Relaxed));
 }

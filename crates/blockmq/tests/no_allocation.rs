@@ -1,4 +1,4 @@
-//! In steady state a request allocates nothing: its box was used before.
+//! A test that a request allocates nothing in steady state: its box was used before.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
@@ -13,11 +13,11 @@ use corewise_blockmq::Queue;
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_topology::{CpuId, CpuSet, Machine, current_cpu, pin_current_thread};
 
-/// The system's allocator, which counts.
+/// A counting wrapper of the system's allocator.
 struct Counting;
 
 thread_local! {
-    /// The calling thread's allocations: the test's harness has threads too.
+    /// Number of the calling thread's allocations: the test's harness has threads too.
     static ALLOCATED: Cell<u64> = const { Cell::new(0) };
 }
 
@@ -54,7 +54,7 @@ fn a_request_allocates_nothing_once_its_box_is_there() {
         driver.finish_all();
         while queue.step(0).is_some() {}
     };
-    // Each CPU on which requests end has times of its own, which it makes when the first one ends
+    // Each CPU on which requests end has histograms of its own, made when the first request ends
     // there.
     let here = current_cpu().expect("a test's thread is on a CPU");
     pin_current_thread(&CpuSet::from_iter([here])).unwrap();

@@ -1,4 +1,4 @@
-//! Whether the workers are gone for good, and the thread that then does their work.
+//! The end of the workers, and the thread that then does their work.
 //!
 //! A thread that has something for a worker publishes it, queues a work item, and asks here behind
 //! that. The thread that ends the pools says so here, and then looks at what was published. So it
@@ -13,7 +13,7 @@
 //!
 //! Without the fences both could read the old value: the request lies there, and no worker comes
 //! any more. Requests are many, and pools end once, so the requester's fence is the light one. Both
-//! may do it: what they do is done by one at a time, and finds nothing the second time. Checked by
+//! threads may do the work: one at a time does it, and finds nothing the second time. Checked by
 //! `tests/loom/end.rs`.
 
 use std::fmt;
@@ -22,28 +22,29 @@ use std::marker::PhantomData;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
 
-/// Whether the workers are gone.
+/// The record of whether the workers are gone.
 pub struct EndOfWorkers<F: AsymmetricPolicy = Asymmetric> {
-    /// A: they are. Set once. Relaxed: the fences order it.
+    /// A: true once they are gone. Relaxed: the fences order it.
     over: AtomicBool,
     fence: PhantomData<F>,
 }
 
 impl<F: AsymmetricPolicy> EndOfWorkers<F> {
-    /// There are workers.
+    /// Creates a record of workers that are there.
     pub fn new() -> Self {
         F::prepare();
         Self { over: AtomicBool::new(false), fence: PhantomData }
     }
 
-    /// Come: there are no workers from now on. The caller then does what was published for them.
+    /// Records that there are no workers from now on (Come). The caller then does what was
+    /// published for them.
     pub fn come(&self) {
         self.over.store(true, Ordering::Relaxed);
         F::heavy(); // ComeFence, pairs with AskFence
     }
 
-    /// Ask, for a thread that has just published something for a worker. True: nobody else may do
-    /// it. Any context.
+    /// Asks, for a thread that has just published something for a worker (Ask). Returns true if no
+    /// worker will do it. Any context.
     #[inline]
     #[must_use = "true obliges the caller to do what it has published"]
     pub fn has_come(&self) -> bool {

@@ -1,8 +1,8 @@
-//! One flush for many: who flushes, and for whom.
+//! One flush for many requests: the thread that flushes, and the requests that the flush is for.
 //!
-//! A flush makes durable what completed before it began. So an asker while one is under way waits
-//! for the next one, however many they are, and there is never more than one under way. The kernel
-//! keeps two lists under a lock (`blk-flush.c`); here it is an inbox and a word of two bits.
+//! A flush makes durable what completed before it began. So all requests that come while one is in
+//! flight wait for the next one, and there is never more than one in flight. The kernel keeps two
+//! lists under a lock (`blk-flush.c`); here it is an inbox and a word of two bits.
 //!
 //! ```text
 //! who asks                             who flushes
@@ -12,19 +12,19 @@
 //! ```
 //!
 //! Wait comes before Join, and Join and End are read-modify-writes of one word, so they have one
-//! order and no fence is needed: a Join before the End makes that an Again, which finds the waiter;
+//! order and no fence is needed. A Join before the End makes that an Again, which finds the waiter;
 //! one behind it finds IDLE, and flushes itself. A waiter is taken only before a flush is
-//! submitted, so it is never told of one that began before it asked. (`tests/loom/flusher.rs`)
+//! submitted, so it is never answered by one that began before it asked. (`tests/loom/flusher.rs`)
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::inbox::{Batch, Inbox, Node};
 
-/// A flush is under way. Set by Join, cleared by End.
+/// A flush is in flight. Set by Join, cleared by End.
 const FLUSHING: u32 = 1;
-/// Somebody came meanwhile. Set by Join, never without FLUSHING; cleared by End.
+/// A request came meanwhile. Set by Join, never without FLUSHING; cleared by End.
 const AGAIN: u32 = 1 << 1;
 
-/// Those who wait for a flush.
+/// Requests that wait for a flush.
 pub struct Flusher<N: Node> {
     waiting: Inbox<N>,
     /// A: the two bits.
@@ -38,12 +38,12 @@ impl<N: Node> Default for Flusher<N> {
 }
 
 impl<N: Node> Flusher<N> {
-    /// Nobody waits, and no flush is under way.
+    /// Creates a flusher without waiters or flush.
     pub fn new() -> Self {
         Self { waiting: Inbox::new(), state: AtomicU32::new(0) }
     }
 
-    /// Has `node` wait for a flush that begins from now on. Where this gives a batch, the caller
+    /// Makes `node` wait for a flush that begins from now on. If this returns a batch, the caller
     /// makes that flush, for all in it, and calls [`Flusher::end`] when it has ended.
     #[must_use = "nobody else makes the flush"]
     pub fn ask(&self, node: N) -> Option<Batch<N>> {
@@ -54,15 +54,14 @@ impl<N: Node> Flusher<N> {
         if was.is_ok_and(|was| was & FLUSHING == 0) { self.take() } else { None }
     }
 
-    /// A flush has ended, and those that it was for are answered. As [`Flusher::ask`]: where this
-    /// gives a batch, the caller makes the next one.
+    /// Ends a flush; its requests are answered. If this returns a batch, the caller makes the next
+    /// one, as for [`Flusher::ask`].
     #[must_use = "nobody else makes the flush"]
     pub fn end(&self) -> Option<Batch<N>> {
         if self.ended() { None } else { self.take() }
     }
 
-    /// Takes those who wait, and ends where they have been taken already: with an earlier one's
-    /// Join.
+    /// Takes the waiters. If an earlier Join's have been taken already, tries to end.
     fn take(&self) -> Option<Batch<N>> {
         loop {
             let batch = self.waiting.take();
@@ -75,7 +74,7 @@ impl<N: Node> Flusher<N> {
         }
     }
 
-    /// End: true where nobody came meanwhile.
+    /// Tries to end, and returns true if no request came meanwhile (End).
     fn ended(&self) -> bool {
         let end = |state| if state & AGAIN == 0 { 0 } else { FLUSHING };
         let was = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |s| Some(end(s)));

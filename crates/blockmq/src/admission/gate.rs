@@ -17,7 +17,7 @@ use crate::admission::run_state::RunState;
 /// `F` is the pair of fences: the dispatching side has the light one, the closing and opening side
 /// the heavy one.
 pub struct RunGate<F: AsymmetricPolicy = Asymmetric> {
-    /// A: how many quiesces are in force. Stores are ordered by the fences named where they are.
+    /// A: number of quiesces in force. The fences in the functions below order the stores.
     depth: Depth,
     fence: PhantomData<F>,
 }
@@ -29,14 +29,14 @@ impl<F: AsymmetricPolicy> Default for RunGate<F> {
 }
 
 impl<F: AsymmetricPolicy> RunGate<F> {
-    /// An open gate.
+    /// Creates an open gate.
     pub fn new() -> Self {
         F::prepare();
         Self { depth: Depth::new(), fence: PhantomData }
     }
 
-    /// Closes the gate one level deeper and returns the new depth. Never blocks: who needs to know
-    /// that no dispatch is in progress waits for the grace period afterwards.
+    /// Closes the gate one level deeper and returns the new depth. Never blocks: a caller that
+    /// needs to know that no dispatch is in progress waits for the grace period afterwards.
     pub fn quiesce(&self) -> u32 {
         // Close.
         let depth = self.depth.raise();
@@ -46,7 +46,7 @@ impl<F: AsymmetricPolicy> RunGate<F> {
         depth
     }
 
-    /// As [`RunGate::quiesce`] of each of `gates`, with one heavy fence for all.
+    /// Quiesces each of `gates` as [`RunGate::quiesce`] does, with one heavy fence for all.
     pub fn quiesce_all<'a>(gates: impl IntoIterator<Item = &'a Self>) {
         for gate in gates {
             gate.depth.raise(); // Close
@@ -58,7 +58,7 @@ impl<F: AsymmetricPolicy> RunGate<F> {
     /// has been issued.
     #[must_use = "true obliges the caller to look at every hardware queue, and run those with something pending"]
     pub fn unquiesce(&self) -> bool {
-        // Open. Release: what the quiescer changed is seen by the next runner.
+        // Open. Release: the next runner sees what the quiescer changed.
         let opened = self.depth.lower();
         if opened {
             // OpenFence, pairs with RefuseFence: either the submitter sees the gate open, or the
@@ -68,21 +68,21 @@ impl<F: AsymmetricPolicy> RunGate<F> {
         opened
     }
 
-    /// How many quiesces are in force, a moment ago.
+    /// Returns how many quiesces were in force a moment ago.
     pub fn depth(&self) -> u32 {
         self.depth.get()
     }
 
-    /// True where nobody keeps the gate closed, a moment ago. Acquire: pairs with Open, so that
-    /// what was changed under quiesce is seen by the run that follows it.
+    /// Returns true if the gate was open a moment ago. Acquire: pairs with Open, so that the run
+    /// that follows sees what was changed under quiesce.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.depth.is_zero()
     }
 
-    /// "Publish, fence, check": must somebody run? The caller has published its request (if
-    /// it has one) before. `wants` says whether there is anything to run for, and is asked again
-    /// behind the fence.
+    /// Returns whether the caller must run the queue: "publish, fence, check". The caller has
+    /// published its request (if it has one) before. `wants` says whether there is anything to run
+    /// for, and is asked again behind the fence.
     ///
     /// The first look takes no lock and no fence, so the positive answer costs two loads; only a
     /// "no" pays for the fence and a second look. `false` is final: the thread that opens the gate
@@ -92,7 +92,7 @@ impl<F: AsymmetricPolicy> RunGate<F> {
         self.must_run_by(&FencedRecheck::<F>::new(), wants)
     }
 
-    /// As [`RunGate::must_run`], with another second look.
+    /// Returns the same as [`RunGate::must_run`], with another second look.
     #[inline]
     pub fn must_run_by(&self, recheck: &impl Recheck, wants: impl Fn() -> bool) -> bool {
         let look = || self.is_open() && wants();
@@ -100,16 +100,17 @@ impl<F: AsymmetricPolicy> RunGate<F> {
     }
 }
 
-/// How a "no" of the first look at a [`RunGate`] is made final. The queue's own is
-/// [`FencedRecheck`]; others are for comparing with: what Linux had before took a lock around its
-/// second look, and on PREEMPT_RT slept in it.
+/// The step that makes a "no" of the first look at a [`RunGate`] final. The queue's own is
+/// [`FencedRecheck`]. Others are for comparison: Linux took a lock around its second look, and on
+/// PREEMPT_RT slept in it.
 pub trait Recheck {
-    /// The second look: `look` tells whether the gate is open and something is pending, as the
-    /// first one did. One that doesn't order it behind what the caller has stored strands requests.
+    /// Looks once more: `look` tells whether the gate is open and something is pending, as the
+    /// first look did. A second look that isn't ordered behind the caller's stores strands
+    /// requests.
     fn again(&self, look: impl Fn() -> bool) -> bool;
 }
 
-/// RefuseFence, and then the second look.
+/// A second look behind RefuseFence.
 pub struct FencedRecheck<F: AsymmetricPolicy = Asymmetric>(PhantomData<F>);
 
 impl<F: AsymmetricPolicy> FencedRecheck<F> {
@@ -133,9 +134,9 @@ impl<F: AsymmetricPolicy> fmt::Debug for RunGate<F> {
     }
 }
 
-// A nested closing: how many times something is closed, in one word.
+// A nested closing: the number of closings, in one word.
 
-/// How many closings are in force.
+/// Number of closings in force.
 #[derive(Debug)]
 pub(crate) struct Depth {
     /// A: the number. Changes are AcqRel: a thread that finds it open sees what was done while it
@@ -148,7 +149,7 @@ impl Depth {
         Self { number: AtomicU32::new(0) }
     }
 
-    /// Closes one level deeper; the new depth.
+    /// Closes one level deeper, and returns the new depth.
     pub(crate) fn raise(&self) -> u32 {
         self.number.fetch_add(1, Ordering::AcqRel) + 1
     }
@@ -161,26 +162,27 @@ impl Depth {
         was == 1
     }
 
-    /// The number, a moment ago. Relaxed.
+    /// Returns the number of a moment ago. Relaxed.
     #[inline]
     pub(crate) fn get(&self) -> u32 {
         self.number.load(Ordering::Relaxed)
     }
 
-    /// Whether it is open, a moment ago. Acquire.
+    /// Returns true if it was open a moment ago. Acquire.
     #[inline]
     pub(crate) fn is_zero(&self) -> bool {
         self.number.load(Ordering::Acquire) == 0
     }
 }
 
-// Where threads sleep until something is so.
+// A queue of threads that wait for a condition.
 
-/// Threads that sleep until what they look for is there: the kernel's wait queue, with its
+/// Threads that sleep until they find what they look for: the kernel's wait queue, with its
 /// `wait_event` and `wake_up_all`.
 ///
-/// They look under the lock, and the teller takes the lock after having made it so. So a look that
-/// finds nothing comes before that, and the looker is asleep when it is told.
+/// They look under the lock. The thread that tells them takes the lock after it has made the
+/// condition true. So a look that finds nothing comes before that, and its thread is asleep when it
+/// is told.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {
     /// L: is the lock; guards nothing but the sleep.
@@ -190,12 +192,12 @@ pub(crate) struct WaitQueue {
 }
 
 impl WaitQueue {
-    /// Nobody waits.
+    /// Creates a queue without waiters.
     pub(crate) fn new() -> Self {
         Self { lock: Mutex::new(()), told: Condvar::new() }
     }
 
-    /// Blocks until `look` finds something. It is asked at once, and each time that somebody tells.
+    /// Blocks until `look` finds something. It is called at once, and at each [`tell`](Self::tell).
     pub(crate) fn wait<R>(&self, mut look: impl FnMut() -> Option<R>) -> R {
         let mut lock = self.lock.lock();
         loop {
@@ -206,19 +208,19 @@ impl WaitQueue {
         }
     }
 
-    /// Has everybody look once more. Takes a short lock.
+    /// Makes all waiters look once more. Takes a short lock.
     #[cold]
     pub(crate) fn tell(&self) {
         drop(self.lock.lock());
-        // Not under the lock: a thread that wakes while this one has lost its CPU would sleep
-        // again, on the lock.
+        // Not under the lock: if this thread lost its CPU there, a woken thread would sleep again,
+        // on the lock.
         self.told.notify_all();
     }
 }
 
 // The grace period of a quiesce: wait until the runner that may have missed it has ended.
 
-/// Where those wait who need one hardware queue's runner to end.
+/// The waiters for the end of one hardware queue's runner.
 ///
 /// Its lock is taken on the slow path only: by waiters, and by a runner that was told that there
 /// are some.
@@ -228,7 +230,7 @@ pub struct Grace {
 }
 
 impl Grace {
-    /// Nobody waits.
+    /// Creates a grace period without waiters.
     pub fn new() -> Self {
         Self { ended: WaitQueue::new() }
     }
@@ -239,14 +241,14 @@ impl Grace {
         if !state.is_running() {
             return;
         }
-        // Announce: the runner that sees it wakes us after its end.
+        // Announce: the runner that sees it wakes this thread after its end.
         let Some(run) = state.announce_waiter() else { return };
-        // A wake-up says only that some run has ended. It may be one from before: its runner wakes
-        // after its end, and the next one may have begun meanwhile.
+        // A wake-up says only that some run has ended. It may be an earlier one: its runner wakes
+        // after its end, and the next run may have begun meanwhile.
         self.ended.wait(|| (!state.is_run(run)).then_some(()));
     }
 
-    /// The runner's duty where its end told it to wake. Takes a short lock.
+    /// Wakes the waiters, for a runner whose end told it to. Takes a short lock.
     #[cold]
     pub fn wake(&self) {
         self.ended.tell();
@@ -269,11 +271,11 @@ pub(crate) mod tests {
         assert!(gate.must_run(|| true));
     }
 
-    /// Counts the fences of its thread.
+    /// A pair of fences that counts the light ones of its thread.
     pub(crate) struct Counted;
 
     corewise_sync::per_thread! {
-        /// O: light fences of this thread.
+        /// O: number of light fences of this thread.
         static FENCES: std::cell::Cell<u32> = std::cell::Cell::new(0);
     }
 

@@ -2,8 +2,8 @@
 //!
 //! All changes are read-modify-writes of one word, so they have one order, and each sees the one
 //! before it. The thread that turns IDLE into RUNNING is the **runner**: it alone touches the
-//! dispatch list and calls the driver. A thread that comes meanwhile leaves RERUN behind and goes;
-//! the runner can't end while RERUN is set. The steps have names in `../README.md`.
+//! dispatch list and calls the driver. A thread that comes meanwhile sets RERUN and leaves; the
+//! runner can't end while RERUN is set. The steps have names in `../README.md`.
 
 use std::fmt;
 
@@ -12,39 +12,39 @@ use corewise_sync::fence::AsymmetricPolicy;
 
 use crate::admission::gate::{FencedRecheck, Grace, Recheck, RunGate};
 
-/// Somebody is the runner. Set by `claim`, cleared by `end` and `hand_over`.
+/// A runner is there. Set by `claim`, cleared by `end` and `hand_over`.
 const RUNNING: u64 = 1;
-/// Somebody came while it was RUNNING. Set by `claim`, never without RUNNING; cleared by the
+/// A thread came while it was RUNNING. Set by `claim`, never without RUNNING; cleared by the
 /// runner.
 const RERUN: u64 = 1 << 1;
-/// Somebody waits for the runner to end. Set by `announce_waiter`, cleared by the runner's end.
+/// A thread waits for the runner to end. Set by `announce_waiter`, cleared by the runner's end.
 const WAITER: u64 = 1 << 2;
 /// The number of the run, above the bits: each new runner adds one. It never wraps.
 const RUN: u64 = 1 << 3;
 
-/// Which run it is, of all the runs of a hardware queue.
+/// The number of a run, among all runs of a hardware queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunNumber(u64);
 
-/// What a [`RunState::claim`] found.
+/// The result of a [`RunState::claim`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Claim {
     /// The caller is the runner now, and has to call [`RunState::end`] or [`RunState::hand_over`].
     Runner,
-    /// Somebody else is the runner and will look again after this moment: the caller may leave.
+    /// Another thread is the runner and will look again after this moment: the caller may leave.
     Joined,
 }
 
-/// What a runner that wants to end is told.
+/// The answer to a runner that wants to end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum EndOfRun {
-    /// Somebody came meanwhile: the caller is still the runner, and looks again.
+    /// A thread came meanwhile: the caller is still the runner, and looks again.
     Again,
     /// The caller is no longer the runner.
     Ended {
-        /// Somebody waits for this: wake them.
+        /// True if there are waiters for this end: wake them.
         wake: bool,
     },
 }
@@ -62,21 +62,20 @@ impl Default for RunState {
 }
 
 impl RunState {
-    /// Idle.
+    /// Creates an idle word.
     pub fn new() -> Self {
         Self { word: AtomicU64::new(0) }
     }
 
-    /// Becomes the runner, or leaves word with the one there is.
+    /// Makes the caller the runner, or leaves RERUN with the present one.
     pub fn claim(&self) -> Claim {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
             let running = word & RUNNING != 0;
             let next = if running { word | RERUN } else { (word | RUNNING) + RUN };
-            // Claim / Join. Acquire: a new runner sees what the last one left in the lists.
-            // Release: the runner that consumes RERUN sees the request published before
-            // it. That holds only for a read-modify-write, so it is done even where
-            // RERUN is set already.
+            // Claim, Join. Acquire: a new runner sees what the last one left in the lists. Release:
+            // the runner that consumes RERUN sees the request published before it. That holds only
+            // for a read-modify-write, so it is done even if RERUN is set already.
             match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) if running => return Claim::Joined,
                 Ok(_) => return Claim::Runner,
@@ -85,8 +84,8 @@ impl RunState {
         }
     }
 
-    /// Becomes the runner where there is none; else changes nothing, and may say so for no reason.
-    /// For a thread that has published nothing yet, and does that where it gets a no.
+    /// Makes the caller the runner if there is none; else changes nothing. It may fail spuriously.
+    /// For a thread that has published nothing yet, and does that if this fails.
     #[inline]
     pub fn try_claim(&self) -> bool {
         let word = self.word.load(Ordering::Relaxed);
@@ -103,7 +102,7 @@ impl RunState {
                 .is_ok()
     }
 
-    /// The runner has nothing more to do: ends, unless somebody came meanwhile.
+    /// Ends the run of a runner that has nothing more to do, unless a thread came meanwhile.
     pub fn end(&self) -> EndOfRun {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
@@ -120,19 +119,20 @@ impl RunState {
         }
     }
 
-    /// The runner ends whatever came meanwhile, because it has to let its thread go: the caller
-    /// **must** see to it that somebody runs this queue after this call. True: wake the waiters.
+    /// Ends the run whatever came meanwhile, because the runner has to let its thread go. The
+    /// caller **must** make sure that the queue is run after this call. True: wake the waiters.
     #[must_use = "true obliges the caller to wake those who wait for the runner to end"]
     pub fn hand_over(&self) -> bool {
         self.word.fetch_and(!(RUNNING | RERUN | WAITER), Ordering::AcqRel) & WAITER != 0
     }
 
-    /// Somebody is dispatching. Acquire: where it says no, what the last runner did is visible.
+    /// Returns true if there is a runner. Acquire: if there is none, what the last runner did is
+    /// visible.
     pub fn is_running(&self) -> bool {
         self.word.load(Ordering::Acquire) & RUNNING != 0
     }
 
-    /// Asks the runner to wake the caller at its end, and says which run that is; `None` where
+    /// Asks the runner to wake the caller at its end, and returns the number of its run; `None` if
     /// there is no runner to wait for.
     #[must_use = "without a runner nobody will wake the caller"]
     pub fn announce_waiter(&self) -> Option<RunNumber> {
@@ -141,7 +141,8 @@ impl RunState {
         (word & RUNNING != 0).then_some(RunNumber(word / RUN))
     }
 
-    /// This very run is still going on. Acquire: where it says no, what that run did is visible.
+    /// Returns true if this very run still goes on. Acquire: if it doesn't, what that run did is
+    /// visible.
     pub fn is_run(&self, run: RunNumber) -> bool {
         let word = self.word.load(Ordering::Acquire);
         word & RUNNING != 0 && word / RUN == run.0
@@ -161,60 +162,60 @@ impl fmt::Debug for RunState {
     }
 }
 
-// The run protocol: how a hardware queue gets run by any thread that comes, by one at a time, and
-// by nobody while it is quiesced. Mechanism only: what there is to dispatch is the [`Source`]'s
-// business.
+// The run protocol: any thread that comes may run a hardware queue, one at a time, and none while
+// it is quiesced. Mechanism only: the [`Source`] knows what there is to dispatch.
 //
 // `../README.md` states the steps by name and argues that no request is stranded.
 
-/// Passes that a thread makes which came by (to submit, or to complete): 256 requests at most,
-/// then a worker goes on. A submitter must not be kept for the others' sake for ever.
+/// Number of passes that a visiting thread makes (to submit, or to complete): 256 requests at most,
+/// then a worker goes on. A submitter must not be kept for others' requests for ever.
 pub(crate) const BUDGET_VISITOR: u32 = 8;
 
-/// Passes that a worker makes before it queues itself again, behind other work.
+/// Number of passes that a worker makes before it queues itself again, behind other work.
 pub(crate) const BUDGET_WORKER: u32 = 64;
 
-/// How one pass over the pending requests went.
+/// The result of one pass over the pending requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassOutcome {
-    /// Nothing is left that could be started now: either nothing is pending, or what is pending
-    /// waits for an event whose owner has promised to run this queue (a tag, a resource).
+    /// The pass has left no request that could be started now. Either none is pending, or they wait
+    /// for an event (a tag, a resource) whose owner has promised to run this queue.
     Idle,
     /// Something is left: the pass reached its quota or was told to halt.
     More,
-    /// The driver is busy and nothing in flight will ever tell when it no longer is: somebody has
-    /// to try again later, and not on this thread.
+    /// The driver is busy, and nothing in flight will tell when it no longer is: another thread has
+    /// to try again later.
     Later,
 }
 
-/// What a hardware queue has to dispatch.
+/// The requests of a hardware queue, for its runner.
 pub trait Source {
-    /// Something may be pending. Any thread, at any time; only loads.
+    /// Returns true if something may be pending. Any thread, at any time; only loads.
     fn has_pending(&self) -> bool;
 
     /// Starts requests, a bounded number of them. Only the runner calls it. Looks at `halted`
-    /// between requests and leaves early where it says so. The requests that it leaves are
+    /// between requests and returns early if that is true. The requests that it leaves are
     /// published for [`Source::has_pending`] when it returns.
     fn pass(&self, halted: &dyn Fn() -> bool) -> PassOutcome;
 
-    /// No pass can be made now. Requests that the runner has brought along and not published
-    /// ([`run_claimed`]) are published here; true where there was something.
+    /// Publishes requests that the runner has brought along ([`run_claimed`]), because no pass can
+    /// be made now; returns true if there were any.
     fn put_down(&self) -> bool {
         false
     }
 }
 
-/// How a run went, and what the caller owes.
+/// The result of a run, and the caller's duty.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`HandOver` and `Busy` oblige the caller to have the queue run by somebody else"]
 pub enum RunOutcome {
-    /// Nothing to run, or the queue is quiesced; its opener will look.
+    /// The run was refused: there was nothing to run, or the queue is quiesced; its opener will
+    /// look.
     Refused,
-    /// Somebody else is running and looks again.
+    /// Another thread is running the queue and looks again.
     Joined,
     /// The caller ran the queue, in this many passes.
     Done {
-        /// Passes made; 0 where the gate closed in the last moment.
+        /// Number of passes; 0 if the gate closed in the last moment.
         passes: u32,
     },
     /// The caller ran the queue until its budget was spent: it must queue an asynchronous run.
@@ -222,7 +223,7 @@ pub enum RunOutcome {
         /// Passes made.
         passes: u32,
     },
-    /// The driver is busy and nobody will tell when it no longer is: as `HandOver`, but a thread
+    /// The driver is busy, and no event will tell when it no longer is. As `HandOver`, but a thread
     /// that asks again and again has to pause between.
     Busy {
         /// Passes made.
@@ -230,10 +231,11 @@ pub enum RunOutcome {
     },
 }
 
-/// Runs a hardware queue if there is need and nobody else does. Never blocks (the driver mustn't).
+/// Runs a hardware queue if there is need and no other thread does. Never blocks (the driver
+/// mustn't).
 ///
-/// `published` says that the caller has just inserted a request itself, so there is no need to ask
-/// the source whether anything is pending. After `budget` passes the thread is let go.
+/// `published`: the caller has just inserted a request itself, so there is no need to ask the
+/// source whether anything is pending. After `budget` passes the thread is let go.
 pub fn run<F: AsymmetricPolicy, S: Source>(
     gate: &RunGate<F>,
     state: &RunState,
@@ -245,7 +247,8 @@ pub fn run<F: AsymmetricPolicy, S: Source>(
     run_by(gate, state, grace, source, published, budget, &FencedRecheck::<F>::new())
 }
 
-/// As [`run`], with another second look where the first says that there is no need.
+/// Runs a hardware queue as [`run`] does, with another second look if the first says that there is
+/// no need.
 #[inline]
 pub fn run_by<F: AsymmetricPolicy, S: Source>(
     gate: &RunGate<F>,
@@ -266,8 +269,8 @@ pub fn run_by<F: AsymmetricPolicy, S: Source>(
     run_claimed(gate, state, grace, source, budget)
 }
 
-/// As [`run`], by the runner itself. It may have brought something along that isn't published,
-/// which its first pass takes: `budget` is 1 at least.
+/// Runs a hardware queue as [`run`] does, by the runner itself. The runner may have brought
+/// requests along that aren't published, which its first pass takes: `budget` is 1 at least.
 #[inline]
 pub fn run_claimed<F: AsymmetricPolicy, S: Source>(
     gate: &RunGate<F>,
@@ -278,9 +281,9 @@ pub fn run_claimed<F: AsymmetricPolicy, S: Source>(
 ) -> RunOutcome {
     let mut passes = 0;
     loop {
-        // SectionFence. Towards a quiescer: pairs with CloseFence (we see the depth, or it sees
-        // RUNNING). Towards an unquiescer: the requests that a pass left were published
-        // before; pairs with OpenFence.
+        // SectionFence. Towards a quiescer: pairs with CloseFence (this thread sees the depth, or
+        // the quiescer sees RUNNING). Towards an unquiescer: the requests that a pass left were
+        // published before; pairs with OpenFence.
         F::light();
         let halted = || !gate.is_open();
         let mut idle = halted();

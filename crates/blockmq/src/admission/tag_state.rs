@@ -1,5 +1,5 @@
-//! The state word of a tag: whether the driver has its request, by when it should be done with it,
-//! and which side ends the request where its completion and its timeout meet.
+//! The state word of a tag: whether the driver has its request, the request's deadline, and the
+//! side that ends the request if its completion and its timeout meet.
 //!
 //! `../timeout/README.md` names the steps and argues them.
 
@@ -13,59 +13,59 @@ use corewise_sync::time::Stamp;
 
 /// The driver has the request.
 const IN_FLIGHT: u64 = 1;
-/// The timeout handler looks at it: a completer now leaves it to the handler.
+/// The timeout handler looks at the request: a completer now leaves it to the handler.
 const HELD: u64 = 2;
-/// It was completed meanwhile, and lies in `left`.
+/// The request was completed meanwhile, and lies in `left`.
 const LEFT: u64 = 4;
-/// The driver was told and takes care of it: it isn't told again.
+/// The driver was told of the request and takes care of it: it isn't told again.
 const TOLD: u64 = 8;
-/// The other bits are the deadline, in nanoseconds, rounded down to 16 of them.
+/// Mask of the flags. The other bits are the deadline, in nanoseconds, rounded down to 16 of them.
 const FLAGS: u64 = 15;
 
-/// What becomes of a request when the timeout handler lets go of it.
+/// The fate of a request when the timeout handler lets go of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Release {
-    /// It gets until then.
+    /// The request gets until this time.
     Until(Stamp),
-    /// The driver sees to its end: it is never held again.
+    /// The driver ends the request: it is never held again.
     Told,
 }
 
-/// The state of one tag, and the place where `N`, the request, waits where its completion met the
+/// The state of one tag, and the place where `N`, the request, waits if its completion met the
 /// handler.
 pub struct TagState<N> {
     /// A: the flags above and the deadline. IDLE is 0.
     word: AtomicU64,
     /// L: is the lock; guards what was left. The side that sets LEFT has it, so that the handler
-    /// that sees LEFT finds the request behind it; and of two who would leave one, only the first
+    /// that sees LEFT finds the request behind it. Of two that would leave one, only the first
     /// does.
     left: SpinLock<Option<N>>,
 }
 
 impl<N> TagState<N> {
-    /// A tag that is free.
+    /// Creates the state of a free tag.
     pub fn new() -> Self {
         Self { word: AtomicU64::new(0), left: SpinLock::new(None) }
     }
 
-    /// Start: the driver is about to get the request. The caller has taken the tag.
+    /// Records that the driver is about to get the request (Start). The caller has taken the tag.
     pub fn start(&self, deadline: Stamp) {
-        // A plain store: while the tag is idle nobody else writes. Release: who holds the request
-        // sees what was written about it before.
+        // A plain store: while the tag is idle no other thread writes. Release: the holder of the
+        // request sees what was written about it before.
         self.word.store(deadline.nanos() & !FLAGS | IN_FLIGHT, Ordering::Release);
     }
 
-    /// Undoes [`TagState::start`] for a request that the driver didn't take. Nobody holds it: the
-    /// handler waits for the dispatch to end before it holds anything.
+    /// Undoes [`TagState::start`] for a request that the driver didn't take. The request isn't
+    /// held: the handler waits for the dispatch to end before it holds anything.
     pub fn undo(&self) {
         let was = self.word.swap(0, Ordering::Relaxed);
         debug_assert!(was & HELD == 0, "a request is held that the driver hasn't taken yet");
     }
 
-    /// Finish: the driver is done with the request. Given back: the caller ends it. `None`: the
-    /// handler holds it, and ends it when it lets go. Either way the tag stays taken until the
-    /// request ends. Where another request was left already (a tag that was given out twice), this
-    /// one is given back too.
+    /// Finishes the request: the driver is done with it (Finish). Given back: the caller ends it.
+    /// `None`: the handler holds it, and ends it when it lets go. Either way the tag stays taken
+    /// until the request ends. If another request was left already (a tag that was given out
+    /// twice), this one is given back too.
     #[must_use = "the caller that gets the request back ends it"]
     pub fn finish(&self, node: N) -> Option<N> {
         let mut was = self.word.load(Ordering::Relaxed);
@@ -75,9 +75,9 @@ impl<N> TagState<N> {
                 return Some(node);
             }
             if was & HELD == 0 {
-                // AcqRel: behind the handler that let go before us. To IDLE in the same step; that
-                // it is seen before the tag's next Start is for the tag to order, which is freed
-                // (Release) after this.
+                // AcqRel: behind the handler that let go before. To IDLE in the same step; the free
+                // of the tag (Release), which comes after this, orders it before the tag's next
+                // Start.
                 match self.word.compare_exchange_weak(was, 0, Ordering::AcqRel, Ordering::Relaxed) {
                     Ok(_) => return Some(node),
                     Err(now) => was = now,
@@ -92,21 +92,22 @@ impl<N> TagState<N> {
                     *left = Some(node);
                     return None;
                 }
-                // The handler has just let go, without having seen it: it is still ours.
+                // The handler has just let go, without having seen it: this thread still has it.
                 Err(now) => was = now,
             }
         }
     }
 
-    /// The deadline of the request that the driver has, and wasn't told about. Relaxed: a look.
+    /// Returns the deadline of the request that the driver has, and wasn't told about. Relaxed: a
+    /// look.
     pub fn deadline(&self) -> Option<Stamp> {
         let word = self.word.load(Ordering::Relaxed);
         let watched = word & IN_FLIGHT != 0 && word & (LEFT | TOLD) == 0;
         watched.then(|| Stamp::from_nanos(word & !FLAGS))
     }
 
-    /// Hold: where the request's time is up at `now`, keeps it from ending until
-    /// [`TagState::release`], which the caller then owes. One handler at a time.
+    /// Keeps a request that is late at `now` from ending until [`TagState::release`], which the
+    /// caller then owes (Hold). One handler at a time.
     #[must_use = "a held request has to be released"]
     pub fn hold(&self, now: Stamp) -> bool {
         let mut was = self.word.load(Ordering::Relaxed);
@@ -116,7 +117,7 @@ impl<N> TagState<N> {
                 return false;
             }
             // Acquire: pairs with Start. If the word has changed meanwhile, it is about another
-            // request or no longer late; if it is the same again, then so are the facts: that is
+            // request or no longer late. If it is the same again, then so are the facts: that is
             // why it needs no generation.
             match self.word.compare_exchange_weak(
                 was,
@@ -130,7 +131,7 @@ impl<N> TagState<N> {
         }
     }
 
-    /// Release: lets go of what is held. A request completed meanwhile is given back, and the
+    /// Lets go of a held request (Release). A request completed meanwhile is given back, and the
     /// caller ends it.
     #[must_use = "the caller that gets the request back ends it"]
     pub fn release(&self, how: Release) -> Option<N> {
@@ -175,7 +176,7 @@ impl<N> fmt::Debug for TagState<N> {
     }
 }
 
-// Whether somebody will look after the requests that the driver has: the timer of a queue.
+// The guarantee that the requests in the driver have a timer: the queue's.
 //
 // ```text
 // runner                          timer
@@ -188,21 +189,22 @@ impl<N> fmt::Debug for TagState<N> {
 // With a fence on both sides one of the two sees the other. Requests start all the time and the
 // timer finds nothing now and then, so the runner's fence is the light one.
 
-/// Whether the timer runs.
+/// The record of whether the timer runs.
 pub struct Watch<F: AsymmetricPolicy = Asymmetric> {
-    /// A: a timer is set, or its function runs and has not yet decided that it is the last.
+    /// A: true if a timer is set, or its function runs and has not yet decided that it is the last.
     armed: AtomicBool,
     fence: PhantomData<F>,
 }
 
 impl<F: AsymmetricPolicy> Watch<F> {
-    /// No timer runs.
+    /// Creates a record without a timer.
     pub fn new() -> Self {
         F::prepare();
         Self { armed: AtomicBool::new(false), fence: PhantomData }
     }
 
-    /// A request has just been started (its word is written). True: the caller sets the timer.
+    /// Returns true if the caller has to set the timer, for a request that has just been started
+    /// (its word is written).
     #[inline]
     #[must_use = "true means that the caller sets the timer"]
     pub fn started(&self) -> bool {
@@ -210,14 +212,14 @@ impl<F: AsymmetricPolicy> Watch<F> {
         !self.armed.load(Ordering::Relaxed) && self.arm()
     }
 
-    /// True where nobody else has armed it: the caller sets the timer.
+    /// Returns true if the timer wasn't armed: the caller sets it.
     #[must_use = "true means that the caller sets the timer"]
     pub fn arm(&self) -> bool {
         !self.armed.swap(true, Ordering::AcqRel)
     }
 
-    /// The timer's function has found nothing in flight. It looks **once more** after this, and
-    /// arms the timer again where it finds something.
+    /// Records that the timer's function has found nothing in flight. It looks **once more** after
+    /// this, and arms the timer again if it finds something.
     pub fn disarm(&self) {
         self.armed.store(false, Ordering::Release);
         F::heavy(); // DisarmFence, pairs with StartedFence

@@ -1,7 +1,8 @@
-//! The usage count of a queue: which requests are in it, and the freeze that waits until none is.
+//! The usage count of a queue: the requests in it, and the freeze that waits until none is.
 //!
-//! One count per CPU, and a request leaves where it entered, so that submitters on different CPUs
-//! don't share a line and no count is ever negative. Freezing is a fence pair against both sides:
+//! There is one count per CPU, and a request leaves where it entered. So submitters on different
+//! CPUs don't share a line, and no count is ever negative. Freezing is a fence pair against both
+//! sides:
 //!
 //! ```text
 //! enter                   freeze                      exit
@@ -19,22 +20,21 @@
 //! EnterFence, ExitFence and ParkFence are light ones, FreezeFence and ThawFence heavy ones.
 //!
 //! The sleeper is told once, by the last of all to leave, and not by the last of each CPU: on its
-//! way back to sleep it would take a CPU from those it waits for. Two that leave by different
-//! counts may each take the other for the last; LeftFence, a full one on both sides, keeps that
-//! from happening, and only those pass it that empty a count of a frozen queue.
+//! way back to sleep it would take a CPU from the threads it waits for. Two that leave by different
+//! counts may each take the other for the last. LeftFence, a full one on both sides, keeps that
+//! from happening. Only threads that empty a count of a frozen queue pass it.
 //!
-//! Peek keeps those who come to a frozen queue from disturbing the freezer, by a count that it sees
-//! and by the wake-up that their exit would be. It needs no fence: where it finds the queue open
-//! the second look decides, and a thread that is turned away looks once more behind ParkFence in
-//! any case.
+//! Peek keeps requests that come to a frozen queue from disturbing the freezer, by a count that it
+//! sees and by the wake-up of their exit. It needs no fence. If it finds the queue open, the second
+//! look decides; a thread that is turned away looks once more behind ParkFence in any case.
 //!
 //! # Room
 //!
-//! A submitter that waits for nothing would fill the memory: a queue takes so many requests through
-//! each CPU, and lets so many wait outside, and then a thread that may block waits for room. (In
-//! the kernel it waits for a request, of which there are `nr_requests`, and outside of a frozen
-//! queue until that is thawed.) A thread that may not block goes on, and is bounded by what it is
-//! called for.
+//! A submitter that waits for nothing would fill the memory. So a queue takes a bounded number of
+//! requests through each CPU, and lets as many wait outside; then a thread that may block waits for
+//! room. (In the kernel it waits for a request, of which there are `nr_requests`, and outside of a
+//! frozen queue until that is thawed.) A thread that may not block goes on; the work that it is
+//! called for bounds it.
 //!
 //! ```text
 //! wait for room           exit, or let in from outside
@@ -46,16 +46,16 @@
 //!
 //! The fence pair is that of the freeze. Enough room is a little more than for one
 //! ([`ROOM_BATCH`]), so that not every request wakes a sleeper. A thread that finds `full` set
-//! waits for as much: so sleepers aren't overtaken by one that comes just when a request has ended,
+//! waits for as much. So no thread that comes just when a request has ended overtakes the sleepers,
 //! and a sleeper has seen the count above the mark by which it will come down.
 //!
 //! # Ages
 //!
-//! Each count is three numbers in one word, a *generation* each. A request is counted in the
-//! generation that is current when it enters, and remembers which. An observer who asks for the age
-//! of the oldest request ends the current generation once a second, and begins one in which nobody
-//! is left. A request of a generation that has ended is at least as old as that end. Where each
-//! other generation still has a request the current one lasts on: the oldest request is in one of
+//! Each count is three numbers in one word, one for each *generation*. A request is counted in the
+//! generation that is current when it enters, and remembers which. An observer that asks for the
+//! age of the oldest request ends the current generation once a second, and begins one that has no
+//! request left. A request of a generation that has ended is at least as old as that end. If each
+//! other generation still has a request, the current one lasts on: the oldest request is in one of
 //! those, and its age is known all the same.
 //!
 //! So a request pays for its age with one load of a word that changes once a second, beside the
@@ -63,16 +63,16 @@
 //! Such a load may be late: then the request counts for the generation that ended while it entered,
 //! before which its submission had begun.
 //!
-//! A number has 21 bits. Where more requests come through one CPU in a second, which only those do
-//! that may not wait for room, the numbers of that count are wrong until these have left, and their
-//! sum is. Whether it is 0 is exact.
+//! A number has 21 bits. More requests in a second through one CPU come only from threads that may
+//! not wait for room. Then the numbers of that count are wrong until these requests have left;
+//! their sum is right. Whether it is 0 is exact.
 //!
 //! # One for a queue
 //!
-//! There is one of these in a queue, not in a hardware queue: a request is counted in before it is
-//! known to which hardware queue it goes, so that the map of those can be changed while the queue
-//! is frozen. The freezer's work is seen by each that enters after the thaw: Thaw is a Release, and
-//! the look at the depth an Acquire.
+//! A queue has one of these, not each hardware queue. A request is counted in before its hardware
+//! queue is known, so that the map of those can be changed while the queue is frozen. A request
+//! that enters after the thaw sees the freezer's work: Thaw is a Release, and the look at the depth
+//! an Acquire.
 
 use std::marker::PhantomData;
 use std::time::Duration;
@@ -84,39 +84,38 @@ use corewise_sync::{CachePadded, Mutex};
 
 use crate::admission::gate::{Depth, WaitQueue};
 
-/// Those who wait for room through a slot are told when there is room for so many, or for half of
-/// all where that is less.
+/// Amount of room at which the waiters for room of a slot are told, or half of all if that is less.
 const ROOM_BATCH: u64 = 64;
 
-/// The requests that entered in one period. Which one it is says where a request is counted out.
+/// The requests that entered in one period. A request is counted out in its own generation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Generation(u32);
 
 impl Generation {
     const COUNT: u32 = 3;
-    /// Bits of its number in a count.
+    /// Number of bits of its number in a count.
     const BITS: u32 = 21;
     const MOST: u64 = (1 << Self::BITS) - 1;
-    /// A generation lasts as long, at least.
+    /// The shortest time that a generation lasts.
     const PERIOD: Duration = Duration::from_secs(1);
 
-    /// All of them.
+    /// Returns all generations.
     fn all() -> impl Iterator<Item = Generation> {
         (0..Self::COUNT).map(Generation)
     }
 
-    /// One request of it.
+    /// Returns the count of one request of it.
     #[inline]
     fn one(self) -> u64 {
         1 << (Self::BITS * self.0)
     }
 
-    /// How many requests of it a count has.
+    /// Returns how many requests of it a count has.
     fn of(self, count: u64) -> u64 {
         count >> (Self::BITS * self.0) & Self::MOST
     }
 
-    /// How many requests a count has.
+    /// Returns how many requests a count has.
     #[inline]
     fn sum(count: u64) -> u64 {
         (count & Self::MOST)
@@ -125,7 +124,7 @@ impl Generation {
     }
 }
 
-/// When each generation ended, and the current one began.
+/// The times at which each generation ended, and the current one began.
 #[derive(Debug, Default)]
 struct Ages {
     ended: [Stamp; Generation::COUNT as usize],
@@ -137,31 +136,31 @@ pub struct Usage<F: AsymmetricPolicy = Asymmetric, L: FencePolicy = FullFence> {
     /// A: requests inside, by the CPU slot through which they entered; each a number for each
     /// [`Generation`].
     counts: Box<[CachePadded<AtomicU64>]>,
-    /// A: how many freezes are in force.
+    /// A: number of freezes in force.
     depth: Depth,
     /// A: the current generation. Relaxed: a request that takes the one before is counted there.
     generation: aside::AtomicU32,
-    /// L: is the lock, taken by those who ask for ages alone; guards when generations began and
-    /// ended.
+    /// L: is the lock, which only questions for ages take; guards the times at which generations
+    /// began and ended.
     ages: Mutex<Ages>,
-    /// Those who wait until nobody is inside.
+    /// Threads that wait until no request is inside.
     left: WaitQueue,
-    /// Requests that get in through each slot before somebody has to wait for room.
+    /// Number of requests that get in through each slot before a thread has to wait for room.
     most: u64,
-    /// With so many there is enough room for those who wait; below `most`.
+    /// Number of requests at which there is enough room for the waiters; below `most`.
     enough: u64,
     /// A: requests that wait outside. Changes are AcqRel, as those of `counts`.
     outside: AtomicU64,
-    /// A: somebody waits for room. Relaxed: the fences that are named where it is used order it.
+    /// A: true if a thread waits for room. Relaxed: the fences that are named at its uses order it.
     full: AtomicBool,
-    /// Those who wait for room.
+    /// Threads that wait for room.
     room: WaitQueue,
     fences: PhantomData<(F, L)>,
 }
 
 impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
-    /// Nobody inside; `slots` counts (at least one), and room for `most` (at least one) through
-    /// each.
+    /// Creates empty counts for `slots` slots (at least one), with room for `most` (at least one)
+    /// through each.
     pub fn new(slots: usize, most: u32) -> Self {
         F::prepare();
         let most = u64::from(most.max(1)).min(Generation::MOST);
@@ -180,8 +179,8 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         }
     }
 
-    /// Enters through `slot`; `None` where the queue is frozen: the caller stays outside. Where it
-    /// waits there it makes sure, behind ParkFence, that it still is.
+    /// Enters through `slot`; `None` if the queue is frozen: the caller stays outside. If it waits
+    /// there, it makes sure, behind ParkFence, that the queue is still frozen.
     #[must_use = "`None` means that the caller is not inside"]
     pub fn enter(&self, slot: usize) -> Option<Generation> {
         if self.is_frozen() {
@@ -214,9 +213,9 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         }
     }
 
-    /// How long the oldest request has been inside, at least; `None` where nobody is. Known to a
-    /// second where this is asked each second: a request is as old as the end of the generation in
-    /// which it entered.
+    /// Returns a lower bound of the age of the oldest request inside; `None` if there is none. It
+    /// is exact to a second if it is asked each second: a request counts as old as the end of the
+    /// generation in which it entered.
     pub fn oldest(&self, now: Stamp) -> Option<Duration> {
         let mut ages = self.ages.lock();
         let current = Generation(self.generation.load(Ordering::Relaxed));
@@ -241,7 +240,7 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         oldest
     }
 
-    /// The caller has emptied a count of a frozen queue.
+    /// Tells the freezer if no count is left. The caller has emptied a count of a frozen queue.
     #[cold]
     fn tell_if_last(&self) {
         L::full(); // LeftFence, pairs with itself
@@ -250,12 +249,12 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         }
     }
 
-    /// One more waits outside: the caller has been turned away, and puts it there now.
+    /// Counts one more outside: the caller has been turned away, and puts it there now.
     pub fn park(&self) {
         self.outside.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// One less waits outside.
+    /// Counts one less outside.
     pub fn unpark(&self) {
         let was = self.outside.fetch_sub(1, Ordering::AcqRel);
         F::light(); // ExitFence
@@ -264,7 +263,7 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         }
     }
 
-    /// Has those look who wait for room, if there may be any.
+    /// Makes the waiters for room look, if there may be any.
     #[inline]
     fn tell_of_room(&self) {
         if self.full.load(Ordering::Relaxed) && self.full.swap(false, Ordering::AcqRel) {
@@ -276,13 +275,13 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         self.most.saturating_mul(self.counts.len() as u64)
     }
 
-    /// Not more than `bound` are inside through `slot`, and not too many outside.
+    /// Returns true if not more than `bound` are inside through `slot`, and not too many outside.
     fn is_below(&self, slot: usize, bound: u64) -> bool {
         Generation::sum(self.counts[slot].load(Ordering::Acquire)) <= bound
             && self.outside.load(Ordering::Acquire) < self.most_outside()
     }
 
-    /// Whether one more may come through `slot` without waiting for room.
+    /// Returns true if one more may come through `slot` without waiting for room.
     #[inline]
     pub fn has_room(&self, slot: usize) -> bool {
         !self.full.load(Ordering::Relaxed) && self.is_below(slot, self.most - 1)
@@ -298,23 +297,23 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
             };
             room.then_some(())
         });
-        // A waiter that found it before being told tells the others.
+        // A waiter that found room before it was told tells the others.
         self.tell_of_room();
     }
 
-    /// Lets nobody in from now on. Doesn't wait.
+    /// Lets no request in from now on. Doesn't wait.
     pub fn start_freeze(&self) {
         self.depth.raise(); // Freeze
         F::heavy(); // FreezeFence
     }
 
-    /// Blocks until nobody is inside.
+    /// Blocks until no request is inside.
     pub fn wait_empty(&self) {
         self.left.wait(|| self.is_empty().then_some(()));
     }
 
-    /// Undoes one freeze of the caller's. True: nobody else freezes, and the heavy fence has been
-    /// issued.
+    /// Undoes one freeze of the caller's. True: no other freeze is in force, and the heavy fence
+    /// has been issued.
     #[must_use = "true obliges the caller to let in those who wait outside"]
     pub fn unfreeze(&self) -> bool {
         let thawed = self.depth.lower();
@@ -324,25 +323,26 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         thawed
     }
 
-    /// Whether somebody freezes, behind the light fence: for a thread that has just published that
-    /// it waits outside (ParkFence).
+    /// Returns true if the queue is frozen, behind the light fence: for a thread that has just
+    /// published that it waits outside (ParkFence).
     pub fn is_frozen_fenced(&self) -> bool {
         F::light();
         self.is_frozen()
     }
 
-    /// Whether somebody freezes, a moment ago.
+    /// Returns true if the queue was frozen a moment ago.
     pub fn is_frozen(&self) -> bool {
         !self.depth.is_zero()
     }
 
-    /// How many are inside, roughly while they move.
+    /// Returns how many are inside, roughly while they move.
     pub fn inside(&self) -> u64 {
         self.counts.iter().map(|count| Generation::sum(count.load(Ordering::Relaxed))).sum()
     }
 
-    /// Nobody is inside. Exact only while frozen: no count leaves zero then except for a moment, by
-    /// somebody who is turned away. Acquire: what those who left did is visible.
+    /// Returns true if no request is inside. Exact only while frozen: then no count leaves zero
+    /// except for a moment, by a request that is turned away. Acquire: what the requests that left
+    /// did is visible.
     pub fn is_empty(&self) -> bool {
         self.counts.iter().all(|count| count.load(Ordering::Acquire) == 0)
     }
@@ -431,7 +431,7 @@ mod tests {
         freezer.join().unwrap();
     }
 
-    /// After so many seconds.
+    /// Returns the time after this many seconds.
     fn at(seconds: u64) -> Stamp {
         Stamp::from_nanos(1_000_000_000 * (1_000 + seconds))
     }
@@ -479,7 +479,7 @@ mod tests {
     fn a_count_is_zero_when_all_have_left_however_many_they_were() {
         let usage = Usage::<Asymmetric>::new(1, u32::MAX);
         let first = usage.enter(0).unwrap();
-        // More than its number can say.
+        // More than its number can hold.
         usage.counts[0].fetch_add(5 << Generation::BITS, Ordering::Relaxed);
         assert!(!usage.is_empty() && usage.inside() > 0);
         usage.counts[0].fetch_sub(5 << Generation::BITS, Ordering::Relaxed);

@@ -15,10 +15,10 @@ use crate::state::pending::{Pending, Verdict};
 use crate::tags::FreeResult;
 use crate::{nest, shape};
 
-// The way out of the driver: who ends the request, where, and what that is.
+// The way out of the driver: the thread and the CPU that end the request, and the steps of its end.
 
 impl Pending {
-    /// The driver is done with a request that it had. Any context.
+    /// Takes back a request that the driver had and is done with. Any context.
     pub(crate) fn returned(mut self: Box<Self>, verdict: Verdict) {
         self.verdict = Some(verdict);
         if self.core.timeouts.is_none() {
@@ -26,7 +26,7 @@ impl Pending {
         }
         let slot = NonNull::from(&self.core.hctx(self.hctx).slots[self.tag as usize]);
         // SAFETY: the slot lies in the core, which the box keeps alive until `finish` gives it to
-        // the handler; it touches nothing of the slot behind that.
+        // the handler; nothing of the slot is touched behind that.
         let ours = unsafe { slot.as_ref() }.state.finish(self);
         if let Some(pending) = ours {
             pending.settle();
@@ -34,7 +34,7 @@ impl Pending {
         // Else the timeout handler holds it, and goes on with `settle`.
     }
 
-    /// The driver is done with it, and so is the timeout handler.
+    /// Goes on once the driver and the timeout handler are done with the request.
     pub(crate) fn settle(self: Box<Self>) {
         if let Some(Verdict::Requeue) = self.verdict {
             return self.go_back();
@@ -70,8 +70,8 @@ impl Pending {
         }
         self.answer_at(result, now);
         if freed == FreeResult::Restart {
-            // The mark was set after what is left was published, and we took it: something is
-            // pending.
+            // The mark was set after what is left was published, and this thread took the mark:
+            // something is pending.
             self.core.hctx(self.hctx).visit(&self.core, self.slot, true);
         }
         self.leave();
@@ -86,11 +86,11 @@ impl Pending {
         for mut pending in iter::once(self).chain(others) {
             match &result {
                 Err(error) if merged && error.may_be_of_others() => {
-                    // Which of them it was is found out by asking for each alone.
+                    // Each is tried alone to find out which of them failed.
                     pending.rq_mut().stay_alone();
                     pending.rq_mut().start_over();
-                    // Not all need to have come by the same hardware queue: one that lost its CPUs
-                    // may have handed some on.
+                    // They needn't have come by the same hardware queue: one that lost its CPUs may
+                    // have passed some on.
                     let Some(theirs) = core.push(pending) else { continue };
                     if let Some(hctx) = run.replace(theirs) {
                         if hctx != theirs {
@@ -106,14 +106,15 @@ impl Pending {
         }
     }
 
-    /// The driver wants it back later: it goes to the front of its hardware queue, which is run
-    /// once more, by a worker. (Linux: `blk_mq_requeue_request` and the kick of the requeue list.)
+    /// Puts the request to the front of its hardware queue, which a worker then runs once more: the
+    /// driver wants it back later. (Linux: `blk_mq_requeue_request` and the kick of the requeue
+    /// list.)
     fn go_back(mut self: Box<Self>) {
         self.verdict = None;
         let core = Arc::clone(&self.core);
         let hctx = core.hctx(self.hctx);
         hctx.count_requeue();
-        // A waiter for the tag is served by the run below, as everybody.
+        // The run below serves a waiter for the tag, as every other.
         let (FreeResult::Quiet | FreeResult::Restart) = hctx.tags.free(self.slot, self.tag);
         hctx.requeued.push(self); // Publish
         if core.is_dead() {
@@ -123,7 +124,7 @@ impl Pending {
         }
     }
 
-    /// Counts how long the driver had it, where it is timed; the clock, then.
+    /// Counts the time in the driver, if the request is timed; then returns the clock.
     #[inline]
     fn count_in_driver(&self) -> Option<Stamp> {
         if self.weight == 0 {
@@ -134,8 +135,8 @@ impl Pending {
         Some(now)
     }
 
-    /// Counts what has ended, before anybody is told; what the queue has made for itself is
-    /// nobody's.
+    /// Counts what has ended, before its end is reported; requests that the queue has made for
+    /// itself don't count.
     #[inline]
     pub(crate) fn count(&self, ok: bool, now: Option<Stamp>) {
         if self.is_internal() {
@@ -172,35 +173,34 @@ impl Pending {
         let others = self.rq_mut().unmerge();
         for pending in iter::once(self).chain(others) {
             let gone = pending.core.gone();
-            // Of a queue that is dropped that is no news.
+            // For a queue that is dropped that is no news.
             let gone = if pending.core.is_dropped() { gone.logged() } else { gone };
             pending.end_now(Err(gone));
         }
     }
 
-    /// Tells the waiter how it ended, and counts it before.
+    /// Counts the request, and then reports its result to the waiter.
     fn answer(&mut self, result: Result<(), IoError>) {
         self.answer_at(result, None);
     }
 
-    /// As `answer`, with a clock that has just been read.
+    /// Does the same with a clock that has just been read.
     pub(crate) fn answer_at(&mut self, result: Result<(), IoError>, now: Option<Stamp>) {
         self.count(result.is_ok(), now);
         hint::writes(&self.rq);
         let result = result.map_err(|error| {
-            // Where the queue flushes behind it that flush counts.
+            // If the queue flushes behind it, that flush counts.
             if self.rq().flags().fua {
                 self.core.note_loss(self.rq().op(), &error);
             }
             self.log(error)
         });
         self.rq_mut().finish(result);
-        // Anything that it still owns goes now, not when the box is used again.
+        // All that the request still owns goes now, not when the box is used again.
         self.rq = None;
     }
 
-    /// Tells the log why it failed, unless the submitter or the device below does, or there were
-    /// too many.
+    /// Logs the failure, unless the submitter or the device below does, or there were too many.
     #[cold]
     fn log(&self, error: IoError) -> IoError {
         if error.is_logged() {
@@ -222,8 +222,8 @@ impl Pending {
         error.logged()
     }
 
-    /// Counts it out, and puts the box back. Counting out ends the request's hold on the queue, so
-    /// the box's own keeps the core alive behind it.
+    /// Counts the request out, and puts the box back. Counting out ends the request's hold on the
+    /// queue, so the box's own keeps the core alive behind it.
     pub(crate) fn leave(self: Box<Self>) {
         if self.counted {
             self.core.usage.exit(self.slot, self.generation);

@@ -1,9 +1,9 @@
 //! A hardware queue: its tags, and the dispatch that feeds the driver from the software queues of
 //! its CPUs.
 //!
-//! Life of a request: `Core::insert` counts it in and pushes it to its CPU's software queue;
-//! `visit` runs the queue; the runner's `pass` collects, gives each request a tag and hands it to
-//! the driver; when the driver is done with it, `Pending::end` frees the tag, calls the completion
+//! The way of a request: `Core::insert` counts it in and pushes it to its CPU's software queue;
+//! `visit` runs the queue. The runner's `pass` collects requests, gives each a tag and passes it to
+//! the driver. When the driver is done with it, `Pending::end` frees the tag, calls the completion
 //! function and counts the request out (`complete/README.md`).
 
 pub(crate) mod run;

@@ -25,11 +25,11 @@ use crate::state::pending::Pending;
 use crate::stats::{RunnerStats, bump};
 use crate::tags::TagBatch;
 
-/// Pause between two tries where the driver is busy with nothing in flight, or the kernel takes
-/// nothing from a ring. As long as the kernel's (`BLK_MQ_RESOURCE_DELAY`).
+/// Pause between two tries if the driver is busy with nothing in flight, or the kernel takes
+/// nothing from a ring. It is the kernel's (`BLK_MQ_RESOURCE_DELAY`).
 const BUSY_PAUSE: Duration = Duration::from_millis(3);
 
-/// The item with which a worker runs hardware queue `index`.
+/// Makes the item with which a worker runs hardware queue `index`.
 pub(super) fn work(core: &Weak<Core>, index: usize) -> Work {
     let core = Weak::clone(core);
     Work::new(move || {
@@ -41,13 +41,14 @@ pub(super) fn work(core: &Weak<Core>, index: usize) -> Work {
 }
 
 impl Hctx {
-    /// Runs the queue on this thread, if there is need and nobody else does. `published`: the
+    /// Runs the queue on this thread, if there is need and no other thread does. `published`: the
     /// caller knows that something is pending. Never blocks, any context.
     pub(crate) fn visit(&self, core: &Core, slot: usize, published: bool) {
         self.visit_by(core, slot, published, &FencedRecheck::<Asymmetric>::new());
     }
 
-    /// As [`Hctx::visit`], with another second look where the first says that there is no need.
+    /// Runs the queue as [`Hctx::visit`] does, with another second look if the first one says that
+    /// there is no need.
     #[inline]
     pub(crate) fn visit_by(
         &self,
@@ -57,8 +58,8 @@ impl Hctx {
         recheck: &impl Recheck,
     ) {
         match &self.background {
-            // A driver that may block runs where blocking is allowed, and a pass far down where
-            // there is stack.
+            // A driver that may block runs where blocking is allowed, and a deeply nested pass
+            // where there is stack.
             Background::Workers { .. } if core.may_block || nest::is_far_down() => {
                 self.run_async(core);
             }
@@ -70,11 +71,11 @@ impl Hctx {
         }
     }
 
-    /// Has a request go to the driver that is inside and lies nowhere yet: by this thread, if
-    /// nobody else runs the queue, and then it needn't be published and collected. Never blocks,
-    /// any context. (The kernel's `blk_mq_try_issue_directly`; there it passes the scheduler, and
-    /// here it passes only the software queue.) Where the thread is in a pass of this very queue,
-    /// that goes on with it.
+    /// Sends a request to the driver that is inside and lies nowhere yet. If no other thread runs
+    /// the queue, this one does, and the request needn't be published and collected. Never blocks,
+    /// any context. (The kernel's `blk_mq_try_issue_directly`, which bypasses the scheduler; this
+    /// bypasses only the software queue.) If the thread is in a pass of this very queue, that pass
+    /// takes the request.
     pub(crate) fn issue(&self, core: &Core, pending: Box<Pending>) {
         let Some(pending) = self.keep(pending) else { return };
         let slot = pending.slot;
@@ -95,12 +96,12 @@ impl Hctx {
         }
     }
 
-    /// Has the queue run by a worker, soon. Never blocks, any context.
+    /// Makes a worker run the queue, soon. Never blocks, any context.
     pub(crate) fn run_async(&self, core: &Core) {
         match &self.background {
             Background::Workers { wq, work, .. } => {
-                // Queue: it may be queued already, and then runs after this moment; or there are no
-                // workers any more.
+                // Queue: the item may be queued already, and then runs after this moment; or there
+                // are no workers any more.
                 let _ = wq.at(self.place_for_run(core)).queue(work);
                 self.unless_alone(core);
             }
@@ -108,8 +109,8 @@ impl Hctx {
         }
     }
 
-    /// Where a worker is to run it: here, if here is one of ours; else one of ours in turn; else
-    /// anywhere.
+    /// Returns the place where a worker is to run it: here, if this CPU belongs to the hardware
+    /// queue; else one of its CPUs in turn; else anywhere.
     fn place_for_run(&self, core: &Core) -> At {
         let layout = &core.layout;
         let here = current_cpu().and_then(|cpu| layout.map.known(cpu));
@@ -121,7 +122,7 @@ impl Hctx {
         slot.map_or(At::Here, |slot| At::Cpu(layout.map.cpus()[slot]))
     }
 
-    /// Ask, behind Queue: where no worker comes any more, the queue is run here.
+    /// Asks, behind Queue, whether workers still come; if not, the queue is run here (Ask).
     fn unless_alone(&self, core: &Core) {
         if core.end.has_come() {
             if let Background::Workers { core, .. } = &self.background {
@@ -130,8 +131,9 @@ impl Hctx {
         }
     }
 
-    /// Has the queue run by a worker after `delay`, for a thread that has just tried to run it: a
-    /// run that is to come already comes then instead. (The kernel's `blk_mq_delay_run_hw_queue`.)
+    /// Makes a worker run the queue after `delay`, for a thread that has just tried to run it. A
+    /// run that is due already comes at its own time instead. (The kernel's
+    /// `blk_mq_delay_run_hw_queue`.)
     fn run_after(&self, core: &Core, delay: Duration) {
         match &self.background {
             Background::Workers { wq, later, core: ours, .. } => {
@@ -148,14 +150,14 @@ impl Hctx {
         self.count(core, core.layout.some_slot_of(self.index), ran);
         match ran {
             RunOutcome::HandOver { .. } => self.run_async(core),
-            // Nobody will tell us, so we have to ask again, though not with a core of our own.
-            // A submitter asks meanwhile too, and so does a completion.
+            // No event will tell when the driver has room, so it is asked again, though not by a
+            // busy loop. A submitter and a completion ask meanwhile too.
             RunOutcome::Busy { .. } => self.run_after(core, BUSY_PAUSE),
             RunOutcome::Refused | RunOutcome::Joined | RunOutcome::Done { .. } => {}
         }
     }
 
-    /// One bounded step, by hand: `None` where nobody wanted a run since the last one.
+    /// Makes one bounded step, by hand: `None` if no run has been wanted since the last one.
     pub(crate) fn step(&self, core: &Core) -> Option<RunOutcome> {
         if let Background::ByHand { wanted } = &self.background {
             if !wanted.swap(false, Ordering::Acquire) {
@@ -213,7 +215,7 @@ impl Hctx {
         }
     }
 
-    /// The part of an unquiesce that this hardware queue owes: the caller has issued OpenFence.
+    /// Does this hardware queue's share of an unquiesce: the caller has issued OpenFence.
     pub(crate) fn run_if_pending(&self, core: &Core) {
         if self.has_pending() {
             bump(&core.visitor_stats.of(core.layout.some_slot_of(self.index)).after_unquiesce);
@@ -225,17 +227,17 @@ impl Hctx {
 // Running hardware queues without workers, once their pools are shut down: on the thread that would
 // have asked for one.
 //
-// A run may end requests, whose completion functions have other queues run, and so on: that would
-// be as deep as there are queues. And some ask under a lock of the queue. So what is asked for
-// while the thread runs one, or [holds back](hold_back), waits its turn.
+// A run may end requests, whose completion functions run other queues, and so on: that would nest
+// as deep as there are queues. And some threads ask under a lock of the queue. So a run that is
+// asked for while the thread runs one, or [holds back](hold_back), waits its turn.
 
 per_thread! {
     static HOLDS_BACK: Cell<bool> = Cell::new(false);
-    // Weak: who drops a queue waits until nobody else holds its core.
+    // Weak: a thread that drops a queue waits until no other owner holds its core.
     static DEFERRED_RUNS: RefCell<Vec<(Weak<Core>, usize)>> = RefCell::new(Vec::new());
 }
 
-/// Runs a hardware queue on this thread, now or when the thread is done with what it is at.
+/// Runs a hardware queue on this thread, now or after the run that the thread is in.
 #[cold]
 fn run_without_worker(core: &Weak<Core>, index: usize) {
     let ask = |all: &RefCell<Vec<(Weak<Core>, usize)>>| {
@@ -246,7 +248,7 @@ fn run_without_worker(core: &Weak<Core>, index: usize) {
     };
     match DEFERRED_RUNS.try_with(ask) {
         Ok(()) => drop(hold_back()),
-        // A thread that is about to end keeps no account.
+        // A thread that is about to end has no list.
         Err(_) => run_now(core, index),
     }
 }
@@ -258,13 +260,13 @@ fn run_now(core: &Weak<Core>, index: usize) {
     }
 }
 
-/// Holds back the runs that this thread is asked for, until the guard is dropped: for a thread that
+/// Holds back the runs that are asked of this thread, until the guard is dropped: for a thread that
 /// has a lock, which is released before that.
 pub(crate) fn hold_back() -> RunsHeldBack {
     RunsHeldBack { outermost: HOLDS_BACK.try_with(|held| !held.replace(true)).unwrap_or(false) }
 }
 
-/// What the thread is asked for meanwhile waits.
+/// A guard during which the runs asked of the thread wait.
 pub(crate) struct RunsHeldBack {
     outermost: bool,
 }
@@ -275,7 +277,7 @@ impl Drop for RunsHeldBack {
             return;
         }
         let next = || DEFERRED_RUNS.try_with(|all| all.borrow_mut().pop()).ok().flatten();
-        // Still held: what these ask for comes to the same list.
+        // Still held: runs that these ask for come to the same list.
         while let Some((core, index)) = next() {
             run_now(&core, index);
         }
@@ -284,16 +286,16 @@ impl Drop for RunsHeldBack {
 }
 
 impl Hctx {
-    /// Runs it until nothing is left that can go.
+    /// Runs the queue until nothing is left that can go.
     fn run_alone(&self, core: &Core) {
         if core.may_block {
-            // This thread may be one that mustn't.
+            // This thread may be one that must not block.
             core.give_up();
         }
         loop {
             match self.run(core, false, BUDGET_WORKER) {
                 RunOutcome::HandOver { .. } => {}
-                // Nobody will tell, and there is no timer to ask again.
+                // No event will tell, and there is no timer to ask again.
                 RunOutcome::Busy { .. } => core.give_up(),
                 RunOutcome::Refused | RunOutcome::Joined | RunOutcome::Done { .. } => {
                     return;
@@ -305,7 +307,7 @@ impl Hctx {
 
 // Dispatch: the runner's pass over what is pending, which feeds the driver.
 
-/// Requests started in one pass, between two looks at others that want to run.
+/// Number of requests started in one pass, between two looks at others that want to run.
 const PASS_QUOTA: u32 = 32;
 
 impl Hctx {
@@ -316,28 +318,28 @@ impl Hctx {
         self.left.store(backlog.len(), Ordering::Relaxed);
     }
 
-    /// Tags for what is next, `most` of them at most.
+    /// Takes tags for the next requests, `most` of them at most.
     fn tags_for_next(&self, backlog: &Backlog<Box<Pending>>, cpu: usize, most: u32) -> TagBatch {
         let tags = self.tags.take(cpu, most);
         if !tags.is_empty() {
             return tags;
         }
         RunnerStats::add(&self.runner_stats.tag_waits, 1);
-        // Leave, then Mark (or LineUp) and Retry: what is left has to be visible before, for the
-        // thread that frees a tag and sees that somebody waits asks nobody else what is pending.
+        // Leave, then Mark (or LineUp) and Retry. What is left has to be visible before: the thread
+        // that frees a tag and sees a waiter doesn't ask what is pending.
         self.publish(backlog);
         self.tags.wait(cpu, most)
     }
 
-    /// Gives tags back that were taken and not used.
+    /// Returns tags that were taken and not used.
     fn return_tags(&self, cpu: usize, tags: TagBatch) {
         if !tags.is_empty() {
             self.tags.put_back(cpu, tags);
         }
     }
 
-    /// At the end of a run: a tag that was waited for, and that this hardware queue can't use now,
-    /// is for others. Where something is pending and may go, the giver of the tag is about to run
+    /// Returns, at the end of a run, a tag that was waited for and that this hardware queue can't
+    /// use now. If something is pending and may go, the thread that gave the tag is about to run
     /// it.
     pub(super) fn decline_tag(&self, core: &Core) {
         if self.tags.has_grant() && (!core.gate.is_open() || !self.has_pending()) {
@@ -350,7 +352,7 @@ impl Hctx {
 pub(super) struct DispatchSource<'a> {
     core: &'a Core,
     hctx: &'a Hctx,
-    /// O: it has made a pass.
+    /// O: true once it has made a pass.
     ran: Cell<bool>,
 }
 
@@ -374,7 +376,7 @@ impl Source for DispatchSource<'_> {
             if hctx.is_hand_empty(backlog) {
                 return pass;
             }
-            // Submitted behind the last look, perhaps in the commit.
+            // These were submitted behind the last look, perhaps in the commit.
             hctx.collect(core, backlog);
             hctx.publish(backlog);
             if pass == PassOutcome::Idle { PassOutcome::More } else { pass }
@@ -393,7 +395,7 @@ impl Source for DispatchSource<'_> {
 }
 
 impl Hctx {
-    /// For the runner, outside of a pass.
+    /// Borrows the backlog, for the runner, outside of a pass.
     #[inline]
     fn with_backlog<R>(&self, f: impl FnOnce(&mut Backlog<Box<Pending>>) -> R) -> R {
         // SAFETY: only the holder of RUNNING calls this, and it alone touches the backlog until it
@@ -401,26 +403,26 @@ impl Hctx {
         self.backlog.with_mut(|backlog| f(unsafe { &mut *backlog }))
     }
 
-    /// Keep: takes a request of this hardware queue into the runner's hand where this thread is the
-    /// runner, and in a pass; else gives it back.
+    /// Keeps a request of this hardware queue in the runner's hand if this thread is the runner,
+    /// and in a pass (Keep); else gives it back.
     #[inline]
     pub(crate) fn keep(&self, pending: Box<Pending>) -> Option<Box<Pending>> {
         if !nest::is_in_pass_of(self) {
             return Some(pending);
         }
-        // SAFETY: passes are made by the runner, and this thread is in one.
+        // SAFETY: only the runner makes passes, and this thread is in one.
         unsafe { self.hand.push(pending) };
         None
     }
 
-    /// The backlog shows that the caller is the runner.
+    /// Returns true if the hand is empty. The backlog shows that the caller is the runner.
     fn is_hand_empty(&self, _: &Backlog<Box<Pending>>) -> bool {
         // SAFETY: the caller is the runner.
         unsafe { self.hand.is_empty() }
     }
 
-    /// Moves what lies in the software queues to the backlog, and what the runner holds behind it:
-    /// what came before goes before.
+    /// Moves the requests of the software queues to the backlog, and then those in the runner's
+    /// hand: earlier ones go first.
     fn collect(&self, core: &Core, backlog: &mut Backlog<Box<Pending>>) {
         core.software.collect(&self.ctxs, backlog);
         if !self.is_hand_empty(backlog) {
@@ -430,7 +432,7 @@ impl Hctx {
         RunnerStats::add(&self.runner_stats.merged, backlog.take_merged());
     }
 
-    /// A pass: starts what is pending and may go.
+    /// Makes a pass: starts what is pending and may go.
     fn feed_driver(&self, core: &Core, halted: &dyn Fn() -> bool) -> PassOutcome {
         let mut started = 0;
         let pass = self.with_backlog(|backlog| {
@@ -454,8 +456,8 @@ impl Hctx {
         pass
     }
 
-    /// The driver couldn't take it: it goes back to the front, and the tags to others that can use
-    /// them.
+    /// Puts a request that the driver couldn't take back to the front, and returns the tags, which
+    /// others may be able to use.
     fn give_back(&self, rq: Started, backlog: &mut Backlog<Box<Pending>>, tags: &mut TagBatch) {
         RunnerStats::add(&self.runner_stats.busy, 1);
         RunnerStats::add(&self.runner_stats.dispatched, 1u64.wrapping_neg());
@@ -476,16 +478,16 @@ impl Hctx {
         started: &mut u32,
         tags: &mut TagBatch,
     ) -> PassOutcome {
-        // A driver that may block is run by workers only, and says where it blocks.
+        // Workers alone run a driver that may block, and the driver says where it blocks.
         let _section =
             (!core.may_block).then(|| AtomicSection::enter("dispatch of block requests"));
         let mut fresh = true;
         loop {
             if !self.requeued.is_empty() {
-                // A request that the driver gave back later goes before everything else.
+                // A request that the driver gave back later goes before all others.
                 backlog.requeue(self.requeued.take());
             }
-            // A scheduler sees what came meanwhile each time that there are tags for some more.
+            // A scheduler sees the new requests each time that there are tags for some more.
             if backlog.is_empty() || (fresh && backlog.chooses()) {
                 self.collect(core, backlog);
                 fresh = false;
@@ -524,21 +526,20 @@ impl Hctx {
                 Some(Dispatch::Busy(other) | Dispatch::NoResource(other))
                     if !other.is_of(core, self.index, tag) =>
                 {
-                    // Its tag is no tag of this call's: perhaps of another queue's set. The request
+                    // Its tag is none of this call's: perhaps of another queue's set. The request
                     // of this call stays the driver's.
                     *started += 1;
                     other.refuse(&core.name);
                 }
                 Some(Dispatch::Busy(rq)) => {
                     self.give_back(rq, backlog, tags);
-                    // The next completion runs the queue again, if there is one to come.
+                    // The next completion runs the queue again, if one is to come.
                     let in_use = self.tags.restart_at_next_free();
                     return if in_use == 0 { PassOutcome::Later } else { PassOutcome::Idle };
                 }
                 Some(Dispatch::NoResource(rq)) => {
                     self.give_back(rq, backlog, tags);
-                    // As above; but whatever is short may be there much sooner, and nobody tells
-                    // us.
+                    // As above; but the resource may be there much sooner, and no event tells.
                     let _in_use = self.tags.restart_at_next_free();
                     return PassOutcome::Later;
                 }

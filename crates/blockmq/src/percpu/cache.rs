@@ -27,16 +27,17 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::inbox::{Batch, ClosableInbox, Node};
 
-/// Boxes that are kept for one CPU. A thread that has more in flight allocates for those.
+/// Number of boxes that are kept for one CPU. A thread with more requests in flight allocates the
+/// others.
 const KEPT: u32 = 512;
 
-/// What [`Cache::take`] found.
+/// The result of [`Cache::take`].
 pub enum BoxSource<N> {
     /// A box that was used before.
     Kept(N),
-    /// None, but there is room for a new one: it may be returned.
+    /// Room for a new box, which may be returned.
     Make,
-    /// Neither: a new one is dropped after use.
+    /// Neither a box nor room: a new box is dropped after use.
     MakeOnce,
 }
 
@@ -46,26 +47,26 @@ pub struct Cache<N: Node> {
 }
 
 struct CpuBoxes<N: Node> {
-    /// A: somebody takes. Acquire where it is set, Release where it is cleared.
+    /// A: true while a thread takes. Acquire where it is set, Release where it is cleared.
     busy: AtomicBool,
     /// P: owned by the thread that set `busy`.
     hand: UnsafeCell<FreeBoxes<N>>,
-    /// Those that came back: on a line that the taker rarely touches.
+    /// Boxes that came back, on a line that the taker rarely touches.
     home: CachePadded<ClosableInbox<N>>,
 }
 
 struct FreeBoxes<N> {
     free: Vec<N>,
-    /// How many boxes were made that are kept.
+    /// Number of boxes made that are kept.
     made: u32,
 }
 
-// SAFETY: `hand` is touched by the thread that set `busy` only; the nodes move between threads, so
-// N: Send.
+// SAFETY: only the thread that set `busy` touches `hand`; the nodes move between threads, so N:
+// Send.
 unsafe impl<N: Node + Send> Sync for CpuBoxes<N> {}
 
 impl<N: Node> Cache<N> {
-    /// Empty, for `slots` CPUs; at least one.
+    /// Creates an empty cache for `slots` CPUs, at least one.
     pub fn new(slots: usize) -> Self {
         let slot = || CpuBoxes {
             busy: AtomicBool::new(false),
@@ -82,7 +83,7 @@ impl<N: Node> Cache<N> {
             return BoxSource::MakeOnce;
         }
         let taken = slot.hand.with_mut(|hand| {
-            // SAFETY: `busy` was set by us.
+            // SAFETY: this thread has set `busy`.
             let hand = unsafe { &mut *hand };
             if hand.free.is_empty() {
                 hand.free.extend(slot.home.take());
@@ -100,19 +101,19 @@ impl<N: Node> Cache<N> {
         taken
     }
 
-    /// Where a box that is kept for `slot` is returned to. A pointer: who pushes there may free the
-    /// cache.
+    /// Returns the place to which a box that is kept for `slot` comes back. It is a pointer, since
+    /// the thread that pushes there may free the cache.
     pub fn home(&self, slot: usize) -> NonNull<ClosableInbox<N>> {
         NonNull::from(&*self.slots[slot].home)
     }
 
-    /// Drops all boxes, and those that come back later are dropped by their bringer. Nobody takes
-    /// any more.
+    /// Drops all boxes. Boxes that come back later are dropped by the threads that bring them. No
+    /// box is taken any more.
     pub fn close(&self) {
         for slot in &self.slots {
             drop::<Batch<N>>(slot.home.close());
             if !slot.busy.swap(true, Ordering::Acquire) {
-                // SAFETY: `busy` was set by us, for ever.
+                // SAFETY: this thread has set `busy`, for ever.
                 let free = slot.hand.with_mut(|hand| std::mem::take(unsafe { &mut (*hand).free }));
                 drop(free);
             }

@@ -1,5 +1,5 @@
-//! The CPUs of a queue: how its hardware queues divide them, which are online, and the software
-//! queue of each.
+//! The CPUs of a queue: their division among the hardware queues, their online state, and the
+//! software queue of each.
 
 use std::iter;
 use std::ops::Range;
@@ -9,11 +9,11 @@ use corewise_sync::inbox::{Inbox, Node};
 use corewise_sync::{CachePadded, Mutex};
 use corewise_topology::CpuId;
 
-/// Where a CPU sits, as far as the map cares. CPUs are numbered in the order of these fields, so
-/// that each node, cache, shard and core is a run of numbers.
+/// The position of a CPU, as far as the map needs it. CPUs are numbered in the order of these
+/// fields, so each node, cache, shard and core is a run of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CpuPlace {
-    /// NUMA node; any number where the machine tells none.
+    /// NUMA node; any number if the machine tells none.
     pub node: u32,
     /// Last-level cache.
     pub llc: u32,
@@ -25,8 +25,8 @@ pub struct CpuPlace {
     pub cpu: CpuId,
 }
 
-/// How many hardware queues there are, and which CPUs share one. A driver's room is never exceeded:
-/// where it has less, neighbours share.
+/// The number of hardware queues, and the CPUs that share one. If the driver has room for fewer,
+/// neighbours share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HwQueues {
@@ -38,7 +38,7 @@ pub enum HwQueues {
     PerCache,
     /// One for each NUMA node.
     PerNode,
-    /// This many, and never more than there are CPUs; each has about as many CPUs as the others.
+    /// A fixed number, but no more than there are CPUs; each has about as many CPUs as the others.
     Count(usize),
 }
 
@@ -51,18 +51,18 @@ impl From<usize> for HwQueues {
 /// The CPUs of a queue. Each has a **slot**: a number from 0, in the order of [`CpuPlace`].
 #[derive(Clone, Debug)]
 pub struct CpuMap {
-    /// By CPU number; `NO_SLOT` for CPUs that the map doesn't know.
+    /// The slots by CPU number; `NO_SLOT` for CPUs that the map doesn't know.
     slots: Box<[u32]>,
-    /// By slot.
+    /// The CPUs' positions by slot.
     places: Box<[CpuPlace]>,
-    /// By slot.
+    /// The CPUs' numbers by slot.
     cpus: Box<[CpuId]>,
 }
 
 const NO_SLOT: u32 = u32::MAX;
 
 impl CpuMap {
-    /// Numbers the CPUs. Without any it takes CPU 0.
+    /// Assigns slots to the CPUs. An empty list counts as CPU 0.
     pub fn new(mut places: Vec<CpuPlace>) -> Self {
         if places.is_empty() {
             places.push(CpuPlace { node: 0, llc: 0, shard: 0, core: 0, cpu: CpuId::new(0) });
@@ -77,12 +77,12 @@ impl CpuMap {
         Self { slots: slots.into(), places: places.into(), cpus }
     }
 
-    /// How many slots there are, at least one.
+    /// Returns the number of slots, at least one.
     pub fn slots(&self) -> usize {
         self.cpus.len()
     }
 
-    /// The slot of `cpu`, if it has one.
+    /// Returns the slot of `cpu`, if it has one.
     pub fn known(&self, cpu: CpuId) -> Option<usize> {
         match self.slots.get(cpu.index()) {
             Some(&slot) if slot != NO_SLOT => Some(slot as usize),
@@ -90,20 +90,20 @@ impl CpuMap {
         }
     }
 
-    /// The slot of `cpu`. A CPU that wasn't there when the map was made borrows another's; software
-    /// queues take any number of pushers.
+    /// Returns the slot of `cpu`. A CPU that wasn't there when the map was made borrows another
+    /// one's; software queues take any number of pushers.
     #[inline]
     pub fn slot(&self, cpu: CpuId) -> usize {
         self.known(cpu).unwrap_or(cpu.index() % self.cpus.len())
     }
 
-    /// The CPU of each slot.
+    /// Returns the CPU of each slot.
     pub fn cpus(&self) -> &[CpuId] {
         &self.cpus
     }
 
-    /// The first slot of each hardware queue, rising from 0; each goes on to the next one's first.
-    /// At most `room` of them.
+    /// Returns the first slot of each hardware queue, rising from 0. Each queue ends where the next
+    /// one begins. There are at most `room` of them.
     pub fn divide(&self, how: HwQueues, room: usize) -> Vec<usize> {
         let same = |a: &CpuPlace, b: &CpuPlace| match how {
             HwQueues::PerCpu | HwQueues::Count(_) => false,
@@ -120,9 +120,9 @@ impl CpuMap {
     }
 }
 
-// Which CPU goes to which hardware queue, and which CPUs are online.
+// The CPUs of each hardware queue, and the CPUs that are online.
 
-/// The layout of a queue: its CPUs and their hardware queues, which stay, and which of the CPUs are
+/// The layout of a queue: its CPUs and their hardware queues, which stay, and the CPUs that are
 /// online.
 pub(crate) struct Layout {
     pub(crate) map: CpuMap,
@@ -130,17 +130,17 @@ pub(crate) struct Layout {
     hctx_of: Box<[u32]>,
     /// The first slot of each hardware queue, and the number of slots behind the last one.
     first: Box<[usize]>,
-    /// A: whether the CPU of each slot is online. Changed at any time, under `changing`; Relaxed,
-    /// it is advice.
+    /// A: true if the CPU of the slot is online. Changed at any time, under `changing`; Relaxed, it
+    /// is advice.
     online: Box<[AtomicBool]>,
-    /// L: is the lock; guards the epoch of the machine's masks that were seen last. Its holder, one
-    /// at a time, changes which CPUs are online, and the marks of hardware queues that follow from
-    /// it. Held for short: no user code, no wait inside.
+    /// L: is the lock; guards the epoch of the machine's masks that were seen last. Its holder
+    /// changes which CPUs are online, and the marks of hardware queues that follow from it. Held
+    /// for short: no user code, no wait inside.
     pub(crate) changing: Mutex<u64>,
 }
 
 impl Layout {
-    /// A layout whose hardware queues begin at the slots `first`; see [`CpuMap::divide`].
+    /// Creates a layout whose hardware queues begin at the slots `first`; see [`CpuMap::divide`].
     pub(crate) fn new(map: CpuMap, first: &[usize]) -> Self {
         let slots = map.slots();
         let first: Box<[usize]> = first.iter().copied().chain([slots]).collect();
@@ -151,18 +151,18 @@ impl Layout {
         Self { map, hctx_of, first, online, changing: Mutex::new(0) }
     }
 
-    /// How many hardware queues there are.
+    /// Returns the number of hardware queues.
     pub(crate) fn hw_queues(&self) -> usize {
         self.first.len() - 1
     }
 
-    /// The hardware queue of a slot.
+    /// Returns the hardware queue of a slot.
     #[inline]
     pub(crate) fn hctx_of(&self, slot: usize) -> usize {
         self.hctx_of[slot] as usize
     }
 
-    /// The slots of a hardware queue; empty where there is none.
+    /// Returns the slots of a hardware queue; empty if there is no such queue.
     pub(crate) fn slots_of(&self, hctx: usize) -> Range<usize> {
         match self.first.get(hctx..hctx + 2) {
             Some(&[begin, end]) => begin..end,
@@ -170,23 +170,24 @@ impl Layout {
         }
     }
 
-    /// A slot in whose counters a run is counted that nobody's CPU asked for: the first one of the
+    /// Returns the slot whose counters count a run that no CPU asked for: the first one of the
     /// hardware queue.
     pub(crate) fn some_slot_of(&self, hctx: usize) -> usize {
         self.first[hctx]
     }
 
-    /// Whether the CPU of a slot is online.
+    /// Returns true if the CPU of a slot is online.
     pub(crate) fn is_online(&self, slot: usize) -> bool {
         self.online[slot].load(Ordering::Relaxed)
     }
 
-    /// Says whether the CPU of a slot is online; true where that is new. Under `changing`.
+    /// Records whether the CPU of a slot is online, and returns true if that is new. The caller
+    /// holds `changing`.
     pub(crate) fn set_online(&self, slot: usize, is: bool) -> bool {
         self.online[slot].swap(is, Ordering::Relaxed) != is
     }
 
-    /// The CPUs of a hardware queue.
+    /// Returns the CPUs of a hardware queue.
     pub(crate) fn cpus_of(&self, hctx: usize) -> &[CpuId] {
         &self.map.cpus()[self.slots_of(hctx)]
     }
@@ -216,40 +217,41 @@ pub struct SoftwareQueues<N: Node> {
     inboxes: Box<[CachePadded<Inbox<N>>]>,
 }
 
-/// Which software queues hold something for one hardware queue.
+/// The map of the software queues that hold something for one hardware queue.
 #[derive(Debug)]
 pub struct CtxMap {
-    /// A: bit n of word w is set where software queue 64 w + n may hold something.
+    /// A: bit n of word w is set if software queue 64 w + n may hold something.
     words: Box<[AtomicU64]>,
 }
 
 impl CtxMap {
-    /// No bit of `slots` is set.
+    /// Creates a map in which no bit of `slots` is set.
     pub fn new(slots: usize) -> Self {
         Self { words: (0..slots.max(1).div_ceil(64)).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// Something may be pending, a moment ago. Relaxed: the protocols put their fence before it.
+    /// Returns true if something may have been pending a moment ago. Relaxed: the protocols put
+    /// their fence before it.
     pub fn has_pending(&self) -> bool {
         self.words.iter().any(|word| word.load(Ordering::Relaxed) != 0)
     }
 }
 
 impl<N: Node> SoftwareQueues<N> {
-    /// `n` empty queues; at least one.
+    /// Creates `n` empty queues, at least one.
     pub fn new(n: usize) -> Self {
         Self { inboxes: (0..n.max(1)).map(|_| CachePadded::new(Inbox::new())).collect() }
     }
 
-    /// Puts a request into queue `slot`, which is `map`'s hardware queue's. Lock-free.
+    /// Puts a request into queue `slot`, which belongs to `map`'s hardware queue. Lock-free.
     pub fn push(&self, map: &CtxMap, slot: usize, node: N) {
         if self.inboxes[slot].push(node) {
-            // Mark. Release: the taker of the bit finds the node in the inbox.
+            // Mark. Release: the thread that takes the bit finds the node in the inbox.
             map.words[slot / 64].fetch_or(1 << (slot % 64), Ordering::AcqRel);
         }
     }
 
-    /// Moves everything that is pending for `map`'s hardware queue to the end of `list`: each
+    /// Moves all requests that are pending for `map`'s hardware queue to the end of `list`: each
     /// queue's requests in their order, the queues in turn.
     pub fn collect(&self, map: &CtxMap, list: &mut impl Extend<N>) {
         for (w, word) in map.words.iter().enumerate() {
@@ -267,17 +269,17 @@ impl<N: Node> SoftwareQueues<N> {
     }
 }
 
-// Policy: which hardware queue goes on for one that has lost its CPUs, and on which CPU a hardware
-// queue is run from afar. Pure functions over plain numbers.
+// Policy: the hardware queue that stands in for one that has lost its CPUs, and the CPU on which a
+// worker runs a hardware queue. Pure functions over plain numbers.
 
-/// Asynchronous runs that go to one CPU of a hardware queue before the next one's turn, as the
-/// kernel's `BLK_MQ_CPU_WORK_BATCH`.
+/// Number of asynchronous runs that go to one CPU of a hardware queue before the next one's turn,
+/// as the kernel's `BLK_MQ_CPU_WORK_BATCH`.
 const BATCH: usize = 8;
 
-/// For each hardware queue (given by its slots): the slot that gets its requests, where none of its
-/// own CPUs is online; `None` where it has one. Slots are in the order of nodes, caches and cores,
-/// so the nearest online one shares most with it. Where no CPU is online at all, everybody keeps
-/// what is theirs.
+/// Returns for each hardware queue (given by its slots) the slot that gets its requests if none of
+/// its own CPUs is online; `None` if one is. Slots are in the order of nodes, caches and cores, so
+/// the nearest online one shares most with it. If no CPU is online at all, all hardware queues keep
+/// their requests.
 pub(crate) fn heirs(hctxs: &[Range<usize>], online: &[bool]) -> Vec<Option<usize>> {
     let heir = |slots: &Range<usize>| {
         if slots.clone().any(|slot| online[slot]) {
@@ -289,9 +291,9 @@ pub(crate) fn heirs(hctxs: &[Range<usize>], online: &[bool]) -> Vec<Option<usize
     hctxs.iter().map(heir).collect()
 }
 
-/// The CPU slot on which a hardware queue with these slots is run when it is its `turn`th run from
-/// afar: its online CPUs in turn, several runs each, so that the first one doesn't do everybody's
-/// work and the caches stay warm. `None` where none is online: any CPU may do it.
+/// Returns the CPU slot on which a worker makes the `turn`th run of a hardware queue with these
+/// slots. Its online CPUs take turns of several runs each, so that the first one doesn't do all the
+/// work and the caches stay warm. `None` if none is online: any CPU may run it.
 pub(crate) fn slot_for_run(
     slots: Range<usize>,
     online: impl Fn(usize) -> bool,
@@ -316,7 +318,7 @@ mod tests {
         CpuMap::new((0..n).map(place).collect())
     }
 
-    /// The CPUs of each hardware queue.
+    /// Returns the CPUs of each hardware queue.
     fn groups(map: &CpuMap, how: HwQueues, room: usize) -> Vec<Vec<u32>> {
         let numbers = |cpus: &[CpuId]| cpus.iter().copied().map(CpuId::number).collect();
         let mut first = map.divide(how, room);

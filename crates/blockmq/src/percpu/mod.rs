@@ -1,4 +1,4 @@
-//! The parts that a queue has for each CPU: its place in the map, its software queue, and the boxes
+//! The state that a queue has for each CPU: its place in the map, its software queue, and the boxes
 //! of its requests.
 
 pub(crate) mod cache;

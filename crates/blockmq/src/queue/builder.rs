@@ -1,4 +1,4 @@
-//! How a queue is built.
+//! The builder of queues.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -17,8 +17,8 @@ use crate::state::lanes::{Completer, Placement, RqAffinity};
 use crate::stats::IoStats;
 use crate::tags::{MAX_DEPTH, TagSet};
 
-/// Requests that are inside through each CPU before a thread that may block waits for room, where
-/// the builder doesn't say.
+/// Default number of requests that are inside through each CPU before a thread that may block waits
+/// for room.
 pub(crate) const NR_REQUESTS: u32 = MAX_DEPTH;
 
 /// Makes a [`Queue`].
@@ -34,7 +34,7 @@ pub struct QueueBuilder {
     scheduler: IoScheduler,
     iostats: IoStats,
     placement: Option<Placement>,
-    /// What was asked for, which may be none.
+    /// The timeout that the builder was given, which may be none.
     timeout: Option<Option<Duration>>,
 }
 
@@ -55,94 +55,97 @@ impl QueueBuilder {
         }
     }
 
-    /// The name under which logs and errors speak of the device; else the driver's kind. Of a name
-    /// of more than 256 bytes the middle is left out.
+    /// Sets the name by which logs and errors name the device; the default is the driver's kind. A
+    /// name of more than 256 bytes is cut in the middle.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(text::bounded_name(name.into()));
         self
     }
 
-    /// Which CPUs share a hardware queue, or how many hardware queues there are; never more than
-    /// the driver has room for, and than there are CPUs. Else as many as the driver has room for.
+    /// Sets which CPUs share a hardware queue, or the number of hardware queues; never more than
+    /// the driver has room for, and than there are CPUs. The default is as many as the driver has
+    /// room for.
     pub fn hw_queues(mut self, how: impl Into<HwQueues>) -> Self {
         self.hw_queues = Some(how.into());
         self
     }
 
-    /// At most this many requests of each hardware queue in the driver at once; also at most the
+    /// Sets the most requests of each hardware queue in the driver at once; also at most the
     /// driver's own [depth](crate::Info::depth), and 10 240.
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = Some(depth);
         self
     }
 
-    /// How many requests may be inside through each CPU, at least 1, before a thread that submits
-    /// one more and may block waits until there is room; else 10 240. As many may wait outside
-    /// while the queue is frozen. Requests that are submitted in atomic sections, as by completion
-    /// functions, or by the queue's own driver while it is called, count and don't wait. (The
-    /// kernel's `nr_requests`, in sysfs; there nobody gets more.)
+    /// Sets how many requests may be inside through each CPU, at least 1; the default is 10 240. A
+    /// thread that submits one more, and may block, waits until there is room. As many may wait
+    /// outside while the queue is frozen. Requests submitted in atomic sections, as by completion
+    /// functions, or by the queue's own driver during a call, count and don't wait. (The kernel's
+    /// `nr_requests`, in sysfs; there it is a hard bound.)
     pub fn nr_requests(mut self, most: u32) -> Self {
         self.nr_requests = most;
         self
     }
 
-    /// All hardware queues take their tags from this set, as other queues may: for disks behind one
-    /// adapter, say. Each that has requests gets an equal share, so none is kept waiting by the
-    /// others. A request's [tag](crate::Started::tag) is unique within the set then, and below its
-    /// depth; the queue's own depth says nothing.
+    /// Makes all hardware queues take their tags from this set, which other queues may share: for
+    /// disks behind one adapter, say. Each hardware queue that has requests gets an equal share, so
+    /// none waits for the others. A request's [tag](crate::Started::tag) is then unique within the
+    /// set, and below its depth; the queue's own depth has no effect.
     pub fn tags(mut self, tags: &TagSet) -> Self {
         self.tags = Some(tags.clone());
         self
     }
 
-    /// In which order requests that wait for a tag get one. Each hardware queue orders its own.
+    /// Sets the order in which requests that wait for a tag get one. Each hardware queue orders its
+    /// own.
     pub fn scheduler(mut self, scheduler: IoScheduler) -> Self {
         self.scheduler = scheduler;
         self
     }
 
-    /// How much the queue finds out about its requests' times; else [`IoStats::Sampled`].
+    /// Sets how much the queue records about its requests' times; the default is
+    /// [`IoStats::Sampled`].
     pub fn iostats(mut self, iostats: IoStats) -> Self {
         self.iostats = iostats;
         self
     }
 
-    /// Has requests end on the CPU that submitted them, or near it. Else they end where the driver
-    /// completes them.
+    /// Makes requests end on the CPU that submitted them, or near it. By default they end where the
+    /// driver completes them.
     pub fn complete_with(mut self, completer: &Completer, affinity: RqAffinity) -> Self {
         self.placement = Some(Placement { completer: completer.clone(), affinity });
         self
     }
 
-    /// How long a request may be in the driver before [`Driver::timeout`](crate::Driver::timeout)
-    /// is called, to some milliseconds; `None`: as long as it takes. Else what the driver says
-    /// ([`Info::io_timeout`](crate::Info::io_timeout)). The time in which a request waits for the
-    /// driver doesn't count.
+    /// Sets how long a request may be in the driver before
+    /// [`Driver::timeout`](crate::Driver::timeout) is called, to some milliseconds; `None`: for
+    /// ever. The default is the driver's ([`Info::io_timeout`](crate::Info::io_timeout)). The time
+    /// in which a request waits for the driver doesn't count.
     pub fn timeout(mut self, after: Option<Duration>) -> Self {
         self.timeout = Some(after);
         self
     }
 
-    /// Builds the queue; asynchronous runs go to the queue [below](Workqueue::below) `wq`. It
-    /// follows the machine: a hardware queue that has lost its last CPU hands what waits in it on
-    /// to the one that is nearest, and gives its driver nothing more until one of its CPUs comes
-    /// back.
+    /// Builds the queue; asynchronous runs go to the queue [below](Workqueue::below) `wq`. The
+    /// queue follows the machine: if a hardware queue loses its last CPU, it passes its waiting
+    /// requests to the nearest one. Its driver gets nothing more through it until one of its CPUs
+    /// comes back.
     ///
-    /// May block: it registers for the machine's changes, under locks that sleep. Inside an atomic
-    /// section that is reported. (In the kernel a queue registers for CPU hotplug, under a lock
+    /// May block: it registers for the machine's changes, under locks that sleep. A call inside an
+    /// atomic section is reported. (In the kernel a queue registers for CPU hotplug, under a lock
     /// that sleeps. A patch of 2024 did so under a raw spinlock.)
     ///
     /// # Panics
     /// If it was given a set of more [tags](QueueBuilder::tags) than the driver has
-    /// [room](crate::Info::depth) for, or the driver's [`Geometry`](crate::Geometry) has a field
-    /// out of the range that its documentation says.
+    /// [room](crate::Info::depth) for, or a field of the driver's [`Geometry`](crate::Geometry) is
+    /// out of its documented range.
     #[track_caller]
     pub fn build(self, wq: &Workqueue) -> Arc<Queue> {
         context::might_block("QueueBuilder::build");
         self.make(Some(wq))
     }
 
-    /// See [`crate::model`].
+    /// Builds the queue without workers: see [`crate::model`].
     #[track_caller]
     pub(crate) fn without_workers(self) -> Arc<Queue> {
         context::might_block("QueueBuilder::build_by_hand");
@@ -192,8 +195,8 @@ impl QueueBuilder {
     }
 }
 
-/// The CPUs that may ever be used, online or not, in the order in which hardware queues divide
-/// them.
+/// Returns the CPUs that may ever be used, online or not, in the order in which hardware queues
+/// divide them.
 fn places(machine: &Machine) -> Vec<CpuPlace> {
     let (topology, pods) = (machine.topology(), machine.pods(DEFAULT_SHARD_SIZE));
     let place = |cpu| {

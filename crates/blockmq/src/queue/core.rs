@@ -30,11 +30,11 @@ use crate::stats::{Counters, HctxStats, IoStats, PerSlot};
 use crate::tags::{TagSet, TagUser};
 use crate::{nest, shape};
 
-/// What a core is made of.
+/// The parts from which a core is made.
 pub(super) struct CoreParts {
     pub(super) name: Box<str>,
     pub(super) driver: Arc<dyn Driver>,
-    /// What the driver said of itself.
+    /// The driver's description of itself.
     pub(super) info: Info,
     pub(super) layout: Layout,
     pub(super) depth: u32,
@@ -55,7 +55,7 @@ fn hctxs(core: &Weak<Core>, parts: &CoreParts) -> Box<[Hctx]> {
         let tags = match &parts.tags {
             Some(set) => TagUser::of(set, {
                 let core = Weak::clone(core);
-                // On whose thread this is nobody knows: perhaps another queue's completion.
+                // The thread is unknown here: perhaps one in another queue's completion.
                 move || {
                     if let Some(core) = Weak::upgrade(&core) {
                         core.hctx(index).run_async(&core);
@@ -129,7 +129,8 @@ impl Core {
         core
     }
 
-    /// A flush, or a durable change, has failed with this, and nobody has been told yet.
+    /// Records that a flush, or a durable change, has failed with this error, before that is
+    /// reported.
     pub(crate) fn note_loss(&self, op: Op, error: &IoError) {
         if error.kind().may_be_a_loss(op) {
             self.losses.fetch_add(1, Ordering::Release);
@@ -137,36 +138,37 @@ impl Core {
         }
     }
 
-    /// A flush has succeeded.
+    /// Records that a flush has succeeded.
     pub(crate) fn note_flush(&self) {
         if self.doubt.load(Ordering::Relaxed) {
             self.doubt.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Whether changes may be lost, as far as flushes have told.
+    /// Returns true if changes may be lost, as far as flushes have told.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.doubt.load(Ordering::Relaxed)
     }
 
-    /// How often that was.
+    /// Returns how often flushes failed so that changes may be lost.
     pub(super) fn losses(&self) -> u64 {
         self.losses.load(Ordering::Acquire)
     }
 
-    /// The worker pools are shut down: who asked for a worker before may wait in vain.
+    /// Runs all hardware queues after the worker pools have ended: a request for a worker before
+    /// may wait in vain.
     fn workers_are_gone(&self) {
         self.end.come();
         // Look: each is run, by this thread.
         self.hctxs().for_each(|hctx| hctx.run_async(self));
     }
 
-    /// What is pending, or comes later, has nobody who could run it, and completes as gone.
+    /// Completes as gone all requests that are pending or come later: no thread can run them.
     pub(crate) fn give_up(&self) {
         self.given_up.store(true, Ordering::Release);
     }
 
-    /// What a request is told that completes as gone.
+    /// Returns the error of requests that complete as gone.
     pub(crate) fn gone(&self) -> IoError {
         if self.is_dropped() {
             return IoError::new(IoErrorKind::Gone);
@@ -174,8 +176,8 @@ impl Core {
         IoError::workers_gone()
     }
 
-    /// Tells the driver which CPUs go to which hardware queue. The driver's own code: nothing is
-    /// held.
+    /// Tells the driver which CPUs go to which hardware queue. This runs the driver's own code, so
+    /// no lock is held.
     pub(super) fn tell_mapped(&self) {
         let told = if self.live { self.layout.hw_queues() } else { 0 };
         for hctx in 0..told {
@@ -183,10 +185,10 @@ impl Core {
         }
     }
 
-    /// Hardware queue `index`.
+    /// Returns hardware queue `index`.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no such queue.
     #[inline]
     #[track_caller]
     pub(crate) fn hctx(&self, index: usize) -> &Hctx {
@@ -203,18 +205,18 @@ impl Core {
         panic!("`{name}` has no hardware queue {index}: it has {there}, counted from 0")
     }
 
-    /// All hardware queues.
+    /// Returns all hardware queues.
     pub(crate) fn hctxs(&self) -> impl Iterator<Item = &Hctx> {
         self.hctxs.iter()
     }
 
-    /// The slot of the CPU that the caller is on.
+    /// Returns the slot of the CPU that the caller is on.
     #[inline]
     pub(crate) fn here(&self) -> usize {
         self.layout.map.slot(current_cpu().unwrap_or(CpuId::new(0)))
     }
 
-    /// Has a thread that may block wait until there is room for a request through `slot`.
+    /// Waits, on a thread that may block, until there is room for a request through `slot`.
     #[inline]
     pub(crate) fn make_room(&self, slot: usize) {
         if !self.usage.has_room(slot) {
@@ -222,8 +224,8 @@ impl Core {
         }
     }
 
-    /// By hand nobody else makes room; and a runner may be the one that has to make it, after this
-    /// pass.
+    /// Waits for room, unless only this thread could make it: a test steps the queue, or the thread
+    /// has a pass to end first.
     #[cold]
     fn wait_for_room(&self, slot: usize) {
         if self.wq.is_some() && !context::in_atomic_section() && !self.is_in_a_pass() {
@@ -231,19 +233,19 @@ impl Core {
         }
     }
 
-    /// Whether the thread is in a pass of one of the hardware queues. The driver may block, else
-    /// that is an atomic section.
+    /// Returns true if the thread is in a pass of one of the hardware queues. If the driver may
+    /// block, a pass isn't an atomic section, and this is the only sign of it.
     fn is_in_a_pass(&self) -> bool {
         self.hctxs().any(nest::is_in_pass_of)
     }
 
-    /// What the device is like by now.
+    /// Returns the device's present geometry.
     pub(super) fn geometry(&self) -> Geometry {
         let read_only = self.geometry.read_only || self.read_only.is_set();
         Geometry { size: self.size.load(Ordering::Acquire), read_only, ..self.geometry }
     }
 
-    /// Has the driver grow. The new size.
+    /// Makes the driver grow, and returns the new size.
     pub(super) fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
         let _alone = self.growing.lock();
         let new = self.driver.grow(size)?;
@@ -259,7 +261,7 @@ impl Core {
         }
     }
 
-    /// Checks a request and puts it into a box; `None` where it completed at once.
+    /// Checks a request and puts it into a box; `None` if it completed at once.
     pub(super) fn accept(self: &Arc<Self>, slot: usize, mut rq: Request) -> Option<Box<Pending>> {
         let size = self.size.load(Ordering::Acquire);
         match judge(&self.geometry, size, rq.op(), rq.offset(), rq.len(), rq.flags()) {
@@ -280,18 +282,18 @@ impl Core {
         Some(self.pack(rq, slot))
     }
 
-    /// Takes requests in, and runs what is to be run once.
+    /// Takes requests in, and runs each hardware queue that needs it once.
     pub(crate) fn submit_all(self: &Arc<Self>, batch: &mut dyn Iterator<Item = Request>) {
         let slot = self.here();
         let mut owed = PendingRun { core: self, slot, hctx: None };
         let mut next = batch.next();
         while let Some(rq) = next {
             if !self.usage.has_room(slot) {
-                // Those before make it.
+                // Requests before this one make the room.
                 owed.pay();
                 self.wait_for_room(slot);
             }
-            // Before this one is inside: the iterator is the caller's.
+            // Called before this request is inside, since the iterator is the caller's.
             next = batch.next();
             let inside = self.accept(slot, rq).and_then(|pending| self.get_in(pending));
             match inside.map(|pending| self.route(pending)) {
@@ -308,7 +310,7 @@ impl Core {
         }
     }
 
-    /// A box for a request that comes through `slot`.
+    /// Returns a box for a request that comes through `slot`.
     pub(crate) fn pack(self: &Arc<Self>, rq: Request, slot: usize) -> Box<Pending> {
         match self.cache.take(slot) {
             BoxSource::Kept(mut pending) => {
@@ -320,7 +322,7 @@ impl Core {
         }
     }
 
-    /// Counts a request in; `None` where it waits outside. Lock-free.
+    /// Counts a request in; `None` if it waits outside. Lock-free.
     pub(super) fn get_in(&self, pending: Box<Pending>) -> Option<Box<Pending>> {
         let mut pending = pending;
         loop {
@@ -345,7 +347,7 @@ impl Core {
         }
     }
 
-    /// Has a request that is inside go its way, to the driver if that may be.
+    /// Sends a request that is inside on its way, to the driver if it may go there.
     #[inline]
     pub(super) fn send(&self, pending: Box<Pending>) {
         let slot = pending.slot;
@@ -356,8 +358,8 @@ impl Core {
         }
     }
 
-    /// Puts a request that is inside on its way, and says which hardware queue the caller then
-    /// runs; `None` where it waits for a flush that is under way.
+    /// Puts a request that is inside on its way, and returns the hardware queue that the caller
+    /// then runs; `None` if the request waits for a flush in flight.
     pub(crate) fn push(&self, pending: Box<Pending>) -> Option<usize> {
         match self.route(pending) {
             Route::Straight(pending) => Some(self.enqueue(pending)),
@@ -384,8 +386,8 @@ impl Core {
         Route::Straight(pending)
     }
 
-    /// Puts a request that goes straight into its software queue, or into its runner's hand; its
-    /// hardware queue, which the caller then runs.
+    /// Puts a request that goes straight on into its software queue, or into its runner's hand.
+    /// Returns its hardware queue, which the caller then runs.
     pub(crate) fn enqueue(&self, pending: Box<Pending>) -> usize {
         let (slot, hctx) = (pending.slot, pending.hctx);
         let theirs = self.hctx(hctx);
@@ -399,26 +401,26 @@ impl Core {
         self.outside.take().inspect(|_| self.usage.unpark())
     }
 
-    /// Lets in the waiters outside. The caller then runs all hardware queues.
+    /// Lets in the requests that wait outside. The caller then runs all hardware queues.
     pub(super) fn let_in(&self) {
         for pending in self.take_outside() {
             self.get_in(pending).and_then(|pending| self.push(pending));
         }
     }
 
-    /// The queue is being dropped.
+    /// Returns true if the queue is being dropped.
     pub(crate) fn is_dropped(&self) -> bool {
         self.dead.load(Ordering::Acquire)
     }
 
-    /// The queue is being dropped, or nobody can run it any more.
+    /// Returns true if the queue is being dropped, or no thread can run it any more.
     #[inline]
     pub(crate) fn is_dead(&self) -> bool {
         self.is_dropped() || self.given_up.load(Ordering::Acquire)
     }
 
-    /// The handle goes: what waits completes as gone, what the driver has is finished, and the
-    /// boxes that come back are dropped, so that nothing keeps this alive.
+    /// Ends the queue when its handle goes. Waiting requests complete as gone, those in the driver
+    /// are finished, and boxes that come back are dropped, so that nothing keeps this alive.
     pub(super) fn kill(&self) {
         self.dead.store(true, Ordering::Release);
         self.cache.close();
@@ -440,16 +442,16 @@ impl Core {
     }
 }
 
-/// Where a request goes that is inside.
+/// The way of a request that is inside.
 enum Route {
-    /// To the hardware queue that it names, as it is.
+    /// The hardware queue that the request names, as it is.
     Straight(Box<Pending>),
-    /// In parts, or behind a flush. The caller runs this hardware queue, if there is one.
+    /// Parts, or a flush before or after. The caller runs this hardware queue, if there is one.
     Around(Option<usize>),
 }
 
-/// The hardware queue that is to be run for a batch. It is run also where the iterator of a batch
-/// panics.
+/// The hardware queue that is to be run for a batch. Its drop runs it, so that it is run if the
+/// iterator of a batch panics.
 struct PendingRun<'a> {
     core: &'a Core,
     slot: usize,
@@ -457,8 +459,8 @@ struct PendingRun<'a> {
 }
 
 impl PendingRun<'_> {
-    /// It is to be run. Another one than before only where the queue was frozen and its map changed
-    /// meanwhile.
+    /// Records that the hardware queue is to be run. It is another one than before only if the
+    /// queue was frozen and its map changed meanwhile.
     fn owe(&mut self, hctx: usize) {
         if let Some(other) = self.hctx.replace(hctx) {
             if other != hctx {
@@ -467,7 +469,7 @@ impl PendingRun<'_> {
         }
     }
 
-    /// Runs it now.
+    /// Runs the hardware queue now.
     fn pay(&mut self) {
         if let Some(hctx) = self.hctx.take() {
             self.core.hctx(hctx).visit(self.core, self.slot, true);
@@ -484,16 +486,16 @@ impl Drop for PendingRun<'_> {
 /// The judgement about a request before it is queued.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Judgement {
-    /// It is queued.
+    /// The request is queued.
     Queue,
-    /// There is nothing to do: it completes at once, successfully.
+    /// The request has nothing to do, and completes at once, successfully.
     Nothing,
-    /// It completes at once with this error.
+    /// The request completes at once with this error.
     Refuse(IoError),
 }
 
-/// Judges a request against what the device is and can do. Overflow-safe for any numbers, since
-/// they may come from a client. `size` is the device's by now.
+/// Judges a request by the device's state and abilities. Overflow-safe for any numbers, since they
+/// may come from a client. `size` is the device's present size.
 pub(crate) fn judge(
     g: &Geometry,
     size: u64,

@@ -1,4 +1,4 @@
-//! What a queue does when its CPUs change.
+//! The response of a queue to changes of its CPUs.
 
 use corewise_sync::atomic::Ordering;
 use corewise_topology::{CpuSet, Masks};
@@ -10,9 +10,9 @@ use crate::state::core::{Core, Hctx};
 use crate::state::pending::Pending;
 
 impl Core {
-    /// The masks of the machine. Older ones than those that it knows change nothing.
+    /// Follows the masks of the machine. Masks older than the known ones change nothing.
     pub(crate) fn follow(&self, masks: &Masks) {
-        // Without workers it is this thread that runs what is to be run: not under the lock.
+        // Without workers, this thread runs what is to be run, but not under the lock.
         let _later = run::hold_back();
         let mut seen = self.layout.changing.lock();
         if masks.epoch >= *seen {
@@ -21,7 +21,8 @@ impl Core {
         }
     }
 
-    /// The CPUs that are online now. Doesn't wait for requests. Under `layout.changing`.
+    /// Applies the set of online CPUs. Doesn't wait for requests. The caller holds
+    /// `layout.changing`.
     fn cpus_are(&self, online: &CpuSet) {
         let mut went = Vec::new();
         for (slot, &cpu) in self.layout.map.cpus().iter().enumerate() {
@@ -31,8 +32,8 @@ impl Core {
             }
         }
         self.settle();
-        // A dead CPU's software queue: nobody will come by on that CPU any more, so it is run once
-        // from elsewhere.
+        // A dead CPU's software queue: no thread on that CPU will run it any more, so it is run
+        // once from elsewhere.
         for slot in went {
             let hctx = self.hctx(self.layout.hctx_of(slot));
             if hctx.has_pending() {
@@ -41,7 +42,7 @@ impl Core {
         }
     }
 
-    /// Marks the hardware queues that have no CPU, and those that have one again. Under
+    /// Marks the hardware queues that have no CPU, and those that have one again. The caller holds
     /// `layout.changing`.
     fn settle(&self) {
         let n = self.layout.hw_queues();
@@ -68,9 +69,9 @@ impl Core {
 }
 
 impl Hctx {
-    /// Hands everything in `backlog` on to the heir of a hardware queue without CPUs; false where
-    /// there is none, and nothing was done. Only the runner calls it. The requests are counted in,
-    /// so the layout stays as it is.
+    /// Passes everything in `backlog` to the heir of a hardware queue without CPUs. Returns false
+    /// if there is no heir; then nothing was done. Only the runner calls it. The requests are
+    /// counted in, so the layout stays as it is.
     pub(crate) fn hand_on(&self, core: &Core, backlog: &mut Backlog<Box<Pending>>) -> bool {
         let slot = self.heir();
         let index = core.layout.hctx_of(slot);

@@ -18,15 +18,16 @@ pub struct QuiesceGuard(Arc<Queue>);
 
 /// Keeps requests out of a queue until it is dropped: see [`Queue::freeze`].
 ///
-/// When the last one of a queue is dropped, the requests that wait outside come in. The drop never
-/// blocks; any context.
+/// When the last guard of a queue is dropped, the requests that wait outside come in. If that guard
+/// is also the queue's last handle, the queue ends with it: those that haven't reached the driver
+/// complete as gone. The drop never blocks; any context.
 #[derive(Debug)]
 #[must_use = "a queue is frozen only as long as the guard lives"]
 pub struct FreezeGuard(Arc<Queue>);
 
 impl Queue {
     /// Keeps requests from the driver until the guard is dropped, nested; returns once no dispatch
-    /// is in progress. Requests are still taken in, and wait; those that the driver has already may
+    /// is in progress. Requests are still taken in, and wait. Those that the driver has already may
     /// still be in flight and complete.
     ///
     /// May block, though not for long: for one pass of each hardware queue.
@@ -43,8 +44,8 @@ impl Queue {
     }
 
     /// Quiesces many queues: all of them first, with one fence, and then one wait for all. As
-    /// [`Queue::quiesce`] in everything else. (Each hardware queue has its own runner to wait for,
-    /// so the wait is as long as the longest.)
+    /// [`Queue::quiesce`] otherwise. (Each hardware queue has its own runner to wait for, so the
+    /// wait is as long as the longest.)
     ///
     /// # Panics
     /// As [`Queue::quiesce`].
@@ -59,7 +60,8 @@ impl Queue {
         guards
     }
 
-    /// As [`Queue::quiesce`] without the wait: a dispatch may still be in progress. Any context.
+    /// Quiesces the queue as [`Queue::quiesce`] does, but doesn't wait: a dispatch may still be in
+    /// progress. Any context.
     pub fn quiesce_nowait(self: &Arc<Self>) -> QuiesceGuard {
         self.core.gate.quiesce();
         QuiesceGuard(Arc::clone(self))
@@ -74,19 +76,19 @@ impl Queue {
         }
     }
 
-    /// Whether somebody keeps the queue quiesced, a moment ago.
+    /// Returns true if the queue was quiesced a moment ago.
     pub fn is_quiesced(&self) -> bool {
         !self.core.gate.is_open()
     }
 
-    /// Lets no request in until the guard is dropped, nested, and waits until all that are in have
-    /// completed and their completion functions have returned. Requests that are submitted
-    /// meanwhile wait outside, and their submitters go on, as long as there is
+    /// Lets no request in until the guard is dropped, nested. Waits until all requests inside have
+    /// completed and their completion functions have returned. Requests submitted meanwhile wait
+    /// outside, and their submitters go on, as long as there is
     /// [room](crate::QueueBuilder::nr_requests).
     ///
-    /// May block for as long as the driver needs, and where other programs want the CPUs, until the
-    /// threads that have to finish requests get theirs: a slice of the scheduler's, milliseconds.
-    /// While the queue is quiesced with requests in it, that is until nobody quiesces it any more.
+    /// May block for as long as the driver needs. If other programs want the CPUs, it also waits
+    /// until the threads that finish requests get theirs: a time slice, milliseconds. While the
+    /// queue is quiesced with requests in it, it waits until no guard quiesces it any more.
     ///
     /// # Panics
     /// Inside an atomic section, where it might wait for itself.
@@ -98,7 +100,7 @@ impl Queue {
         guard
     }
 
-    /// The first half of [`Queue::freeze`]: lets nobody in, waits for nothing. Any context.
+    /// Begins a freeze as [`Queue::freeze`] does, but waits for nothing. Any context.
     pub fn start_freeze(self: &Arc<Self>) -> FreezeGuard {
         self.begin_freeze();
         FreezeGuard(Arc::clone(self))
@@ -129,9 +131,9 @@ impl Queue {
         }
     }
 
-    /// Has workers run each hardware queue on which something is pending: a worker that finds
-    /// nothing has taken a CPU from those that the caller waits for. False: there is none. The
-    /// publisher of a request runs it, also at this very moment, so no fence is needed.
+    /// Makes workers run each hardware queue on which something is pending; returns false if there
+    /// is none. A worker that finds nothing would take a CPU from the threads that the caller waits
+    /// for. The publisher of a request runs it, also at this very moment, so no fence is needed.
     fn run_pending(&self) -> bool {
         let mut any = false;
         for hctx in self.core.hctxs().filter(|hctx| hctx.has_pending()) {
@@ -141,7 +143,7 @@ impl Queue {
         any
     }
 
-    /// Waits until every request that was submitted before has completed; those submitted
+    /// Waits until every request that was submitted before has completed. Requests submitted
     /// meanwhile wait until the drain is over. Blocks as [`Queue::freeze`].
     ///
     /// # Panics

@@ -30,19 +30,19 @@ pub(crate) mod plug;
 
 /// A multi-queue block device: per-CPU software queues over the hardware queues of a [`Driver`].
 ///
-/// Submitting takes no lock: a push to the CPU's own inbox, and the dispatch itself where nobody
-/// else is dispatching for this hardware queue. How that works, and why no request is left behind
-/// when the queue is quiesced and unquiesced meanwhile, is argued in `src/README.md`.
+/// Submitting takes no lock. It is a push to the CPU's own inbox, and the dispatch itself if no
+/// other thread is dispatching for this hardware queue. `src/README.md` explains how that works,
+/// and why no request is left behind when the queue is quiesced and unquiesced meanwhile.
 ///
-/// Requests that wait in a queue which is dropped complete with
+/// When a queue is dropped, its waiting requests complete with
 /// [`IoErrorKind::Gone`](crate::IoErrorKind::Gone); those that the driver has are finished first.
 ///
-/// A caller that drops a drained queue (see [`Queue::drain`]) outside of drivers and completion
-/// functions can rely on the driver being dropped when that returns, if nobody else holds it: a
-/// file is closed and unlocked then.
+/// If a caller drops a drained queue (see [`Queue::drain`]) outside of drivers and completion
+/// functions, the driver is dropped when that returns, unless something else holds it: a file is
+/// closed and unlocked then.
 ///
 /// A queue follows its machine: a hardware queue that loses its last CPU finishes what its driver
-/// has and hands the rest on to another one (`src/queue/follow.md`).
+/// has and passes the rest to another one (`src/queue/follow.md`).
 pub struct Queue {
     core: Arc<Core>,
     /// The machine's change notices.
@@ -60,66 +60,63 @@ impl Queue {
         &self.core
     }
 
-    /// The driver.
+    /// Returns the driver.
     pub fn driver(&self) -> &Arc<dyn Driver> {
         &self.core.driver
     }
 
-    /// The [kind](crate::Info::kind) of the driver.
+    /// Returns the [kind](crate::Info::kind) of the driver.
     pub fn kind(&self) -> &'static str {
         self.core.kind
     }
 
-    /// How many hardware queues there are.
+    /// Returns the number of hardware queues.
     pub fn hw_queues(&self) -> usize {
         self.core.layout.hw_queues()
     }
 
-    /// The CPUs that submit through hardware queue `hctx`.
+    /// Returns the CPUs that submit through hardware queue `hctx`.
     ///
-    /// Empty where there is no such hardware queue.
+    /// Empty if there is no such hardware queue.
     pub fn hctx_cpus(&self, hctx: usize) -> &[CpuId] {
         self.core.layout.cpus_of(hctx)
     }
 
-    /// Counters of each hardware queue.
+    /// Returns the counters of each hardware queue.
     pub fn stats(&self) -> Vec<HctxStats> {
         (0..self.hw_queues()).map(|hctx| self.core.stats(hctx)).collect()
     }
 
-    /// In which order requests that wait for a tag get one.
+    /// Returns the order in which requests that wait for a tag get one.
     pub fn scheduler(&self) -> IoScheduler {
         self.core.scheduler
     }
 
-    /// Makes the device longer while requests flow: to `size` bytes, or, where that is `None`, to
-    /// what its medium has by now. Returns the new size, which
-    /// [`geometry`](crate::BlockDevice::geometry) has from then on. Devices that were built over it
-    /// know the old one. May block.
+    /// Grows the device while requests flow: to `size` bytes, or, if that is `None`, to the present
+    /// size of its medium. Returns the new size, which [`geometry`](crate::BlockDevice::geometry)
+    /// has from then on. Devices that were built over it know the old one. May block.
     ///
     /// # Errors
-    /// Those of [`Driver::grow`](crate::Driver::grow): it isn't longer then.
+    /// Those of [`Driver::grow`](crate::Driver::grow). The size then stays the same.
     pub fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
         corewise_sync::context::might_block("Queue::grow");
         self.core.grow(size)
     }
 
-    /// What the disk has done so far.
+    /// Returns the disk's counters.
     pub fn disk_stats(&self) -> DiskStats {
         self.core.disk.read()
     }
 
-    /// As [`BlockDevice::submit`], except that where the queue is frozen the request comes back, as
-    /// it is, instead of waiting outside; and where it is full, instead of the caller's waiting for
-    /// room. (The kernel's `REQ_NOWAIT`.)
+    /// Submits as [`BlockDevice::submit`] does, but never waits: if the queue is frozen or full,
+    /// the request comes back unchanged. (The kernel's `REQ_NOWAIT`.)
     ///
     /// # Errors
-    /// The request, where somebody keeps the queue [frozen](NowaitError::Frozen), or it is
-    /// [full](NowaitError::Full).
+    /// The request, if the queue is [frozen](NowaitError::Frozen) or [full](NowaitError::Full).
     pub fn submit_nowait(&self, rq: Request) -> Result<(), RefusedRequest> {
         let (core, slot) = (&self.core, self.core.here());
         let refused = |rq, error| Err(RefusedRequest { request: Box::new(rq), error });
-        // Before the room: outside of a frozen queue it may be full, too.
+        // Asked before the room: outside of a frozen queue it may be full, too.
         if core.usage.is_frozen() {
             return refused(rq, NowaitError::Frozen);
         }
@@ -139,9 +136,9 @@ impl Queue {
         Ok(())
     }
 
-    /// Runs hardware queue `hctx` on this thread, if something is pending and nobody else does.
-    /// Never blocks; any context. A driver's completion path may call it at will: where there is
-    /// nothing to do it costs two loads and a fence, and no lock.
+    /// Runs hardware queue `hctx` on this thread, if something is pending and no other thread does.
+    /// Never blocks; any context. A driver's completion path may call it at will: if there is
+    /// nothing to do, it costs two loads and a fence, and no lock.
     ///
     /// # Panics
     /// If there is no such hardware queue.
@@ -149,21 +146,22 @@ impl Queue {
         self.core.hctx(hctx).visit(&self.core, self.core.here(), false);
     }
 
-    /// How many requests are inside: queued or in the driver, roughly while they move.
+    /// Returns the number of requests inside: queued or in the driver, roughly while they move.
     pub fn inside(&self) -> u64 {
         self.core.usage.inside()
     }
 
-    /// Whether a flush, or a change with `fua`, has failed so that earlier changes may be lost, as
-    /// [`losses`](BlockDevice::losses) counts it, and no flush has succeeded since. Any context.
+    /// Returns true if a flush, or a change with `fua`, has failed so that earlier changes may be
+    /// lost, as [`losses`](BlockDevice::losses) counts it, and no flush has succeeded since. Any
+    /// context.
     pub fn is_in_doubt(&self) -> bool {
         self.core.is_in_doubt()
     }
 
-    /// How long the oldest request inside has been there, at least; `None` where there is none.
-    /// Call it once a second or more often: the age of a request counts from the first call that
-    /// comes a second after the one before, behind its submission. Requests pay nothing for it. Any
-    /// context that may take a lock for a moment.
+    /// Returns a lower bound of the age of the oldest request inside; `None` if there is none. Call
+    /// it once a second or more often: the age of a request counts from the first call that comes a
+    /// second after the one before, behind its submission. Requests pay nothing for it. Any context
+    /// that may take a lock for a moment.
     pub fn oldest(&self) -> Option<Duration> {
         self.core.usage.oldest(Stamp::coarse())
     }
@@ -209,9 +207,9 @@ impl Drop for Queue {
         // Requests that this thread holds back are answered here rather than when it unplugs.
         plug::let_go();
         self.core.kill();
-        // With nothing inside, a thread that still holds the core is about to let it go: a thread
-        // that has just counted its request out, or a worker that found nothing to do. The caller
-        // itself may be one of them where it is in a dispatch or in the end of a request.
+        // With nothing inside, a thread that still holds the core is about to release it: one that
+        // has just counted its request out, or a worker that found nothing to do. In a dispatch or
+        // in the end of a request, the caller itself may be one of them.
         if self.inside() == 0 && !nest::is_inside() {
             while Arc::strong_count(&self.core) > 1 {
                 corewise_sync::thread::yield_now();
@@ -234,15 +232,15 @@ impl fmt::Debug for Queue {
 
 // The errors by which a queue refuses a request.
 
-/// Why a queue didn't take a request whose submitter doesn't want to wait.
+/// The reason why a queue didn't take a request from a submitter that doesn't wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NowaitError {
-    /// The queue has as many requests of this CPU as it [takes](crate::QueueBuilder::nr_requests):
-    /// there is room once some of them have completed.
+    /// The queue has as many requests of this CPU as it [takes](crate::QueueBuilder::nr_requests).
+    /// There is room once some of them have completed.
     Full,
-    /// Somebody keeps it frozen: it takes requests again once the last [guard](crate::FreezeGuard)
-    /// is dropped.
+    /// The queue is frozen. It takes requests again once the last [guard](crate::FreezeGuard) is
+    /// dropped.
     Frozen,
 }
 
@@ -262,13 +260,13 @@ impl fmt::Display for NowaitError {
 
 impl std::error::Error for NowaitError {}
 
-/// A request that a queue didn't take, and why: see
+/// A request that a queue didn't take, with the reason: see
 /// [`Queue::submit_nowait`](crate::Queue::submit_nowait).
 #[non_exhaustive]
 pub struct RefusedRequest {
     /// The request, as it was.
     pub request: Box<Request>,
-    /// Why.
+    /// The reason.
     pub error: NowaitError,
 }
 

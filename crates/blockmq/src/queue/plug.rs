@@ -1,10 +1,10 @@
-//! Plugs: a thread that submits many requests one by one holds them back for a moment, so that they
-//! reach their queues together: dispatched by one run, merged where they touch, started with one
-//! call to the kernel.
+//! Plugs hold back the requests of a thread that submits many, one by one. The requests reach their
+//! queues together: one run dispatches them, adjacent ones are merged, and one call to the kernel
+//! starts them.
 //!
-//! The kernel's `blk_start_plug` and `blk_finish_plug`. As there, what is held back is let go when
-//! the plug is dropped, when there is enough of it, and when the thread is about to block: it may
-//! be waiting for just these requests.
+//! The kernel has `blk_start_plug` and `blk_finish_plug`. As there, what is held back is let go
+//! when the plug is dropped, when there is enough of it, and when the thread is about to block: it
+//! may be waiting for just these requests.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -18,22 +18,22 @@ use crate::state::core::Core;
 use crate::state::driver::Started;
 use crate::state::request::Request;
 
-/// A request of so many bytes is worth a start of its own (`BLK_PLUG_FLUSH_SIZE`).
+/// Size of a request that is worth a start of its own (`BLK_PLUG_FLUSH_SIZE`).
 const PLUG_BYTES: u64 = 128 << 10;
 
-/// Requests that a plug holds back at most. As many as the kernel's (`BLK_MAX_REQUEST_COUNT`).
+/// Number of requests that a plug holds back at most, as the kernel's (`BLK_MAX_REQUEST_COUNT`).
 const PLUG_REQUESTS: usize = 32;
 
 per_thread! {
-    /// O: what is held back.
+    /// O: the requests held back.
     static HELD: PluggedRequests = PluggedRequests(RefCell::new(Vec::new()));
-    /// O: what the thread is to do by itself.
+    /// O: the work that the thread does by itself.
     static CHORES: PutOffWorkList = PutOffWorkList(RefCell::new(Vec::new()));
 }
 
-// The word of `context::puts_off`: a bit, and the number of plugs beside it. A thread that runs
-// somebody else's code, or what was held back, has none for that time.
-/// Whether the thread does by itself what a driver would wake a worker for.
+// The word of `context::puts_off`: a bit, and the number of plugs beside it. While a thread runs
+// foreign code, or what was held back, it has none.
+/// Flag of a thread that itself does what a driver would wake a worker for.
 const WORKS: u32 = 1;
 const ONE_PLUG: u32 = 2;
 
@@ -42,8 +42,8 @@ const ONE_PLUG: u32 = 2;
 pub struct PutOffWork {
     /// The request.
     pub rq: Started,
-    /// Does it, outside of atomic sections, and returns false if the next one is better off with a
-    /// worker. May block.
+    /// Does the work, outside of atomic sections, and returns false if a worker should do the next
+    /// one. May block.
     pub here: fn(Started) -> bool,
     /// Wakes a worker after all. Never blocks.
     pub away: fn(Started),
@@ -51,16 +51,16 @@ pub struct PutOffWork {
 
 /// Holds back what this thread submits to [queues](crate::Queue), until it is dropped.
 ///
-/// Earlier where 32 requests are held back, after one of 128 KiB or more, when the thread drops a
-/// queue, and when it is about to block in a [`Completion`](corewise_sync::Completion) or in any
+/// The requests go earlier if 32 are held back, after one of 128 KiB or more, when the thread drops
+/// a queue, and when it is about to block in a [`Completion`](corewise_sync::Completion) or in any
 /// other [blocking region](corewise_sync::context::blocking). A thread that waits in other ways
-/// calls [`Plug::flush`] before. Flushes and batches are never held back, and what is held back
-/// isn't inside its queue yet: a queue that goes meanwhile completes it as gone. Plugs nest; the
+/// calls [`Plug::flush`] before. Flushes and batches are never held back. What is held back isn't
+/// inside its queue yet: a queue that goes meanwhile completes it as gone. Plugs nest; the
 /// outermost one counts. Inside a blocking region a plug does nothing. Requests that are let go
 /// reach the driver: those that completion functions and drivers submit meanwhile go at once, too.
 ///
-/// A plug that is forgotten ([`std::mem::forget`]) lasts as long as its thread, at whose end what
-/// is held back goes on; in a work item it lasts as long as that, and the log is told. An item that
+/// A plug that is forgotten ([`std::mem::forget`]) lasts until its thread ends; then what is held
+/// back goes on. In a work item it lasts until the item ends, and the log gets a line. An item that
 /// this thread runs while it waits for it has no plug.
 ///
 /// ```
@@ -80,20 +80,20 @@ pub struct Plug {
 }
 
 impl Plug {
-    /// Begins to hold back.
+    /// Begins to hold requests back.
     pub fn start() -> Self {
         context::set_puts_off(context::puts_off() + ONE_PLUG);
         Self { not_send: PhantomData }
     }
 
-    /// Runs `f` under a plug, on a thread that may block: at its end the thread does by itself what
-    /// a driver would wake a worker for. No worker is woken then, and the answer has no way back.
-    /// Today that is writes to the host's page cache, but those with `fua`, where the file driver
-    /// can't try them without waiting (ext4), and of late none has waited.
+    /// Runs `f` under a plug, on a thread that may block. At its end the thread itself does what a
+    /// driver would wake a worker for. So no worker is woken, and the answer has no way back. This
+    /// covers writes to the host's page cache without `fua`, if the file driver can't try them
+    /// without waiting (ext4) and none has waited of late.
     ///
-    /// Requests of others that the thread dispatched may be among them. So `f` returns soon; where
-    /// it waits in another way than [`Plug`] says, it calls [`Plug::flush`] before, and a worker is
-    /// woken then.
+    /// The thread may have dispatched requests of other submitters, and does these too. So `f`
+    /// returns soon. If it waits in another way than [`Plug`] lists, it calls [`Plug::flush`]
+    /// before, and a worker is woken then.
     ///
     /// Under another plug, in a blocking region and in an atomic section it is as [`Plug::start`].
     /// (Linux: the submitter runs a queue with `BLK_MQ_F_BLOCKING` where it may sleep.)
@@ -111,8 +111,8 @@ impl Plug {
     }
 }
 
-/// A thread that does chores by itself. Dropped, it does them, or, where it panics or mustn't block
-/// any more, wakes workers for them.
+/// A scope in which the thread does put-off work by itself. Its drop does the work, or wakes
+/// workers for it if the thread panics or mustn't block any more.
 struct Working;
 
 impl Working {
@@ -129,14 +129,14 @@ impl Drop for Working {
     }
 }
 
-/// Returns whether this thread does chores by itself ([`Plug::working`]). Inside a blocking region
-/// it may wait for them.
+/// Returns true if this thread does put-off work by itself ([`Plug::working`]). Inside a blocking
+/// region it may wait for such work.
 #[inline]
 pub fn works() -> bool {
     context::puts_off() & WORKS != 0 && !context::is_blocking()
 }
 
-/// Adds to what this thread, which [works](works), does when its plug is gone.
+/// Adds work that this thread, which [works](works), does when its plug is gone.
 pub fn put_off(chore: PutOffWork) {
     let mut chore = Some(chore);
     let first = CHORES.try_with(|chores| {
@@ -152,7 +152,8 @@ pub fn put_off(chore: PutOffWork) {
     }
 }
 
-/// Does what was put off, or from the first one on that is better off with a worker wakes that.
+/// Does what was put off. From the first item on that a worker should do, wakes workers for the
+/// rest.
 fn do_chores(mut here: bool) {
     let mut chores = CHORES.try_with(|chores| chores.0.take()).unwrap_or_default();
     if chores.is_empty() {
@@ -164,7 +165,7 @@ fn do_chores(mut here: bool) {
             false => (chore.away)(chore.rq),
         }
     }
-    // Its room is used again.
+    // The list's room is used again.
     let _ = CHORES.try_with(|empty| {
         let mut empty = empty.0.borrow_mut();
         if empty.capacity() == 0 {
@@ -190,7 +191,7 @@ impl fmt::Debug for Plug {
     }
 }
 
-/// Whether this thread has a plug.
+/// Returns true if this thread has a plug.
 #[inline]
 pub(crate) fn is_plugged() -> bool {
     context::puts_off() >= ONE_PLUG
@@ -209,7 +210,7 @@ pub(crate) fn hold(core: &Arc<Core>, rq: Request) {
         // A thread that is about to end has no list any more.
         return core.submit_all(&mut rq.into_iter());
     };
-    // A thread that is inside a blocking region already isn't asked again before it blocks.
+    // A thread inside a blocking region gets no second call before it blocks.
     if context::is_blocking() {
         let_go();
     } else if held >= PLUG_REQUESTS || bytes >= PLUG_BYTES {
@@ -219,30 +220,30 @@ pub(crate) fn hold(core: &Arc<Core>, rq: Request) {
     }
 }
 
-/// Lets go what this thread holds back, if it does, and wakes workers for what it put off.
+/// Lets go what this thread holds back, if anything, and wakes workers for what it put off.
 pub(crate) fn let_go() {
     // All that this begins goes on at once: a stripe's parts, and requests of completion functions.
-    // Else the caller would wait for them in vain.
+    // Otherwise the caller would wait for them in vain.
     context::at_once(|| {
         submit_held();
         do_chores(false);
     });
 }
 
-/// Sends what is held back to its queues, each queue's in their order, with one run.
+/// Sends what is held back to its queues, each queue's requests in their order, with one run.
 ///
-/// One queue after the other, and the others' stay where they are until then: a queue may have to
-/// be waited for, since it has no room, and what makes room there may be among them. The hook that
-/// stands for them lets them go before that wait.
+/// One queue goes after the other, and the others' requests stay held until then. A queue without
+/// room makes this thread wait, and the requests that make room there may be among them. The hook
+/// that stands for them lets them go before that wait.
 fn submit_held() {
-    // Requests held back meanwhile are for the next time: ends that submit again would keep this
-    // going.
+    // Requests held back meanwhile are for the next call: completion functions that submit again
+    // would keep this going.
     let mut left = HELD.try_with(|held| held.0.borrow().len()).unwrap_or(0);
     while left > 0 {
         let Some((core, mut here)) = next_queue() else { break };
         left -= left.min(here.len());
         send(&core, &mut here);
-        // Its room is used again.
+        // The list's room is used again.
         let _ = HELD.try_with(|held| {
             let mut held = held.0.borrow_mut();
             if held.capacity() == 0 {
@@ -270,7 +271,7 @@ fn next_queue() -> Option<(Weak<Core>, Requests)> {
     Some(next)
 }
 
-/// What a thread holds back. Where that ends before its plug does, it goes on.
+/// The requests that a thread holds back. If the thread ends before its plug does, they go on.
 struct PluggedRequests(RefCell<Requests>);
 
 impl PluggedRequests {
@@ -297,7 +298,7 @@ impl Drop for PluggedRequests {
     }
 }
 
-/// What a thread has put off.
+/// The work that a thread has put off.
 struct PutOffWorkList(RefCell<Vec<PutOffWork>>);
 
 impl Drop for PutOffWorkList {

@@ -13,24 +13,24 @@ use super::extents::Extents;
 use super::pool::Region;
 
 /// Memory that a caller lends to a request. It is never copied: a device reads from it or writes to
-/// it where it is.
+/// it in place.
 ///
 /// A read appends to what the buffer holds, which stays in front: so a caller may put the head of a
 /// reply there first.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Buffer {
-    /// Shared bytes that nobody changes: for writes only.
+    /// Shared bytes that are never changed: for writes only.
     Bytes(Bytes),
-    /// Bytes that grow: what it holds is written, or the read's bytes are appended.
+    /// Bytes that grow: a write sends what the buffer holds, a read appends to it.
     BytesMut(BytesMut),
-    /// As `BytesMut`, in memory of a certain alignment: what a device without a cache of its own
-    /// asks for.
+    /// Bytes as `BytesMut`, in memory of a certain alignment, which a device without a cache of its
+    /// own asks for.
     Aligned(AlignedBuf),
 }
 
 impl Buffer {
-    /// The bytes that it holds.
+    /// Returns the bytes that it holds.
     pub fn as_slice(&self) -> &[u8] {
         match self {
             Buffer::Bytes(bytes) => bytes,
@@ -39,19 +39,19 @@ impl Buffer {
         }
     }
 
-    /// How many bytes it holds.
+    /// Returns how many bytes it holds.
     pub fn len(&self) -> usize {
         self.as_slice().len()
     }
 
-    /// True where it holds nothing.
+    /// Returns true if it holds nothing.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes behind what it holds, at least `len` of them, which may mean a new allocation (but
-    /// for an [`AlignedBuf`], which never moves). That is aligned as asked, a power of two, where
-    /// nothing is in front. `None` where there is no such room.
+    /// Returns the room behind what it holds, at least `len` bytes. That may mean a new allocation,
+    /// except for an [`AlignedBuf`], which never moves. The room is aligned to `align`, a power of
+    /// two, if nothing is in front. `None` if there is no such room.
     pub(crate) fn room(&mut self, len: usize, align: usize) -> Option<&mut [MaybeUninit<u8>]> {
         let whole = self.len().checked_add(len)?.checked_add(align)?;
         isize::try_from(whole).ok()?;
@@ -69,7 +69,7 @@ impl Buffer {
         room.get_mut(..len)
     }
 
-    /// Says that `n` bytes behind what it holds have been filled.
+    /// Records that `n` bytes behind what it holds have been filled.
     ///
     /// # Safety
     /// They are initialized, and within the room.
@@ -84,7 +84,7 @@ impl Buffer {
     }
 }
 
-/// An empty buffer whose room for `len` bytes begins at a multiple of `align`.
+/// Creates an empty buffer whose room for `len` bytes begins at a multiple of `align`.
 fn aligned(len: usize, align: usize) -> BytesMut {
     let mut bytes = BytesMut::with_capacity(len + align - 1);
     let pad = bytes.as_ptr().align_offset(align);
@@ -127,19 +127,19 @@ impl From<&'static [u8]> for Buffer {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub enum Payload {
-    /// None: a flush, discard or write-zeroes, or a part of somebody else's request.
+    /// The payload of a flush, discard or write-zeroes, or of a part of another request: no buffer.
     #[default]
     None,
-    /// One.
+    /// One buffer.
     One(Buffer),
-    /// Several, in the order of the device's bytes.
+    /// Several buffers, in the order of the device's bytes.
     Many(Vec<Buffer>),
-    /// None, but what is known of the range.
+    /// The extents of the range, and no buffer.
     Extents(Extents),
 }
 
 impl Payload {
-    /// The buffers, in order.
+    /// Returns the buffers, in order.
     pub fn buffers(&self) -> &[Buffer] {
         match self {
             Payload::None | Payload::Extents(_) => &[],
@@ -174,11 +174,11 @@ pub struct AlignedBuf {
     owner: Owner,
 }
 
-/// Whose the memory is.
+/// The owner of the memory.
 enum Owner {
-    /// Its own.
+    /// The buffer itself.
     Own(Layout),
-    /// A [`BufferPool`](super::BufferPool)'s.
+    /// A [`BufferPool`](super::BufferPool).
     Pool(Arc<Region>, u32),
 }
 
@@ -188,12 +188,12 @@ unsafe impl Send for AlignedBuf {}
 unsafe impl Sync for AlignedBuf {}
 
 impl AlignedBuf {
-    /// Room for `capacity` bytes (at least 1) at a multiple of `align`; it holds none yet.
+    /// Creates a buffer with room for `capacity` bytes (at least 1) at a multiple of `align`; it
+    /// holds none yet.
     ///
     /// # Panics
-    /// Where `align` is no power of two, or the capacity is more than half of the address space.
-    /// Where the system has no memory of that size and alignment, the process aborts, as for a
-    /// `Vec`.
+    /// If `align` is no power of two, or the capacity is more than half of the address space. If
+    /// the system has no memory of that size and alignment, the process aborts, as for a `Vec`.
     pub fn new(capacity: usize, align: usize) -> Self {
         let layout = Layout::from_size_align(capacity.max(1), align)
             .expect("an alignment is a power of two, and a capacity fits the address space");
@@ -203,12 +203,12 @@ impl AlignedBuf {
         Self { base, len: 0, owner: Owner::Own(layout) }
     }
 
-    /// The buffer of a pool whose tag the caller has.
+    /// Makes the buffer of a pool whose tag the caller has.
     pub(super) fn of(region: Arc<Region>, tag: u32) -> Self {
         Self { base: region.place(tag), len: 0, owner: Owner::Pool(region, tag) }
     }
 
-    /// As [`AlignedBuf::new`], full of zeroes.
+    /// Creates a buffer full of zeroes, as [`AlignedBuf::new`].
     ///
     /// # Panics
     /// As [`AlignedBuf::new`].
@@ -219,7 +219,7 @@ impl AlignedBuf {
         this
     }
 
-    /// How many bytes it has room for.
+    /// Returns how many bytes it has room for.
     pub fn capacity(&self) -> usize {
         match &self.owner {
             Owner::Own(layout) => layout.size(),
@@ -239,7 +239,7 @@ impl AlignedBuf {
         self.len = 0;
     }
 
-    /// The room behind what it holds.
+    /// Returns the room behind what it holds.
     pub fn spare_capacity_mut(&mut self) -> &mut [MaybeUninit<u8>] {
         // SAFETY: `len` is at most the capacity, so the range is inside the allocation, which is
         // ours; uninitialized bytes are fine as MaybeUninit.
@@ -249,7 +249,7 @@ impl AlignedBuf {
         }
     }
 
-    /// Says how many bytes it holds.
+    /// Sets how many bytes it holds.
     ///
     /// # Safety
     /// The first `len` bytes are initialized, and `len` is at most the capacity.
@@ -261,7 +261,7 @@ impl AlignedBuf {
     /// Appends a copy of `bytes`.
     ///
     /// # Panics
-    /// Where they don't fit.
+    /// If they don't fit.
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         let room = &mut self.spare_capacity_mut()[..bytes.len()];
         write_copy(room, bytes);
@@ -314,7 +314,7 @@ impl fmt::Debug for AlignedBuf {
 /// Copies `bytes` to memory of their length.
 ///
 /// # Panics
-/// Where the lengths differ.
+/// If the lengths differ.
 #[inline]
 pub(crate) fn write_copy(room: &mut [MaybeUninit<u8>], bytes: &[u8]) {
     // SAFETY: an initialized byte is a `MaybeUninit<u8>`, which has the same layout.

@@ -1,4 +1,4 @@
-//! What a request can fail with.
+//! The errors of requests.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use crate::request::Op;
 
-/// Why a request failed, as a closed set that a protocol can translate.
+/// The reason why a request failed, as a closed set that a protocol can translate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum IoErrorKind {
@@ -22,7 +22,7 @@ pub enum IoErrorKind {
     InvalidInput,
     /// The backing store failed with this `errno` (positive, as in `<errno.h>`).
     Io(i32),
-    /// The request was taken back before it ran.
+    /// The request was cancelled before it ran.
     Cancelled,
     /// The device didn't answer in time.
     TimedOut,
@@ -31,10 +31,10 @@ pub enum IoErrorKind {
 }
 
 impl IoErrorKind {
-    /// Whether a flush, or a change with `fua`, that fails so may have told that earlier changes
+    /// Returns true if a flush, or a change with `fua`, that fails so may mean that earlier changes
     /// are lost: the device failed, and didn't refuse it. A file system may find late that there is
-    /// no room, or that it can't write any more: a flush tells that of changes before it, a change
-    /// of itself.
+    /// no room, or that it can't write any more. A flush then reports that for the changes before
+    /// it, a change for itself.
     pub fn may_be_a_loss(self, op: Op) -> bool {
         match self {
             IoErrorKind::Io(_) | IoErrorKind::TimedOut => true,
@@ -48,9 +48,9 @@ impl IoErrorKind {
 #[derive(Clone, Debug)]
 pub struct IoError {
     kind: IoErrorKind,
-    /// Boxed, since errors with words are rare, and each request has room for one.
+    /// The words; boxed, since errors with words are rare, and each request has room for one.
     detail: Option<Box<Detail>>,
-    /// Which bytes failed; empty where it isn't known.
+    /// The first failed byte; the range is empty if it isn't known.
     first: u64,
     end: u64,
 }
@@ -58,7 +58,7 @@ pub struct IoError {
 #[derive(Clone, Debug, Default)]
 struct Detail {
     words: Option<Cow<'static, str>>,
-    /// It is in the log.
+    /// True if it is in the log.
     logged: bool,
     /// The lowest device that failed a request with it.
     device: Option<Box<str>>,
@@ -79,13 +79,13 @@ impl IoError {
         self.detail.as_ref()?.words.as_deref()
     }
 
-    /// Whether a queue has told the log of it, so that its words needn't stand there once more: see
+    /// Returns true if a queue has logged it, so that its words needn't be logged once more: see
     /// [`Request::quiet`](crate::Request::quiet).
     pub fn is_logged(&self) -> bool {
         self.detail.as_ref().is_some_and(|detail| detail.logged)
     }
 
-    /// Says that it is in the log, or left out there for once.
+    /// Marks it as logged, or left out of the log for once.
     pub(crate) fn logged(mut self) -> Self {
         self.detail.get_or_insert_default().logged = true;
         self
@@ -97,23 +97,23 @@ impl IoError {
         self
     }
 
-    /// Returns the device that failed, where that is one below `asked`.
+    /// Returns the device that failed, if that is one below `asked`.
     pub fn device_below(&self, asked: &str) -> Option<&str> {
         self.detail.as_ref()?.device.as_deref().filter(|device| *device != asked)
     }
 
-    /// An error of this kind without further words.
+    /// Creates an error of this kind without further words.
     pub const fn new(kind: IoErrorKind) -> Self {
         Self { kind, detail: None, first: 0, end: 0 }
     }
 
-    /// An error of this kind that says what was asked and what was found.
+    /// Creates an error of this kind that says what was asked and what was found.
     pub fn with(kind: IoErrorKind, detail: impl Into<Cow<'static, str>>) -> Self {
         let words = Some(detail.into());
         Self { detail: Some(Box::new(Detail { words, ..Detail::default() })), ..Self::new(kind) }
     }
 
-    /// The error of a request that needs a worker where there are none any more: `Gone`.
+    /// Creates the error of a request that needs a worker after the pools have ended: `Gone`.
     #[cold]
     pub fn workers_gone() -> Self {
         let why = "it needs a worker, but the worker pools were shut down; drain block queues before the \
@@ -134,7 +134,7 @@ impl IoError {
         })
     }
 
-    /// Says which bytes of the device failed. Those of the request in front of them and behind may
+    /// Sets the bytes of the device that failed. The request's bytes before and behind them may
     /// have been done.
     #[must_use]
     pub fn at(mut self, range: Range<u64>) -> Self {
@@ -142,24 +142,24 @@ impl IoError {
         self
     }
 
-    /// Which bytes failed, of the device that was asked: of a completed request always known,
+    /// Returns the failed bytes of the device that was asked: for a completed request always known,
     /// unless its range is empty.
     pub fn range(&self) -> Option<Range<u64>> {
         (self.first < self.end).then_some(self.first..self.end)
     }
 
-    /// Whether one of several requests that failed together may be the cause, and the others go
-    /// without.
+    /// Returns true if one of several requests that failed together may be the cause, and the
+    /// others succeed without it.
     pub(crate) fn may_be_of_others(&self) -> bool {
         !matches!(self.kind, IoErrorKind::Gone | IoErrorKind::Cancelled)
     }
 
-    /// What went wrong, as a kind.
+    /// Returns the kind of the error.
     pub const fn kind(&self) -> IoErrorKind {
         self.kind
     }
 
-    /// The nearest positive `errno`: what a client of a block protocol is told. `EPERM` for a
+    /// Returns the nearest positive `errno`, for a client of a block protocol. `EPERM` for a
     /// read-only device (as NBD wants it), `ESHUTDOWN` for a device that is gone.
     pub const fn errno(&self) -> i32 {
         match self.kind {

@@ -1,33 +1,33 @@
-//! Extents: which bytes of a range are allocated, and which are known to read as zeroes.
+//! Extents: the bytes of a range that are allocated, and those that are known to read as zeroes.
 //!
-//! An answer is a snapshot: a change that is under way at the same time is in it or not. A driver
-//! claims nothing that it doesn't know: data is anything that may be, and a driver that isn't asked
-//! has nothing else.
+//! An answer is a snapshot: a change in flight at the same time is in it or not. A driver claims
+//! nothing that it doesn't know: bytes of unknown content count as data, and a driver that isn't
+//! asked has nothing else.
 
-/// What is known of an extent.
+/// The content of an extent, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ExtentKind {
-    /// It may hold anything, or nobody knows.
+    /// Data, or unknown content.
     Data,
-    /// It reads as zeroes, and has its space.
+    /// Zeroes that have their space.
     Zero,
-    /// It reads as zeroes, and has no space: a write there may find that none is left.
+    /// Zeroes without space: a write there may find that none is left.
     Hole,
 }
 
 impl ExtentKind {
-    /// True where it reads as zeroes.
+    /// Returns true if it reads as zeroes.
     pub const fn is_zero(self) -> bool {
         matches!(self, ExtentKind::Zero | ExtentKind::Hole)
     }
 }
 
-/// A stretch of a device of which the same is known.
+/// A stretch of a device of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// In bytes, not 0.
+    /// Length in bytes, not 0.
     pub len: u64,
-    /// What is known of it.
+    /// Kind of its content.
     pub kind: ExtentKind,
 }
 
@@ -35,11 +35,11 @@ pub struct Extent {
 /// range does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
-    /// No more than so many.
+    /// Largest number of extents.
     most: u32,
-    /// One was refused: what comes behind it has no place here.
+    /// True once an extent was refused: later ones have no place here.
     closed: bool,
-    /// Where each ends, and what is known of it.
+    /// Each extent's end and kind.
     list: Vec<(u64, ExtentKind)>,
 }
 
@@ -48,7 +48,7 @@ impl Extents {
         Self { most: most.max(1), closed: false, list: Vec::new() }
     }
 
-    /// In the order of the device; neighbours differ in their kind.
+    /// Iterates in the order of the device; neighbours differ in their kind.
     pub fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
         let mut from = 0;
         self.list.iter().map(move |&(end, kind)| {
@@ -57,17 +57,18 @@ impl Extents {
         })
     }
 
-    /// How many there may be.
+    /// Returns how many there may be.
     pub fn most(&self) -> u32 {
         self.most
     }
 
-    /// How many bytes they cover.
+    /// Returns how many bytes they cover.
     pub fn covered(&self) -> u64 {
         self.list.last().map_or(0, |(end, _)| *end)
     }
 
-    /// Adds an extent behind the others, in a range of `len` bytes; whether another one is of use.
+    /// Adds an extent behind the others, in a range of `len` bytes; returns true if another one is
+    /// of use.
     pub(crate) fn push(&mut self, extent: Extent, len: u64) -> bool {
         let covered = self.covered();
         let end = covered.saturating_add(extent.len).min(len);
@@ -85,11 +86,11 @@ impl Extents {
                 _ => self.list.push((end, extent.kind)),
             }
         }
-        // Also where there may be no more of them: the next one may be of the last one's kind.
+        // True also if there may be no more of them: the next one may be of the last one's kind.
         end < len
     }
 
-    /// What a request of `len` bytes is answered that ended well.
+    /// Completes the answer to a request of `len` bytes that ended well.
     pub(crate) fn finish(&mut self, len: u64) {
         if self.list.is_empty() {
             self.push(Extent { len, kind: ExtentKind::Data }, len);
@@ -101,7 +102,7 @@ impl Extents {
     }
 }
 
-/// What the parts of a request have found, each where it begins in its whole.
+/// The extents that the parts of a request have found, each with its start in the whole.
 #[derive(Debug, Default)]
 pub(crate) struct FoundExtents(Vec<(u64, Extents)>);
 
@@ -110,8 +111,7 @@ impl FoundExtents {
         self.0.push((at, extents));
     }
 
-    /// Hands what lies without a gap from byte `reached` on to `put`, until that says that no more
-    /// is of use.
+    /// Passes the extents without a gap from byte `reached` on to `put`, until that returns false.
     pub(crate) fn put_into(mut self, mut reached: u64, mut put: impl FnMut(Extent) -> bool) {
         self.0.sort_unstable_by_key(|(at, _)| *at);
         for (at, extents) in self.0 {

@@ -1,6 +1,7 @@
-//! What a device looks like: its size, limits and abilities, as plain numbers.
+//! A device's geometry: its size, limits and abilities, as plain numbers.
 
-/// What a device looks like and can do. Plain numbers; it doesn't change while the device lives.
+/// The size, limits and abilities of a device. Plain numbers, which don't change while the device
+/// lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Size in bytes, a multiple of `block_size`.
@@ -11,7 +12,7 @@ pub struct Geometry {
     /// The size in bytes at which (and to multiples of which) the device works best.
     pub preferred: u32,
     /// The block that the device changes at once, in bytes: `block_size` times a power of two; less
-    /// counts as `block_size`. Requests are cut at multiples of it where that is possible.
+    /// counts as `block_size`. Requests are split at multiples of it if that is possible.
     pub physical_block: u32,
     /// Most bytes that one read or write may carry.
     pub max_transfer: u32,
@@ -19,36 +20,37 @@ pub struct Geometry {
     pub max_segments: u32,
     /// Most bytes of one piece of memory; a larger one counts as several.
     pub max_segment_size: u32,
-    /// No read or write crosses a multiple of this many bytes (as the chunk of a stripe); 0: there
-    /// is no such boundary.
+    /// Distance of boundaries in bytes that no read or write crosses (as the chunk of a stripe); 0:
+    /// there are none.
     pub chunk: u32,
     /// Most bytes that one discard may have.
     pub max_discard: u64,
     /// Most bytes that one write-zeroes may have.
     pub max_write_zeroes: u64,
     /// Address and length of each piece of memory at which the device works best: a power of two up
-    /// to 32 MiB, 1 where it doesn't care. Buffers that a [`Queue`](crate::Queue) allocates are
-    /// aligned to it.
+    /// to 32 MiB, 1 if any will do. Buffers that a [`Queue`](crate::Queue) allocates are aligned to
+    /// it.
     pub memory_alignment: u32,
-    /// Changes are refused.
+    /// True if changes are refused.
     pub read_only: bool,
-    /// There is something to flush. Where this is false, a flush succeeds and does nothing:
-    /// a completed write is as durable as it will ever be.
+    /// True if there is something to flush. If false, a flush succeeds and does nothing: a
+    /// completed write is as durable as it will ever be.
     pub can_flush: bool,
-    /// A change can be made durable on its own (`fua`).
+    /// True if a change can be made durable on its own (`fua`).
     pub can_fua: bool,
-    /// Discards free space. Where this is false, a discard is refused as not supported.
+    /// True if discards free space. If false, a discard is refused as not supported.
     pub can_discard: bool,
-    /// Ranges can be zeroed without sending zeroes. Where false, refused as not supported.
+    /// True if ranges can be zeroed without sending zeroes. If false, that is refused as not
+    /// supported.
     pub can_write_zeroes: bool,
-    /// A range can be zeroed in less time than zeroes are written in, at least sometimes: where it
-    /// can't, a request that asks for that (`fast`) is refused as not supported, and nothing is
-    /// changed.
+    /// True if a range can be zeroed in less time than zeroes are written in, at least sometimes.
+    /// Where it can't, a request that asks for that (`fast`) is refused as not supported, and
+    /// nothing is changed.
     pub can_fast_zero: bool,
-    /// There is a cache that a range can be got into before it is read. Where false, that is
-    /// refused as not supported.
+    /// True if there is a cache that a range can be read into beforehand. If false, that is refused
+    /// as not supported.
     pub can_prefetch: bool,
-    /// Seeks cost time.
+    /// True if seeks cost time.
     pub rotational: bool,
 }
 
@@ -56,8 +58,8 @@ pub struct Geometry {
 const MOST: u32 = 32 << 20;
 
 impl Geometry {
-    /// A writable device of `size` bytes with 512-byte blocks, 4 KiB preferred, transfers of up to
-    /// 32 MiB and no other limit, that can do everything but to zero fast and to read ahead.
+    /// Describes a writable device of `size` bytes with 512-byte blocks, 4 KiB preferred, transfers
+    /// of up to 32 MiB and no other limit. It can do everything but fast zeroing and read-ahead.
     pub const fn new(size: u64) -> Self {
         Self {
             size,
@@ -82,9 +84,9 @@ impl Geometry {
         }
     }
 
-    /// A field that is out of the range that its documentation says, with what to do about it;
-    /// `None` where all are within. A [`Queue`](crate::Queue) isn't built for such a device, and a
-    /// server doesn't export it.
+    /// Returns a field that is out of its documented range, with what to do about it; `None` if all
+    /// are within. A [`Queue`](crate::Queue) isn't built for such a device, and a server doesn't
+    /// export it.
     pub fn cannot_be(&self) -> Option<String> {
         let Self { size, block_size: block, physical_block: physical, memory_alignment, .. } =
             *self;

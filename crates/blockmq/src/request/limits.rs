@@ -1,13 +1,12 @@
-//! Policy: how much of a request a driver gets at once, and which requests become one. Pure: plain
-//! numbers.
+//! Policy: the part of a request that a driver gets at once, and the requests that become one.
+//! Pure: plain numbers.
 //!
 //! The kernel's counterparts are `bio_split_rw_at`, `bio_split_discard` and `blk_rq_merge_ok`.
 
 use crate::request::Op;
 use crate::request::geometry::Geometry;
 
-/// What a driver takes at most, as told by its [`Geometry`] and made sane: no limit is below one
-/// block.
+/// The driver's limits, from its [`Geometry`] and made sane: no limit is below one block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     block: u64,
@@ -15,11 +14,11 @@ pub(crate) struct Limits {
     transfer: u64,
     segments: u32,
     segment: u64,
-    /// `u64::MAX` where there is no boundary.
+    /// Distance of boundaries; `u64::MAX` if there are none.
     chunk: u64,
     discard: u64,
     zeroes: u64,
-    /// A read or write of one piece and so many bytes is below all limits, wherever it begins.
+    /// Length up to which a read or write of one piece is below all limits, wherever it begins.
     small: u64,
 }
 
@@ -43,7 +42,8 @@ impl Limits {
         }
     }
 
-    /// Whether a request is surely taken as it is: what nearly all are asked, and no more.
+    /// Returns true if a request is surely taken as it is. For nearly all requests no other check
+    /// is made.
     #[inline]
     pub(crate) fn takes_at_once(&self, op: Op, len: u64, pieces: usize) -> bool {
         match op {
@@ -54,11 +54,11 @@ impl Limits {
         }
     }
 
-    /// How many bytes of a request the driver gets first: all of `len`, or less in whole blocks,
-    /// and where that is possible up to a physical block's end. `pieces` are the lengths of its
-    /// pieces of memory.
+    /// Returns how many bytes of a request the driver gets first: all of `len`, or less in whole
+    /// blocks, if possible up to a physical block's end. `pieces` are the lengths of its pieces of
+    /// memory.
     ///
-    /// `None` where not even one block can be taken: it lies in too many pieces.
+    /// `None` if not even one block can be taken: it lies in too many pieces.
     pub(crate) fn first(
         &self,
         op: Op,
@@ -79,7 +79,7 @@ impl Limits {
         }
     }
 
-    /// How many of the first `most` bytes lie in as many pieces as the driver takes.
+    /// Returns how many of the first `most` bytes lie in as many pieces as the driver takes.
     fn fits(&self, most: u64, pieces: impl Iterator<Item = u64>) -> u64 {
         let mut left = u64::from(self.segments);
         let mut bytes = 0;
@@ -94,7 +94,7 @@ impl Limits {
         bytes.min(most)
     }
 
-    /// At most `most` of `len` bytes.
+    /// Returns at most `most` of `len` bytes, cut at a block's end.
     fn cut(&self, offset: u64, len: u64, most: u64) -> u64 {
         if len <= most {
             return len;
@@ -104,7 +104,7 @@ impl Limits {
         if aligned > offset { aligned - offset } else { most / self.block * self.block }
     }
 
-    /// Whether `b`, which comes later, can become one request with `a`, and on which side of it.
+    /// Returns the side of `a` on which `b`, which comes later, can be merged, if at all.
     pub(crate) fn may_merge(&self, a: &Shape, b: &Shape) -> Option<Side> {
         if a.op != b.op || a.no_merge || b.no_merge || a.len == 0 || b.len == 0 {
             return None;
@@ -129,15 +129,14 @@ impl Limits {
         fits.then_some(side)
     }
 
-    /// As how many pieces of memory a piece of `len` bytes counts.
+    /// Returns the number of pieces of memory as which a piece of `len` bytes counts.
     pub(crate) fn pieces_of(&self, len: u64) -> u32 {
         u32::try_from(len.div_ceil(self.segment)).unwrap_or(u32::MAX)
     }
 }
 
-/// What a queue over a driver like this takes: it cuts requests to the driver's limits, and makes
-/// durable what the driver can't. A bound remains of what one request may have, as large as any
-/// driver's.
+/// Returns what a queue over such a driver takes: it splits requests to the driver's limits, and
+/// makes durable what the driver can't. One bound on a request remains, as large as any driver's.
 pub(crate) fn outer(g: &Geometry) -> Geometry {
     let free = Geometry::new(g.size);
     Geometry {
@@ -152,24 +151,25 @@ pub(crate) fn outer(g: &Geometry) -> Geometry {
     }
 }
 
-/// What a merge looks at of a request.
+/// The properties of a request by which merges are decided.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) op: Op,
     pub(crate) offset: u64,
     pub(crate) len: u64,
-    /// As how many pieces of memory it counts.
+    /// Number of pieces of memory as which it counts.
     pub(crate) pieces: u32,
-    /// It stays alone: it is durable on its own, or was cut from a larger one, or is tried again.
+    /// True if it stays alone: it is durable on its own, or was split from a larger one, or is
+    /// tried again.
     pub(crate) no_merge: bool,
 }
 
-/// Where the later one of two requests lies.
+/// The side of a request on which a later one lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// Before the earlier one.
+    /// The side in front: the later one ends where the earlier one begins.
     Front,
-    /// Behind it.
+    /// The side behind: the later one begins where the earlier one ends.
     Back,
 }
 

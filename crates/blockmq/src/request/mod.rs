@@ -1,4 +1,4 @@
-//! What a request is made of: what it asks for, its memory, its errors; and what a device says of
+//! The parts of a request: its operation, its memory, its errors; and a device's description of
 //! itself.
 
 use std::fmt;
@@ -20,8 +20,8 @@ pub(crate) mod table;
 
 // The operation of a request, and its modifiers.
 
-/// What a request asks for. There may be more of them one day: a driver has an arm for all others,
-/// and gets none of those without saying that it knows them.
+/// The operation of a request. Later versions may have more of them. So a driver has an arm for all
+/// others, and gets none of those unless its geometry says that it knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Op {
@@ -35,7 +35,7 @@ pub enum Op {
     Discard,
     /// The range reads as zeroes afterwards.
     WriteZeroes,
-    /// Say which bytes of the range are allocated, and which read as zeroes:
+    /// Report which bytes of the range are allocated, and which read as zeroes:
     /// [`Request::put_extent`](crate::Request::put_extent).
     Extents,
     /// The range is about to be read: get it into a cache, if there is one. A hint.
@@ -43,22 +43,22 @@ pub enum Op {
 }
 
 impl Op {
-    /// All of them.
+    /// All operations.
     pub const ALL: [Op; 7] =
         [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes, Op::Extents, Op::Prefetch];
 
-    /// Its place in [`Op::ALL`].
+    /// Returns its place in [`Op::ALL`].
     #[inline]
     pub(crate) const fn index(self) -> usize {
         self as usize
     }
 
-    /// True for operations that change the device's content.
+    /// Returns true for operations that change the device's content.
     pub const fn is_change(self) -> bool {
         matches!(self, Op::Write | Op::Discard | Op::WriteZeroes)
     }
 
-    /// True for operations that move bytes: reads and writes.
+    /// Returns true for operations that move bytes: reads and writes.
     pub const fn has_bytes(self) -> bool {
         matches!(self, Op::Read | Op::Write)
     }
@@ -85,7 +85,7 @@ pub struct Flags {
     pub fua: bool,
     /// `WriteZeroes` only: the range must stay allocated (no hole may be punched).
     pub no_unmap: bool,
-    /// `WriteZeroes` only: fail as [not supported](crate::IoErrorKind::NotSupported) rather than do
-    /// what takes as long as a write of zeroes.
+    /// `WriteZeroes` only: fail as [not supported](crate::IoErrorKind::NotSupported) rather than
+    /// take as long as a write of zeroes.
     pub fast: bool,
 }

@@ -1,4 +1,4 @@
-//! Buffer pools: many buffers in one piece of memory, which a device can get to know beforehand.
+//! Buffer pools: many buffers in one piece of memory, which a device can register beforehand.
 
 use corewise_topology::{CpuId, current_cpu};
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
@@ -11,7 +11,7 @@ use corewise_sync::sys::cpus;
 use super::buffer::AlignedBuf;
 use crate::tags::TagSet;
 
-/// So many aligned buffers in one piece of memory. Clones are the same pool; the memory is freed
+/// A pool of aligned buffers in one piece of memory. Clones are the same pool; the memory is freed
 /// when the last of them and the last buffer are gone.
 #[derive(Clone)]
 pub struct BufferPool {
@@ -21,24 +21,24 @@ pub struct BufferPool {
 pub(super) struct Region {
     base: NonNull<u8>,
     layout: Layout,
-    /// Bytes from one buffer to the next.
+    /// Number of bytes from one buffer to the next.
     stride: usize,
     capacity: usize,
-    /// Which buffers somebody has.
+    /// The set of the buffers that are taken.
     taken: TagSet,
 }
 
-// SAFETY: it owns its memory, and each piece of it is reached only by the owner of its tag.
+// SAFETY: it owns its memory, and only the owner of a tag reaches that tag's piece.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl BufferPool {
-    /// Room for `buffers` buffers (at least 1) of `capacity` bytes each (at least 1), at multiples
-    /// of `align`.
+    /// Creates a pool of `buffers` buffers (at least 1) of `capacity` bytes each (at least 1), at
+    /// multiples of `align`.
     ///
     /// # Panics
-    /// Where `align` is no power of two, or the whole is more than half of the address space.
+    /// If `align` is no power of two, or the whole is more than half of the address space.
     pub fn new(buffers: u32, capacity: usize, align: usize) -> Self {
         const SANE: &str = "an alignment is a power of two, and a pool fits the address space";
         let (buffers, capacity) = (buffers.max(1), capacity.max(1));
@@ -52,31 +52,31 @@ impl BufferPool {
         Self { region: Arc::new(Region { base, layout, stride, capacity, taken }) }
     }
 
-    /// An empty buffer, which goes back to the pool when it is dropped; `None` where all are taken.
-    /// Never blocks.
+    /// Returns an empty buffer, which goes back to the pool when it is dropped; `None` if all are
+    /// taken. Never blocks.
     pub fn get(&self) -> Option<AlignedBuf> {
         let tag = self.region.taken.try_get(here())?;
         Some(AlignedBuf::of(Arc::clone(&self.region), tag))
     }
 
-    /// How many buffers there are.
+    /// Returns the number of buffers.
     pub fn buffers(&self) -> u32 {
         self.region.taken.depth()
     }
 
-    /// How many bytes each of them has room for.
+    /// Returns the number of bytes that each buffer has room for.
     pub fn capacity(&self) -> usize {
         self.region.capacity
     }
 }
 
-/// The CPU that this runs on, which spreads callers over the tags.
+/// Returns the CPU that this runs on, which spreads callers over the tags.
 fn here() -> usize {
     current_cpu().map_or(0, CpuId::index)
 }
 
 impl Region {
-    /// The memory of a buffer: that of its tag's owner.
+    /// Returns the memory of a buffer, which its tag's owner has.
     pub(super) fn place(&self, tag: u32) -> NonNull<u8> {
         // SAFETY: tags are below the number of buffers, so this lies inside.
         unsafe { self.base.add(tag as usize * self.stride) }

@@ -1,4 +1,4 @@
-//! Whether a device has become read-only while it serves, told to all devices that stand on it.
+//! The latch that tells all devices over a device that it has become read-only.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -6,22 +6,22 @@ use std::sync::{Arc, Weak};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{CleanAt, Mutex};
 
-/// Tells that a device can't be changed any more, though its [geometry](crate::Geometry) says so:
-/// data of it is lost. That happens once, and for good.
+/// A latch that is set once a device can't be changed any more, though its
+/// [geometry](crate::Geometry) says so: data of it is lost. The latch is set once, and for good.
 ///
 /// The driver of such a device makes [one](ReadOnlyLatch::unset), and [sets](ReadOnlyLatch::set)
-/// it. A driver that stands on others has the latch of [all](ReadOnlyLatch::any) of them. So a look
-/// at a stack of devices costs the same however high it is.
+/// it. A driver over other devices has the latch of [all](ReadOnlyLatch::any) of them. So a look at
+/// a stack of devices costs the same however high it is.
 ///
 /// Clones are one latch.
 #[derive(Clone)]
 pub struct ReadOnlyLatch(
-    /// `None`: it is never set.
+    /// The latch; `None`: it is never set.
     Option<Arc<Latch>>,
 );
 
 struct Latch {
-    /// A: set once. Release, with Acquire at each look: that then sees what led to it.
+    /// A: set once. Release, with Acquire at each look, which then sees what led to it.
     set: AtomicBool,
     /// L: is the lock, held for a moment; guards the latches that are set with this one.
     above: Mutex<Above>,
@@ -30,7 +30,7 @@ struct Latch {
 #[derive(Default)]
 struct Above {
     latches: Vec<Weak<Latch>>,
-    /// When those of devices that are gone are taken out.
+    /// The number of latches at which those of dropped devices are taken out.
     clean_at: CleanAt,
 }
 
@@ -41,7 +41,7 @@ impl ReadOnlyLatch {
         Self(Some(Arc::new(Latch { set: AtomicBool::new(false), above: Mutex::default() })))
     }
 
-    /// Makes one that is never set: of a device that stays as it is.
+    /// Makes one that is never set, for a device that stays as it is.
     #[must_use]
     pub const fn never() -> Self {
         Self(None)
@@ -62,24 +62,24 @@ impl ReadOnlyLatch {
         all
     }
 
-    /// Says that the device is only read from now on. Nothing happens to one that is
-    /// [never](ReadOnlyLatch::never) set. Any context.
+    /// Marks the device as read-only from now on. A latch that is [never](ReadOnlyLatch::never) set
+    /// stays unset. Any context.
     pub fn set(&self) {
         if let Some(latch) = &self.0 {
             latch.set();
         }
     }
 
-    /// Returns whether it was set. Any context.
+    /// Returns true once it is set. Any context.
     pub fn is_set(&self) -> bool {
         self.0.as_ref().is_some_and(|latch| latch.set.load(Ordering::Acquire))
     }
 }
 
 impl Latch {
-    /// Sets `above` with this one. Either the setter finds it in the list, or it was set before and
-    /// is seen here: the lock is taken by the setter behind its store, and by this thread before
-    /// its load.
+    /// Sets `above` with this one. Either the setter finds it in the list, or this one was set
+    /// before and that is seen here: the setter takes the lock behind its store, and this thread
+    /// takes it before its load.
     fn sets(&self, above: &Arc<Self>) {
         let mut list = self.above.lock();
         let Above { latches, clean_at } = &mut *list;
@@ -102,7 +102,7 @@ impl Latch {
         }
     }
 
-    /// Sets it, and returns what is to be set next.
+    /// Sets it, and returns the latches to set next.
     fn set_alone(&self) -> Vec<Weak<Self>> {
         if self.set.swap(true, Ordering::AcqRel) {
             return Vec::new();

@@ -18,31 +18,31 @@ unsafe impl Send for Seg {}
 unsafe impl Sync for Seg {}
 
 impl Seg {
-    /// A piece whose memory isn't there yet.
+    /// Creates a piece whose memory isn't there yet.
     pub(crate) fn dangling(len: usize) -> Self {
         Self { base: NonNull::dangling(), len }
     }
 
-    /// Bytes to read from; the pointer must not be written through.
+    /// Creates a piece of bytes to read from; the pointer must not be written through.
     pub(crate) fn of(bytes: &[u8]) -> Self {
         Self { base: NonNull::from(bytes).cast(), len: bytes.len() }
     }
 
-    /// Bytes to write to.
+    /// Creates a piece of bytes to write to.
     pub(crate) fn of_room(room: &mut [MaybeUninit<u8>]) -> Self {
         Self { len: room.len(), base: NonNull::from(room).cast() }
     }
 }
 
-/// Where a request's pieces are listed.
+/// The place of the list of a request's pieces.
 #[derive(Debug)]
 pub(crate) enum Table {
-    /// Nowhere: it has no bytes.
+    /// The table of a request without bytes.
     None,
     One(Seg),
     Many(Box<[Seg]>),
-    /// In the request of which this one is a part. The list stays where it is, and its memory
-    /// alive, as long as the part isn't finished.
+    /// The list of the request of which this one is a part. The list stays where it is, and its
+    /// memory alive, as long as the part isn't finished.
     Theirs(NonNull<[Seg]>),
 }
 
@@ -74,7 +74,7 @@ impl Table {
     }
 }
 
-/// The next of `left` bytes that lie in `segs` behind the first `skip`.
+/// Returns the next of `left` bytes that lie in `segs` behind the first `skip`.
 #[inline]
 pub(crate) fn next_piece(segs: &mut &[Seg], skip: &mut u64, left: &mut u64) -> Option<Seg> {
     while *left != 0 {
@@ -93,17 +93,17 @@ pub(crate) fn next_piece(segs: &mut &[Seg], skip: &mut u64, left: &mut u64) -> O
     None
 }
 
-// A function that is called once, stored in place: what a request tells its end to.
+// A function that is called once, stored in place: the receiver of a request's end.
 
-/// A `Box<dyn FnOnce(A) + Send>` without the box, for closures of up to so many words: by default
+/// A `Box<dyn FnOnce(A) + Send>` without the box, for closures of up to `WORDS` words: by default
 /// an `Arc` or two, a cookie and a length. A larger one is boxed.
 pub(crate) struct InlineFn<A: 'static, const WORDS: usize = 6> {
-    /// Holds a closure of the type that `table` was made for.
+    /// The room of a closure of the type that `table` was made for.
     space: MaybeUninit<[usize; WORDS]>,
     table: &'static FnTable<A>,
 }
 
-/// How to reach a closure whose type is forgotten.
+/// The functions of a closure whose type is erased.
 struct FnTable<A> {
     /// Moves the closure out of the space and calls it.
     call: unsafe fn(*mut u8, A),
@@ -117,7 +117,10 @@ struct TableOf<A, F>(PhantomData<(A, F)>);
 impl<A: 'static, F: FnOnce(A) + Send + 'static> TableOf<A, F> {
     const TABLE: FnTable<A> = FnTable { call: Self::call, drop: Self::drop };
 
+    /// Calls the closure, and drops it.
+    ///
     /// # Safety
+    ///
     /// `space` holds an `F`, which the caller gives up.
     unsafe fn call(space: *mut u8, a: A) {
         // SAFETY: the caller says that it is an F, aligned since only such are stored, and ours.
@@ -125,8 +128,11 @@ impl<A: 'static, F: FnOnce(A) + Send + 'static> TableOf<A, F> {
         f(a);
     }
 
+    /// Drops the closure without a call.
+    ///
     /// # Safety
-    /// As `call`.
+    ///
+    /// As for `call`.
     unsafe fn drop(space: *mut u8) {
         // SAFETY: as in `call`.
         unsafe { space.cast::<F>().drop_in_place() };

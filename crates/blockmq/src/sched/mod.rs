@@ -1,9 +1,9 @@
-//! I/O schedulers: in which order what waits for a tag gets one.
+//! I/O schedulers: the order in which requests that wait for a tag get one.
 //!
 //! A scheduler is plain code that the runner of one hardware queue owns: it has no lock and knows
 //! no thread. The runner feeds it from the software queues, and asks it for a request when it has a
-//! tag for one, so that the scheduler decides as late as it can. A request on the dispatch list
-//! (one that the driver gave back, a flush) doesn't pass through it, and goes first (rule 18).
+//! tag for one, so the scheduler decides as late as it can. A request on the dispatch list (one
+//! that the driver gave back, a flush) bypasses it, and goes first (rule 18).
 //!
 //! `none` is no scheduler: requests go in the order in which their CPUs' software queues are
 //! emptied.
@@ -16,20 +16,20 @@ use sorted::{Handle, Sorted};
 
 mod sorted;
 
-/// Which scheduler a queue has.
+/// The scheduler of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IoScheduler {
-    /// None: for devices that do as well in any order.
+    /// The absence of a scheduler: for devices that do as well in any order.
     #[default]
     None,
-    /// By place on the device, in batches, with a time after which a request goes first: for
-    /// devices that seek, and where writes mustn't hold up reads.
+    /// An order by place on the device, in batches, with a time after which a request goes first:
+    /// for devices that seek, and where writes mustn't hold up reads.
     Deadline(Deadline),
 }
 
 impl IoScheduler {
-    /// Its name, the kernel's without the `mq-`.
+    /// Returns its name, the kernel's without the `mq-`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::None => "none",
@@ -37,7 +37,7 @@ impl IoScheduler {
         }
     }
 
-    /// A scheduler without requests.
+    /// Creates a scheduler without requests.
     pub(crate) fn make<R: Item + Send + 'static>(&self) -> Option<Box<dyn Scheduler<R>>> {
         match self {
             Self::None => None,
@@ -46,26 +46,26 @@ impl IoScheduler {
     }
 }
 
-/// What a scheduler knows of a request.
+/// A request, as a scheduler knows it.
 pub(crate) trait Item: Sized {
-    /// It reads; else it changes something.
+    /// Returns true if it reads; else it changes something.
     fn is_read(&self) -> bool;
-    /// First byte on the device.
+    /// Returns the first byte on the device.
     fn start(&self) -> u64;
-    /// The byte behind its last one.
+    /// Returns the byte behind its last one.
     fn end(&self) -> u64;
-    /// Takes a request in that touches this one at one of its ends, or gives it back where the two
+    /// Takes a request in that touches this one at one of its ends, or gives it back if the two
     /// can't be one.
     fn merge(&mut self, other: Self) -> Result<(), Self>;
 }
 
-/// The order of what waits in a hardware queue.
+/// The order of the requests that wait in a hardware queue.
 pub(crate) trait Scheduler<R>: Send {
     /// Takes a request in, or merges it with one that waits. The clock may be coarse.
     fn insert(&mut self, rq: R, now: Stamp);
-    /// The request to be dispatched next; `None` only where none waits.
+    /// Takes out the request to be dispatched next; `None` only if none waits.
     fn next(&mut self, now: Stamp) -> Option<R>;
-    /// How many wait; merged ones are one.
+    /// Returns how many wait; merged ones are one.
     fn len(&self) -> usize;
 }
 
@@ -96,18 +96,19 @@ mod tests;
 // holds a tag of the scheduler from its allocation on, so writers could take them all, and readers
 // not even get in. Here what waits for the scheduler holds no tag, and as many as come may wait.
 
-/// The numbers of the `deadline` scheduler; the default ones are the kernel's.
+/// The parameters of the `deadline` scheduler; the defaults are the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline {
-    /// A read that waits for so long goes before those that would be nearer. 500 ms.
+    /// Time after which a waiting read goes before nearer ones. 500 ms.
     pub read_expire: Duration,
-    /// The same for everything that changes the device. 5 s.
+    /// Time after which a waiting change goes before nearer ones. 5 s.
     pub write_expire: Duration,
-    /// Batches of reads that may be preferred in a row while writes wait; at least 1. 2.
+    /// Number of batches of reads that may be preferred in a row while writes wait; at least 1. 2.
     pub writes_starved: u32,
-    /// Requests of a batch; at least 1. 16.
+    /// Number of requests of a batch; at least 1. 16.
     pub fifo_batch: u32,
-    /// Whether a request is merged in front of one that waits, too, and not only behind one. True.
+    /// True if a request may be merged in front of one that waits, too, and not only behind one.
+    /// True.
     pub front_merges: bool,
 }
 
@@ -123,11 +124,11 @@ impl Default for Deadline {
     }
 }
 
-/// Reads or changes.
+/// The reads or the changes.
 struct Direction<R> {
     queued: Sorted<SchedEntry<R>>,
     expire: Duration,
-    /// Where the last one of this direction began.
+    /// The start of the last request of this direction.
     latest: u64,
 }
 
@@ -136,16 +137,16 @@ struct SchedEntry<R> {
     deadline: Stamp,
 }
 
-/// What waits, and where the batch stands.
+/// The requests that wait, and the state of the batch.
 pub(crate) struct DeadlineScheduler<R> {
     tuning: Deadline,
     reads: Direction<R>,
     writes: Direction<R>,
-    /// The batch is of reads.
+    /// True if the batch is of reads.
     batch_reads: bool,
-    /// Dispatched of the batch.
+    /// Number of requests of the batch that were dispatched.
     batching: u32,
-    /// Batches of reads that were preferred since the last one of writes.
+    /// Number of batches of reads that were preferred since the last one of writes.
     starved: u32,
 }
 
@@ -171,7 +172,7 @@ impl<R: Item> DeadlineScheduler<R> {
         if reads { &mut self.reads } else { &mut self.writes }
     }
 
-    /// Where the next batch begins; sets which direction it is of.
+    /// Begins a batch: sets its direction, and returns its first request.
     fn begin_batch(&mut self, now: Stamp) -> Option<Handle> {
         let (reads, writes) = (!self.reads.queued.is_empty(), !self.writes.queued.is_empty());
         let take_reads = match (reads, writes) {
@@ -196,12 +197,12 @@ impl<R: Item> DeadlineScheduler<R> {
 }
 
 impl<R: Item> Direction<R> {
-    /// The next one by place.
+    /// Returns the next one by place.
     fn next(&self) -> Option<Handle> {
         self.queued.at_or_after(self.latest)
     }
 
-    /// Joins a request to one that waits and that it touches; gives it back where there is none.
+    /// Joins a request to one that waits and that it touches; gives it back if there is none.
     fn merge(&mut self, rq: R, front: bool) -> Result<(), R> {
         let (start, end) = (rq.start(), rq.end());
         let mut rq = rq;
@@ -228,8 +229,8 @@ impl<R: Item> Direction<R> {
         Err(rq)
     }
 
-    /// A request has grown at its end, and may touch the next one now: the two become one, as old
-    /// as the older.
+    /// Merges a request that has grown at its end with the next one, if they touch now: the two
+    /// become one, as old as the older.
     fn close_gap(&mut self, at: Handle) {
         let end = self.queued.get(at).rq.end();
         let Some(next) = self.queued.at_or_after(end) else { return };

@@ -1,25 +1,25 @@
-//! What waits in a scheduler, in two orders at once: by place on the device, and by age. Nothing is
-//! allocated for an item once as many have waited before.
+//! The requests of a scheduler in two orders at once: by place on the device, and by age. An insert
+//! allocates nothing unless more wait than ever before.
 //!
 //! The kernel has a red-black tree and a list through each request. Here the nodes lie in one
 //! vector and point to each other by number: a treap (a tree that is ordered by key, and a heap by
-//! priorities that are drawn) and a doubly linked list.
+//! random priorities) and a doubly linked list.
 
-/// No node.
+/// The number that points to no node.
 const NONE: u32 = u32::MAX;
 
-/// Where an item lies, until it is removed.
+/// The place of an item, until it is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Handle(u32);
 
 struct Node<T> {
-    /// `None` where the node is free.
+    /// The item; `None` if the node is free.
     item: Option<T>,
     /// Items with the same key are ordered by their age.
     key: (u64, u64),
     priority: u32,
     left: u32,
-    /// Of a free node, the next free one.
+    /// The right child; of a free node, the next free one.
     right: u32,
     older: u32,
     younger: u32,
@@ -33,13 +33,13 @@ pub(crate) struct Sorted<T> {
     oldest: u32,
     youngest: u32,
     len: usize,
-    /// How many came so far.
+    /// Number of items that came so far.
     came: u64,
     /// State of the generator of priorities: only the shape of the tree depends on it.
     random: u32,
 }
 
-/// Which pointer points to a subtree.
+/// A pointer to a subtree.
 #[derive(Clone, Copy)]
 enum Edge {
     Root,
@@ -77,12 +77,12 @@ impl<T> Sorted<T> {
         self.nodes[at.0 as usize].item.as_mut().expect(PRESENT)
     }
 
-    /// The one that came first of those that are there.
+    /// Returns the oldest item.
     pub(crate) fn oldest(&self) -> Option<Handle> {
         handle(self.oldest)
     }
 
-    /// The first one by key whose key isn't below `key`; among equal ones the oldest.
+    /// Returns the first item by key whose key isn't below `key`; among equal ones the oldest.
     pub(crate) fn at_or_after(&self, key: u64) -> Option<Handle> {
         let (mut at, mut best) = (self.root, NONE);
         while at != NONE {
@@ -97,7 +97,7 @@ impl<T> Sorted<T> {
         handle(best)
     }
 
-    /// The last one by key whose key is below `key`; among equal ones the youngest.
+    /// Returns the last item by key whose key is below `key`; among equal ones the youngest.
     pub(crate) fn before(&self, key: u64) -> Option<Handle> {
         let (mut at, mut best) = (self.root, NONE);
         while at != NONE {
@@ -153,8 +153,8 @@ impl<T> Sorted<T> {
         item
     }
 
-    /// Takes an item into the hand. Its place is kept until it is put back there, or the place is
-    /// forgotten.
+    /// Takes an item out for a moment. Its place is kept until it is put back there, or the place
+    /// is forgotten.
     pub(crate) fn lift(&mut self, at: Handle) -> T {
         self.nodes[at.0 as usize].item.take().expect(PRESENT)
     }
@@ -264,7 +264,7 @@ impl<T> Sorted<T> {
     }
 }
 
-/// Why the expectations above hold.
+/// The reason why the expectations above hold.
 const PRESENT: &str = "a handle is used until its item is removed";
 
 fn handle(at: u32) -> Option<Handle> {
@@ -277,7 +277,7 @@ mod tests {
 
     use super::*;
 
-    /// The tree's keys in order, with its depth; checks the heap.
+    /// Returns the tree's keys in order, with its depth; checks the heap.
     fn walk(tree: &Sorted<u64>, at: u32, keys: &mut Vec<(u64, u64)>) -> usize {
         if at == NONE {
             return 0;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::*;
 
-/// A request that is the numbers of those merged into it, by offset.
+/// A request: the numbers of those merged into it, by offset.
 #[derive(Debug, PartialEq)]
 struct Rq {
     read: bool,
@@ -42,7 +42,7 @@ fn rq(read: bool, id: u32, start: u64, len: u64) -> Rq {
     Rq { read, start, end: start + len, ids: vec![id] }
 }
 
-/// Milliseconds.
+/// Returns the time after this many milliseconds.
 fn at(ms: u64) -> Stamp {
     Stamp::from_nanos(1_000_000_000).plus(Duration::from_millis(ms))
 }
@@ -51,12 +51,12 @@ fn deadline(tuning: Deadline) -> Box<dyn Scheduler<Rq>> {
     IoScheduler::Deadline(tuning).make().unwrap()
 }
 
-/// Offsets of all that wait, in the order in which they go.
+/// Returns the offsets of all that wait, in the order in which they go.
 fn drain(sched: &mut dyn Scheduler<Rq>, now: Stamp) -> Vec<u64> {
     std::iter::from_fn(|| sched.next(now)).map(|rq| rq.start).collect()
 }
 
-/// In which order six reads and six writes go that came together.
+/// Returns the order of six reads and six writes that came together.
 fn order_of_six_and_six(tuning: Deadline) -> String {
     let mut sched = deadline(tuning);
     for n in 0..6 {
@@ -162,8 +162,8 @@ fn a_merge_that_is_not_made_costs_nobody_its_place_by_age() {
     assert_eq!(drain(&mut *sched, at(600)), [100, 500, 80]);
 }
 
-/// Random streams, with somebody who always asks for what lies just ahead: who waits is dispatched
-/// within the bound that `deadline.rs` argues, and everything is dispatched once.
+/// Sends random streams, with one that always asks for what lies just ahead. Each waiting request
+/// is dispatched within the bound that `deadline.rs` argues, and everything is dispatched once.
 #[test]
 fn under_any_load_every_request_whose_time_is_up_goes_within_the_bound_and_none_is_lost() {
     for seed in 0..60 {
@@ -178,7 +178,7 @@ fn under_any_load_every_request_whose_time_is_up_goes_within_the_bound_and_none_
         let (batch, starved) =
             (tuning.fifo_batch.max(1) as u64, tuning.writes_starved.max(1) as u64);
         let mut sched = deadline(tuning);
-        // By id: direction, when it came, and when it has to go at the latest, in dispatches.
+        // By id: direction, time of arrival, and its latest dispatch.
         let mut waiting: Vec<(u32, bool, u64, Option<u64>)> = Vec::new();
         let (mut now, mut dispatched, mut ids, mut head) = (0, 0, 0_u32, 0);
         let mut seen = std::collections::HashSet::new();
@@ -198,7 +198,7 @@ fn under_any_load_every_request_whose_time_is_up_goes_within_the_bound_and_none_
                 waiting.push((ids, read, now, None));
                 ids += 1;
             }
-            // Whose time is up by now, must go after so many dispatches.
+            // A request that is late by now must go after this many dispatches.
             for i in 0..waiting.len() {
                 let (_, read, came, limit) = waiting[i];
                 let expire = if read { tuning.read_expire } else { tuning.write_expire };
@@ -230,8 +230,8 @@ fn under_any_load_every_request_whose_time_is_up_goes_within_the_bound_and_none_
     }
 }
 
-/// Random streams of requests that do touch: each byte's request comes out once, within its merged
-/// whole.
+/// Sends random streams of requests that do touch: each byte's request comes out once, within its
+/// merged whole.
 #[test]
 fn whatever_is_merged_everything_comes_out_once_where_it_belongs() {
     for seed in 0..200 {

@@ -1,4 +1,4 @@
-//! What the runner of a hardware queue has collected and not started yet.
+//! The requests that the runner of a hardware queue has collected and not started yet.
 
 use std::collections::VecDeque;
 use std::mem;
@@ -8,23 +8,23 @@ use corewise_sync::time::Stamp;
 
 use crate::sched::{IoScheduler, Item, Scheduler};
 
-/// The dispatch list, and the scheduler behind it. The runner's alone.
+/// The dispatch list, and the scheduler behind it. The runner owns both.
 pub(crate) struct Backlog<T> {
-    /// Goes first, in this order: what the driver gave back, flushes, and everything where there is
-    /// no scheduler.
+    /// The list that goes first, in this order: requests that the driver gave back, flushes, and
+    /// all others if there is no scheduler.
     list: VecDeque<T>,
     sched: Option<Box<dyn Scheduler<T>>>,
-    /// Requests that became one with another since somebody asked.
+    /// Number of requests merged into others since the last question.
     merged: u64,
 }
 
 /// A request, as a backlog knows it.
 pub(crate) trait Waiting: Item + Send + 'static {
-    /// It passes the scheduler.
+    /// Returns true for a request that bypasses the scheduler.
     fn is_flush(&self) -> bool;
-    /// The CPU slot through which it came.
+    /// Returns the CPU slot through which the request came.
     fn slot(&self) -> usize;
-    /// Its driver gains by merged requests.
+    /// Returns true if its driver gains by merged requests.
     fn merges(&self) -> bool;
 }
 
@@ -33,7 +33,7 @@ impl<T: Waiting> Backlog<T> {
         Self { list: VecDeque::new(), sched: scheduler.make(), merged: 0 }
     }
 
-    /// How many wait.
+    /// Returns the number of waiting requests.
     pub(crate) fn len(&self) -> usize {
         self.list.len() + self.sched.as_ref().map_or(0, |sched| sched.len())
     }
@@ -42,28 +42,28 @@ impl<T: Waiting> Backlog<T> {
         self.len() == 0
     }
 
-    /// Whether it gains by seeing everything that is pending before it says what goes next.
+    /// Returns true if the scheduler gains by seeing all pending requests before it chooses one.
     pub(crate) fn chooses(&self) -> bool {
         self.sched.is_some()
     }
 
-    /// How many requests became one with another since the last call.
+    /// Returns the number of requests that were merged into others since the last call.
     pub(crate) fn take_merged(&mut self) -> u64 {
         mem::take(&mut self.merged)
     }
 
-    /// What is to be started next.
+    /// Takes out the request to start next.
     pub(crate) fn next(&mut self) -> Option<T> {
         // The dispatch list first (rule 18).
         self.list.pop_front().or_else(|| self.sched.as_mut()?.next(Stamp::coarse()))
     }
 
-    /// The driver gave it back: it goes before all others.
+    /// Puts a request that the driver gave back in front of all others.
     pub(crate) fn give_back(&mut self, pending: T) {
         self.list.push_front(pending);
     }
 
-    /// The driver had them, and gave them back later: they go before all others, in their order.
+    /// Puts requests that the driver gave back later in front of all others, in their order.
     #[cold]
     pub(crate) fn requeue(&mut self, given_back: impl Iterator<Item = T>) {
         for (at, pending) in given_back.enumerate() {
@@ -71,7 +71,7 @@ impl<T: Waiting> Backlog<T> {
         }
     }
 
-    /// The CPU slot of the next one, where that is known already.
+    /// Returns the CPU slot of the next request, if that request is known already.
     pub(crate) fn slot(&self) -> Option<usize> {
         self.list.front().map(|pending| pending.slot())
     }
@@ -100,10 +100,10 @@ impl<T: Waiting> Extend<T> for Backlog<T> {
     }
 }
 
-/// How many of those that wait a request is compared with, the last first.
+/// Number of waiting requests with which a request is compared, the last first.
 const LOOK_BACK: usize = 8;
 
-/// Puts a request at the end of a list, or merges it into one of the last there: then true.
+/// Puts a request at the end of a list, or merges it into one of the last there; then returns true.
 fn into_list<T: Waiting>(list: &mut VecDeque<T>, late: T) -> bool {
     let mut late = late;
     if late.merges() {
@@ -118,21 +118,22 @@ fn into_list<T: Waiting>(list: &mut VecDeque<T>, late: T) -> bool {
     false
 }
 
-// Requests that a runner holds and that lie in no queue yet: the request with which it became the
-// runner, and what its own thread submits to this hardware queue in the midst of a pass (a
-// completion function submits the next one). Nobody else has to be told of these: they cost no
-// read-modify-write of a word that others share.
+// Requests that a runner holds and that lie in no queue yet. One is the request with which its
+// thread became the runner. The others are those that this thread submits to this hardware queue
+// during a pass, as a completion function does. No other thread needs to know of them, so they cost
+// no read-modify-write of a shared word.
 
-/// First in, first out. The runner's alone, as its backlog, but open while a pass has the backlog.
+/// A first-in, first-out list that the runner owns. Unlike its backlog, the list is open during a
+/// pass.
 pub(crate) struct RunnerList<T> {
     /// P: owned by the holder of RUNNING in the hardware queue's `state`. Borrowed for a moment
     /// only, in which no other code runs.
     list: UnsafeCell<VecDeque<T>>,
 }
 
-// SAFETY: `list` is touched by the holder of RUNNING only, as the callers of `push` and `pop`
-// promise: claims and ends are AcqRel read-modify-writes of one word, so each runner's accesses
-// happen before the next one's. Its items are Send.
+// SAFETY: only the holder of RUNNING touches `list`, as the callers of `push` and `pop` promise.
+// Claims and ends are AcqRel read-modify-writes of one word, so each runner's accesses happen
+// before the next one's. Its items are Send.
 unsafe impl<T: Send> Sync for RunnerList<T> {}
 
 impl<T> RunnerList<T> {
@@ -140,17 +141,17 @@ impl<T> RunnerList<T> {
         Self { list: UnsafeCell::new(VecDeque::new()) }
     }
 
-    /// Puts one behind the others.
+    /// Puts a request behind the others.
     ///
     /// # Safety
-    /// The calling thread is the runner of the hardware queue whose hand it is.
+    /// The calling thread is the runner of the hardware queue that the list belongs to.
     #[inline]
     pub(crate) unsafe fn push(&self, pending: T) {
         // SAFETY: the runner is one thread, and no borrow outlasts its call.
         self.list.with_mut(|list| unsafe { (*list).push_back(pending) });
     }
 
-    /// Takes the first one out.
+    /// Takes the first request out.
     ///
     /// # Safety
     /// As for [`RunnerList::push`].
@@ -160,7 +161,7 @@ impl<T> RunnerList<T> {
         self.list.with_mut(|list| unsafe { (*list).pop_front() })
     }
 
-    /// Whether there is nothing in it.
+    /// Returns true if the list is empty.
     ///
     /// # Safety
     /// As for [`RunnerList::push`].

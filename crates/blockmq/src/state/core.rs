@@ -1,5 +1,5 @@
-//! The data of a queue, and of its hardware queues. It outlives the handle: requests inside need
-//! it.
+//! The data of a queue and of its hardware queues. The data outlives the handle, since requests
+//! inside need it.
 
 use std::sync::{Arc, OnceLock, Weak};
 
@@ -28,40 +28,40 @@ use crate::state::pending::Pending;
 use crate::stats::{Counters, HctxStats, IoStats, PerSlot, RunnerStats, bump};
 use crate::tags::TagUser;
 
-/// The inside of a queue. The [`Queue`](crate::Queue) has it, each request that is inside, and a
-/// worker for as long as it runs.
+/// The inside of a queue. The [`Queue`](crate::Queue), each request inside, and each running worker
+/// keep it alive.
 pub(crate) struct Core {
     pub(crate) name: Box<str>,
-    /// The driver's.
+    /// The driver's kind.
     pub(crate) kind: &'static str,
-    /// What the queue takes: see [`outer`](crate::request::limits::outer). Its size is that at the
-    /// beginning.
+    /// The geometry that the queue offers: see [`outer`](crate::request::limits::outer). Its size
+    /// is that at the beginning.
     pub(crate) geometry: Geometry,
-    /// A: the device's size in bytes, which only grows. Release, when the driver has grown; Acquire
+    /// A: the device's size in bytes, which only grows. Release after the driver has grown; Acquire
     /// where a request is taken.
     pub(crate) size: AtomicU64,
-    /// Whether it has become read-only.
+    /// Latch that is set once the device has become read-only.
     pub(crate) read_only: ReadOnlyLatch,
     /// L: is the lock, held while the driver grows.
     pub(crate) growing: Mutex<()>,
-    /// What the driver takes at once.
+    /// The driver's limits for one request.
     pub(crate) limits: Limits,
-    /// The driver gains by merged requests.
+    /// True if the driver gains by merged requests.
     pub(crate) merges: bool,
-    /// The driver can be asked for extents.
+    /// True if the driver can be asked for extents.
     pub(crate) knows_extents: bool,
-    /// Changes with `fua` go to the driver without, and are flushed then.
+    /// True if the queue strips `fua` from a change for the driver, and flushes after it.
     pub(crate) emulates_fua: bool,
     pub(crate) flusher: Flusher<Box<Pending>>,
-    /// A: flushes, and durable changes, that failed so that others may be lost. Release, before the
-    /// first of them is answered; Acquire where the end of a later one asks.
+    /// A: number of failed flushes and durable changes after which other changes may be lost.
+    /// Release before the first of these changes is answered; Acquire where a later one ends.
     pub(crate) losses: AtomicU64,
-    /// A: whether one of those has failed behind the last flush that succeeded. Relaxed: for
-    /// reports. One flush ends at a time.
+    /// A: true after such a failure, until a flush succeeds. Relaxed: for reports. One flush ends
+    /// at a time.
     pub(crate) doubt: AtomicBool,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) gate: RunGate,
-    /// Which requests are inside.
+    /// The counts of the requests inside.
     pub(crate) usage: Usage,
     pub(crate) layout: Layout,
     pub(crate) software: SoftwareQueues<Box<Pending>>,
@@ -72,95 +72,99 @@ pub(crate) struct Core {
     pub(crate) visitor_stats: PerSlot,
     pub(crate) iostats: IoStats,
     pub(crate) disk: Counters,
-    /// Where requests end, if not simply where they are completed.
+    /// The placement of completions; `None`: requests end where they are completed.
     pub(crate) placement: Option<Placement>,
-    /// Where requests may be in the driver for so long only.
+    /// The timeouts, if requests may be in the driver for a limited time only.
     pub(crate) timeouts: Option<Timeouts>,
-    /// A: the queue is being dropped: what is inside and not in the driver completes as gone. Set
-    /// once, Release; seen by each runner that claims a hardware queue, or looks again, after that.
+    /// A: true once the queue is being dropped. What is inside and not in the driver then completes
+    /// as gone. Set once, Release; a runner that claims a hardware queue, or looks again, after
+    /// that sees it.
     pub(crate) dead: AtomicBool,
-    /// A: what is pending needs a worker, and there is none any more: it completes as gone. As
-    /// `dead`.
+    /// A: true once pending requests need a worker and the pools have ended. These requests
+    /// complete as gone. Ordering as `dead`.
     pub(crate) given_up: AtomicBool,
-    /// Which of its errors go to the log.
+    /// The throttle of the errors that go to the log.
     pub(crate) errors: Throttle,
-    /// Whether there are workers.
+    /// The record of whether there are workers.
     pub(crate) end: EndOfWorkers,
-    /// Has it told when they go.
+    /// The notice that the pools have ended.
     pub(crate) notice: OnceLock<EndNotice>,
-    /// The driver may block: it is run by workers only.
+    /// True if the driver may block. Workers alone run such a driver.
     pub(crate) may_block: bool,
-    /// That of each hardware queue.
+    /// The scheduler of each hardware queue.
     pub(crate) scheduler: IoScheduler,
-    /// The CPUs are those of this machine.
+    /// True if the CPUs are those of this machine.
     pub(crate) live: bool,
-    /// Where asynchronous runs go; `None` where a test steps the queue.
+    /// The workqueue of asynchronous runs; `None` if a test steps the queue.
     pub(crate) wq: Option<Workqueue>,
 }
 
 impl Core {
-    /// Its address, by which a [`LateOne`](crate::for_drivers::LateOne) names it.
+    /// Returns the core's address, by which a [`LateOne`](crate::for_drivers::LateOne) names it.
     pub(crate) fn address(&self) -> usize {
         std::ptr::from_ref(self).addr()
     }
 }
 
-/// One hardware queue. It lives as long as its queue's core, which is passed to whatever needs it.
+/// One hardware queue. It lives as long as its queue's core. Each function that needs the core gets
+/// it as an argument.
 pub(crate) struct Hctx {
     pub(crate) index: usize,
-    /// Which software queues hold something for it.
+    /// The map of the software queues that hold something for this hardware queue.
     pub(crate) ctxs: CtxMap,
     pub(crate) state: RunState,
     pub(crate) grace: Grace,
     pub(crate) tags: TagUser,
-    /// Each tag's state, where requests may time out; else none.
+    /// Each tag's state, if requests may time out; else empty.
     pub(crate) slots: Box<[TagSlot<Box<Pending>>]>,
-    /// Requests that the driver had and gave back: they go before all others.
+    /// Requests that the driver gave back. They go before all others.
     pub(crate) requeued: Inbox<Box<Pending>>,
     /// P: owned by the holder of RUNNING in `state`. Requests that were collected and not started.
     pub(crate) backlog: UnsafeCell<Backlog<Box<Pending>>>,
-    /// What the runner holds beside the backlog.
+    /// Requests that the runner holds beside the backlog.
     pub(crate) hand: RunnerList<Box<Pending>>,
-    /// A: length of `backlog` as the runner left it; it may be too large while a runner works,
-    /// never too small once one has ended or has armed the tags.
+    /// A: length of `backlog` as the runner left it. It may be too large while a runner works, and
+    /// is never too small once a runner has ended or has armed the tags.
     pub(crate) left: AtomicUsize,
     pub(crate) runner_stats: RunnerStats,
     pub(crate) background: Background,
-    /// A: whose turn it is to run this queue from afar; Relaxed, it carries nothing but itself.
+    /// A: the worker whose turn it is to run this queue. Relaxed: it orders nothing else.
     pub(crate) turn: AtomicUsize,
-    /// A: it has no CPU. Release where it is set, and Acquire where it is read: it carries `heir`.
+    /// A: true while the hardware queue has no CPU. Release where it is set, Acquire where it is
+    /// read: it carries `heir`.
     pub(crate) inactive: AtomicBool,
-    /// A: the CPU slot that gets its requests while it has no CPU. Set before `inactive`.
+    /// A: the CPU slot that gets the requests while this hardware queue has no CPU. Set before
+    /// `inactive`.
     pub(crate) heir: AtomicUsize,
-    /// A: Relaxed counter of what is rare.
+    /// A: number of timeouts, Relaxed: a counter of rare events.
     pub(crate) timeouts: AtomicU64,
-    /// A: as `timeouts`.
+    /// A: number of requeues, as `timeouts`.
     pub(crate) requeues: AtomicU64,
 }
 
-// SAFETY: `backlog` is the only field that isn't Sync by itself. It is touched by the holder of
-// RUNNING only: claims and ends are AcqRel read-modify-writes of one word, so each runner's
-// accesses happen before the next one's. Its items are Send.
+// SAFETY: `backlog` is the only field that isn't Sync by itself. Only the holder of RUNNING touches
+// it. Claims and ends are AcqRel read-modify-writes of one word, so each runner's accesses happen
+// before the next one's. Its items are Send.
 unsafe impl Sync for Hctx {}
 
 impl Hctx {
-    /// The CPU slot that gets its requests while it has no CPU.
+    /// Returns the CPU slot that gets the requests while this hardware queue has no CPU.
     pub(crate) fn heir(&self) -> usize {
         self.heir.load(Ordering::Relaxed)
     }
 
-    /// Names the heir. Under the layout's `changing`.
+    /// Sets the heir. The caller holds the layout's `changing`.
     pub(crate) fn set_heir(&self, slot: usize) {
         self.heir.store(slot, Ordering::Relaxed);
     }
 
-    /// It has no CPU, a moment ago.
+    /// Returns true if the hardware queue had no CPU a moment ago.
     #[inline]
     pub(crate) fn is_inactive(&self) -> bool {
         self.inactive.load(Ordering::Acquire)
     }
 
-    /// Its number.
+    /// Returns the hardware queue's number.
     pub(crate) fn index(&self) -> usize {
         self.index
     }
@@ -173,14 +177,14 @@ impl Hctx {
         bump(&self.requeues);
     }
 
-    /// Something may be pending. Any thread; only loads.
+    /// Returns true if something may be pending. Any thread; only loads.
     pub(crate) fn has_pending(&self) -> bool {
         self.left.load(Ordering::Relaxed) != 0
             || self.ctxs.has_pending()
             || !self.requeued.is_empty()
     }
 
-    /// The counters that don't belong to a CPU.
+    /// Returns the counters that don't belong to a CPU.
     pub(crate) fn stats(&self) -> HctxStats {
         let in_flight = u64::from(self.tags.in_use());
         let dispatched = self.runner_stats.dispatched.load(Ordering::Relaxed);
@@ -201,20 +205,20 @@ impl Hctx {
     }
 }
 
-/// How a hardware queue is run by nobody in particular.
+/// The runner of a hardware queue that no submitter runs.
 pub(crate) enum Background {
-    /// By a worker.
+    /// Workers of a workqueue.
     Workers {
         wq: Workqueue,
         work: Work,
-        /// The same, some time later. An item of its own, so that its timer keeps no other run
-        /// waiting. Made when it is first needed.
+        /// The item that runs the queue some time later, made when it is first needed. It is an
+        /// item of its own, so that its timer delays no other run.
         later: OnceLock<Work>,
         core: Weak<Core>,
     },
-    /// By a test that calls `step`; every other run only leaves its wish here.
+    /// A test that calls `step`. Every other run only sets `wanted`.
     ByHand {
-        /// A: somebody wants a run. Release on set, Acquire on take.
+        /// A: true if a run is wanted. Release where it is set, Acquire where it is taken.
         wanted: AtomicBool,
     },
 }

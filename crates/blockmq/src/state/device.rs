@@ -1,4 +1,5 @@
-//! The face of a block device: its geometry, `submit`, and blocking helpers for tests and tools.
+//! Block devices as their users see them: geometry, `submit`, and blocking helpers for tests and
+//! tools.
 
 use std::sync::Arc;
 
@@ -12,8 +13,8 @@ use crate::request::{Buffer, Extents};
 use crate::state::driver::Info;
 use crate::state::request::{Completed, Request};
 
-/// A block device, whatever is behind it: a [`Queue`](crate::Queue) over a driver, or anything
-/// else that takes requests. Shared as `Arc<dyn BlockDevice>`, and stackable.
+/// A block device: a [`Queue`](crate::Queue) over a driver, or any other type that takes requests.
+/// Shared as `Arc<dyn BlockDevice>`, and stackable.
 ///
 /// # What a device promises
 /// - Every request completes exactly once, on any thread, perhaps before `submit` returns.
@@ -24,46 +25,46 @@ use crate::state::request::{Completed, Request};
 ///   survives a crash of this process and of the machine, as far as the layer below keeps its word.
 ///   A write with `fua` promises that for itself.
 pub trait BlockDevice: Send + Sync {
-    /// The name under which logs and errors speak of this device.
+    /// Returns the name by which logs and errors name this device.
     fn name(&self) -> &str;
 
-    /// Size, block size and abilities.
+    /// Returns the device's size, block size and abilities.
     fn geometry(&self) -> Geometry;
 
     /// Takes a request, and doesn't wait for its end. A request that is refused completes with the
     /// error.
     ///
     /// May be called in an atomic section, also from a completion function, and never blocks there.
-    /// Elsewhere it may: a [`Queue`](crate::Queue) that has
-    /// [thousands](crate::QueueBuilder::nr_requests) of the thread's CPU has it wait for room,
-    /// since a submitter that waits for nothing would else fill the memory. So a thread that keeps
-    /// a queue quiesced or frozen submits no more than that to it.
+    /// Elsewhere it may block: if [thousands](crate::QueueBuilder::nr_requests) of requests of the
+    /// thread's CPU are inside a [`Queue`](crate::Queue), the thread waits for room, since it could
+    /// fill the memory otherwise. So a thread that keeps a queue quiesced or frozen submits no more
+    /// than that to it.
     fn submit(&self, rq: Request);
 
-    /// How often a flush of it, or a change with `fua`, has failed so that changes which were
-    /// acknowledged before [may be lost](crate::IoErrorKind::may_be_a_loss). Many devices tell that
-    /// once, to one of those that use them: the others see it here at their next flush, as
-    /// partitions and clients of an export do. It only grows, and counts a failure before that is
-    /// told. 0 where nobody counts; any context.
+    /// Returns how often a flush, or a change with `fua`, has failed so that acknowledged changes
+    /// [may be lost](crate::IoErrorKind::may_be_a_loss). Many devices report a loss once, to one of
+    /// their users. The other users, such as partitions and clients of an export, see it here at
+    /// their next flush. The count only grows, and counts a failure before that is reported. 0 for
+    /// devices that don't count; any context.
     fn losses(&self) -> u64 {
         0
     }
 
-    /// Whether the device lacks changes that were flushed before it was opened: somebody opened it
-    /// without them, and nothing has changed it since. A mirror copies such a leg from another
-    /// one. Any context.
+    /// Returns true if the device lacks changes that were flushed before it was opened: it was
+    /// opened without them, and nothing has changed it since. A mirror copies such a leg from
+    /// another one. Any context.
     fn is_outdated(&self) -> bool {
         false
     }
 
-    /// What tells that the device has become read-only: what stands on it has the same, or that of
-    /// [all](ReadOnlyLatch::any) that it stands on. By default it is never set.
+    /// Returns the latch that is set once the device has become read-only. A device over others has
+    /// the same latch, or that of [all](ReadOnlyLatch::any) of them. By default it is never set.
     fn read_only_latch(&self) -> ReadOnlyLatch {
         ReadOnlyLatch::never()
     }
 
-    /// Takes several requests and starts them together: cheaper where they come in bursts.
-    /// As [`submit`](BlockDevice::submit) in everything else.
+    /// Takes several requests and starts them together, which costs less in bursts. As
+    /// [`submit`](BlockDevice::submit) otherwise.
     fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {
         for rq in batch {
             self.submit(rq);
@@ -111,7 +112,7 @@ pub trait BlockDeviceExt: BlockDevice {
         wait_for(self, Request::write(offset, data), "write_at").result
     }
 
-    /// What is known of a range: see [`Request::extents_of`].
+    /// Returns the extents of a range: see [`Request::extents_of`].
     #[track_caller]
     fn extents_of(&self, offset: u64, len: u64, most: u32) -> Result<Extents, IoError> {
         wait_for(self, Request::extents_of(offset, len, most), "extents_of").into_extents()
@@ -145,15 +146,15 @@ fn wait_for<D: BlockDevice + ?Sized>(device: &D, rq: Request, what: &'static str
     answer.take()
 }
 
-/// Where a request that somebody waits for leaves how it ended.
+/// The place where a request leaves its result for its waiter.
 struct Answer(
     Completion,
-    /// L: is the lock; guards how it ended, once that is known.
+    /// L: is the lock; guards the result, once that is known.
     Mutex<Option<Completed>>,
 );
 
 impl Answer {
-    /// Submits, for `what`, a function that waits then.
+    /// Submits the request, for the function `what`, which then waits.
     #[track_caller]
     fn of<D: BlockDevice + ?Sized>(device: &D, rq: Request, what: &'static str) -> Arc<Self> {
         refuse_to_wait("BlockDeviceExt", what, "submit");
@@ -166,7 +167,7 @@ impl Answer {
         answer
     }
 
-    /// Once it is complete.
+    /// Waits until the request is complete, and returns the result.
     fn take(&self) -> Completed {
         self.1.lock().take().expect("the completion is signalled after the slot is filled")
     }
@@ -202,14 +203,14 @@ impl<T: BlockDevice + ?Sized> BlockDevice for Arc<T> {
     }
 }
 
-/// What may wait for requests says so, and is refused in an atomic section: there it would wait for
-/// itself, for ever. The report has both sites, the panic says what to do.
+/// Panics in an atomic section, and else reports a wait for requests. In an atomic section the
+/// caller would wait for itself, for ever. The report has both sites, the panic says what to do.
 #[track_caller]
 pub(crate) fn refuse_in_atomic_section(what: &'static str, instead: &str) {
     refuse_to_wait("Queue", what, instead);
 }
 
-/// The same for what is no function of a queue's.
+/// Does the same for a function that isn't a queue's.
 #[track_caller]
 fn refuse_to_wait(of: &str, what: &'static str, instead: &str) {
     context::might_block(what);

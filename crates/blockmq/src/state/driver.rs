@@ -1,4 +1,4 @@
-//! What a driver is: the code behind a [`Queue`](crate::Queue) that starts requests.
+//! The interface of drivers: the code behind a [`Queue`](crate::Queue) that starts requests.
 
 use std::any::Any;
 use std::fmt;
@@ -23,19 +23,19 @@ use crate::state::request::Request;
 /// kernel's `BLKDEV_DEFAULT_RQ`.
 pub const DEFAULT_DEPTH: u32 = 128;
 
-/// What follows from a file or a folder of a device that isn't in its place, or isn't what it was.
+/// The consequences of a device's file or folder that is displaced or was replaced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Displaced {
-    /// What to do: a sentence for people, without its full stop.
+    /// The remedy: a sentence for people, without its full stop.
     pub todo: &'static str,
-    /// Changes and flushes of the device fail until that is done.
+    /// True if changes and flushes of the device fail until that is done.
     pub blocks_changes: bool,
 }
 
-/// What a driver says of itself and its device, once, when a queue is built over it.
+/// The description of a driver and its device. A queue asks for it once, when it is built.
 ///
-/// [`Info::new`] has what every driver needs, and each other field's default. A driver writes what
-/// is different:
+/// [`Info::new`] sets what every driver needs, and the default of each other field. A driver writes
+/// what is different:
 ///
 /// ```
 /// # use corewise_blockmq::{Geometry, Info};
@@ -44,39 +44,41 @@ pub struct Displaced {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Info {
-    /// The kind of the driver, in a word: `"memory"`, `"file"`. The queue's name where its builder
-    /// gives none, and in the log.
+    /// The kind of the driver, in a word: `"memory"`, `"file"`. The log shows it, and it is the
+    /// queue's name if its builder gives none.
     pub kind: &'static str,
-    /// What the device looks like. The queue checks and cuts requests by it. The size is that at
-    /// the time of the call; later the device only [grows](Driver::grow).
+    /// The device's size and abilities, by which the queue checks and splits requests. The size is
+    /// that at the time of the call; later the device only [grows](Driver::grow).
     pub geometry: Geometry,
-    /// Hardware queues that the driver has room for, at least 1, which is the default. The queue
-    /// makes as many, though never more than there are CPUs: `usize::MAX` is one for each CPU.
+    /// Number of hardware queues that the driver has room for, at least 1, which is the default.
+    /// The queue makes that many, but no more than there are CPUs: `usize::MAX` means one for each
+    /// CPU.
     pub hw_queues: usize,
-    /// Requests that each hardware queue may have in the driver at once: 1 to 10 240, the kernel's
-    /// `BLK_MQ_MAX_DEPTH`. Less counts as 1, more as 10 240. By default [`DEFAULT_DEPTH`]. The
-    /// queue makes as many tags, unless its [builder](crate::QueueBuilder::depth) wants fewer.
+    /// Number of requests that each hardware queue may have in the driver at once: 1 to 10 240, the
+    /// kernel's `BLK_MQ_MAX_DEPTH`. Values outside are clamped. The default is [`DEFAULT_DEPTH`].
+    /// The queue makes that many tags, unless its [builder](crate::QueueBuilder::depth) wants
+    /// fewer.
     pub depth: u32,
-    /// [`Driver::queue_request`] and [`Driver::commit`] may block; `false` by default. The queue
-    /// then calls them on workers only, outside of atomic sections, and each request costs a switch
-    /// to a worker. Where the driver blocks, it tells the worker's pool by
+    /// True if [`Driver::queue_request`] and [`Driver::commit`] may block; `false` by default. The
+    /// queue then calls them on workers only, outside of atomic sections, and each request costs a
+    /// switch to a worker. Around each blocking call, the driver tells the worker's pool by
     /// [`context::blocking`](corewise_sync::context::blocking). (The kernel's `BLK_MQ_F_BLOCKING`.)
     pub may_block: bool,
-    /// The driver gains by few large requests instead of many small ones that touch; `true` by
-    /// default. The queue then merges what waits.
+    /// True if the driver gains when one large request replaces many small adjacent ones; `true` by
+    /// default. The queue then merges waiting requests.
     pub merges: bool,
-    /// The driver knows which parts of the device are allocated and which read as zeroes; `false`
-    /// by default. Otherwise the queue answers such questions itself: all counts as data. It isn't
-    /// taken from the device below, since a filter that changes bytes can't hand on what is known
-    /// there.
+    /// True if the driver knows which parts of the device are allocated and which read as zeroes;
+    /// `false` by default. If it is false, the queue answers such questions itself: all counts as
+    /// data. A filter doesn't inherit the flag from the device below: its bytes may differ from
+    /// those there.
     pub knows_extents: bool,
     /// The longest time that a request may be in the driver before the queue calls
-    /// [`Driver::timeout`]. `None`, the default: as long as it takes.
+    /// [`Driver::timeout`]. `None`, the default: unlimited.
     /// [`QueueBuilder::timeout`](crate::QueueBuilder::timeout) goes before it.
     pub io_timeout: Option<Duration>,
-    /// The latch that tells that nothing of the device can be changed any more, though its geometry
-    /// says so; by default it is [never](ReadOnlyLatch::never) set. Once it is set, the queue's
-    /// geometry is read-only. Requests still go to the driver, which says why it refuses them.
+    /// The latch that is set once the device can't be changed any more, though its geometry says
+    /// so; by default it is [never](ReadOnlyLatch::never) set. Once it is set, the queue's geometry
+    /// is read-only. Requests still go to the driver, whose error says why it refuses them.
     pub read_only_latch: ReadOnlyLatch,
 }
 
@@ -98,9 +100,9 @@ impl Info {
     }
 }
 
-/// A driver: it starts requests, and finishes each of them once.
+/// A driver. It starts requests, and finishes each of them once.
 ///
-/// A driver is shared by all hardware queues of its queue and called on any thread. It needs two
+/// All hardware queues of a queue share its driver, and call it on any thread. A driver needs two
 /// functions:
 ///
 /// ```
@@ -135,86 +137,86 @@ impl Info {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A driver that stands on another device hands on parts of its requests ([`Whole`](crate::Whole)).
-/// The example `block_driver` of the `corewise` crate has both kinds: one that completes on a
-/// thread of its own, and a filter that changes the bytes.
+/// A driver over another device passes on parts of its requests ([`Whole`](crate::Whole)). The
+/// example `block_driver` of the `corewise` crate has both kinds: one that completes on a thread of
+/// its own, and a filter that changes the bytes.
 pub trait Driver: Send + Sync + 'static {
-    /// Says what doesn't change while the device lives. The queue asks once, when it is
-    /// [built](crate::QueueBuilder::build): there a geometry that can't be is refused.
+    /// Describes the driver and its device. The description doesn't change while the device lives.
+    /// The queue asks once, when it is [built](crate::QueueBuilder::build), and refuses an
+    /// impossible geometry.
     ///
-    /// A driver around another one hands on what it doesn't change: `Info { depth: 1,
-    /// ..self.inner.info() }`. One that stands on a device begins with [`Info::over`].
+    /// A driver around another one passes on what it doesn't change:
+    /// `Info { depth: 1, ..self.inner.info() }`. A driver over a device begins with [`Info::over`].
     fn info(&self) -> Info;
 
-    /// Makes the device longer: to `size` bytes, or, where that is `None`, to what its medium has
-    /// by now. The new size; no request lies beyond the old one before this has returned. It is
-    /// never made shorter. One call at a time. May block.
+    /// Grows the device to `size` bytes, or, if that is `None`, to the present size of its medium,
+    /// and returns the new size. No request reaches beyond the old size before this has returned. A
+    /// device never shrinks. One call at a time. May block.
     ///
     /// # Errors
-    /// `NotSupported`, which is the default; `InvalidInput` for a size that isn't whole blocks, or
-    /// less than it has; `NoSpace` for one that the medium hasn't got.
+    /// `NotSupported`, which is the default; `InvalidInput` if the size isn't whole blocks or is
+    /// below the present one; `NoSpace` if the medium is smaller.
     fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
         let _ = size;
         let why = format!("a '{}' device cannot grow", self.info().kind);
         Err(IoError::with(IoErrorKind::NotSupported, why))
     }
 
-    /// How the device is, in a few words for people; `None` where there is nothing to tell. Any
+    /// Returns the device's condition in a few words for people; `None` if all is well. Any
     /// context.
     fn condition(&self) -> Option<String> {
         None
     }
 
-    /// Whether data of the device is lost, or may be: flushes fail until it is opened again. Any
-    /// context.
+    /// Returns true if data of the device is lost, or may be. Flushes then fail until the device is
+    /// opened again. Any context.
     fn has_lost_data(&self) -> bool {
         false
     }
 
-    /// What follows from a file or a folder that the device uses and that isn't in its place, or
-    /// isn't what it was, though nothing is lost. The [condition](Self::condition) says what is
-    /// wrong. `None`: all are in order. Any context.
+    /// Returns the consequences of a file or folder of the device that is displaced or was
+    /// replaced, though nothing is lost. The [condition](Self::condition) says what is wrong.
+    /// `None`: all are in order. Any context.
     fn displaced(&self) -> Option<Displaced> {
         None
     }
 
-    /// Whether the device lacks changes that were flushed before it was opened: see
+    /// Returns true if the device lacks changes that were flushed before it was opened: see
     /// [`BlockDevice::is_outdated`](crate::BlockDevice::is_outdated). Any context.
     fn is_outdated(&self) -> bool {
         false
     }
 
-    /// Says which CPUs submit to hardware queue `hctx`: for drivers with threads of their own,
-    /// which do well to be near (the kernel's affinity of interrupt vectors). Called when the queue
-    /// is built; never on a synthetic machine. May block for a moment.
+    /// Tells which CPUs submit to hardware queue `hctx`. Drivers with threads of their own can
+    /// place these near the CPUs (the kernel's affinity of interrupt vectors). Called when the
+    /// queue is built; never on a synthetic machine. May block for a moment.
     fn mapped(&self, hctx: usize, cpus: &[CpuId]) {
         let _ = (hctx, cpus);
     }
 
     /// Starts a request of hardware queue `hctx` (an index below [`Info::hw_queues`]).
     ///
-    /// Called by one thread at a time for each `hctx`, inside an atomic section: it must not block
+    /// One thread at a time calls this for each `hctx`, inside an atomic section: it must not block
     /// (but see [`Info::may_block`]). The range is inside the device and in whole blocks, the
-    /// operation is one that the geometry allows, all its limits are kept, and a read's memory is
-    /// there. There is one flush at a time. A panic here is caught: the request, which its
-    /// unwinding drops, completes with an error.
+    /// geometry allows the operation, the request keeps all limits, and a read has its memory. One
+    /// flush is in flight at a time. A panic here is caught: its unwinding drops the request, which
+    /// completes with an error.
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch;
 
-    /// Everything that was queued since the last call may be started together now: for drivers
-    /// that batch. Called as [`Driver::queue_request`] is, at the end of each pass that started
-    /// something.
+    /// Starts together everything that was queued since the last call: for drivers that batch.
+    /// Called as [`Driver::queue_request`] is, at the end of each pass that started something.
     fn commit(&self, hctx: usize) {
         let _ = hctx;
     }
 
-    /// A request has been in the driver for longer than its time. The driver may complete it (with
-    /// [`IoErrorKind::TimedOut`]: it keeps it, and is told its hardware queue and tag), now or later, or let it go
-    /// on. Until this returns the tag isn't given to another request, and a completion that comes
-    /// meanwhile takes effect after it.
-    ///
+    /// Handles a request that has been in the driver for longer than its time. The driver, which
+    /// keeps the request, may complete it now or later (with [`IoErrorKind::TimedOut`]), or let it
+    /// go on. `rq` names its hardware queue and tag. Until this returns, no other request gets the
+    /// tag, and a completion that comes meanwhile takes effect after it.
     /// Called on a worker, which may block, one call at a time; other requests' timeouts wait
-    /// meanwhile. A panic is caught, and counts as [`TimerReturn::ResetTimer`]. Not called before
-    /// the dispatch that started the request is over. By default the request is logged, and goes
+    /// Called on a worker, which may block, one call at a time; other requests' timeouts wait
+    /// meanwhile. A panic is caught, and counts as [`TimerReturn::ResetTimer`]. Never called before
+    /// the dispatch that started the request is over. The default logs the request and lets it go
     /// on.
     fn timeout(&self, rq: &TimedOut<'_>) -> TimerReturn {
         tracing::warn!("{rq}; the driver cannot cancel it");
@@ -222,34 +224,34 @@ pub trait Driver: Send + Sync + 'static {
     }
 }
 
-/// How [`Driver::queue_request`] went.
+/// The outcome of [`Driver::queue_request`].
 ///
-/// A driver gives back the very request of this call. Another one, of this queue or of a foreign
-/// one, stays the driver's to answer for: it completes with [`IoErrorKind::Gone`], which is logged,
-/// and the request of this call counts as started.
+/// A driver gives back the very request of this call. If it gives back another one, of this queue
+/// or of a foreign one, that completes with [`IoErrorKind::Gone`], which is logged. The request of
+/// this call then counts as started.
 #[derive(Debug)]
 #[must_use]
 #[non_exhaustive]
 pub enum Dispatch {
     /// The driver has the request, or has completed it already.
     Started,
-    /// The driver can't take it now, for want of something that a request of this hardware queue
-    /// gives free when it completes. It goes back to the front, and comes again when one completes
-    /// or is submitted; where none is in flight, a worker tries again at once, and then every 3 ms.
-    /// (Linux: `BLK_STS_DEV_RESOURCE`.)
+    /// The driver lacks something that a request of this hardware queue frees when it completes.
+    /// The request goes back to the front, and comes again when one completes or is submitted. If
+    /// none is in flight, a worker retries at once, and then every 3 ms. (Linux:
+    /// `BLK_STS_DEV_RESOURCE`.)
     Busy(Started),
-    /// The driver can't take it now, for want of something that anybody may have. As `Busy`, and it
-    /// comes again after 3 ms at most, whatever is in flight. (Linux: `BLK_STS_RESOURCE`.)
+    /// The driver lacks something that any other code may hold. As `Busy`, but the request comes
+    /// again after 3 ms at most, whatever is in flight. (Linux: `BLK_STS_RESOURCE`.)
     NoResource(Started),
 }
 
 /// A request inside a driver. It has a tag, unique within its hardware queue until it completes.
 ///
-/// Reach its fields through [`Request`]'s methods; the request itself stays the queue's. Dropped
-/// without being completed, it completes with [`IoErrorKind::Gone`]: also when a driver's thread
-/// dies of a panic.
+/// Its fields are reached through [`Request`]'s methods; the request itself stays the queue's.
+/// Dropped without being completed, it completes with [`IoErrorKind::Gone`], also when a driver's
+/// thread panics.
 ///
-/// Nobody puts another request in its place, since others may have been merged into it:
+/// No code can put another request in its place, since others may have been merged into it:
 ///
 /// ```compile_fail,E0594
 /// fn exchange(mut started: corewise_blockmq::Started) {
@@ -261,7 +263,7 @@ pub struct Started {
 }
 
 impl Started {
-    /// A request that has its tag.
+    /// Wraps a request that has its tag.
     #[inline]
     pub(crate) fn new(pending: Box<Pending>) -> Self {
         Self { pending: Some(pending) }
@@ -278,41 +280,42 @@ impl Started {
         self.pending.as_ref().expect(HELD)
     }
 
-    /// The request's tag: below [`Info::depth`], and no other request that is inside the driver
-    /// through the same hardware queue has it.
+    /// Returns the request's tag, which is below [`Info::depth`]. No other request that is inside
+    /// the driver through the same hardware queue has it.
     #[inline]
     pub fn tag(&self) -> u32 {
         self.pending().tag
     }
 
-    /// Index of the hardware queue through which the request came.
+    /// Returns the index of the hardware queue through which the request came.
     #[inline]
     pub fn hctx(&self) -> usize {
         self.pending().hctx
     }
 
     /// Finishes the request, on any thread. The tag is free **before** the completion function
-    /// runs, so whatever the driver keeps by tag has to be cleared before this call. May run the
-    /// hardware queue, and so call [`Driver::queue_request`] on this thread: so hold no lock that
-    /// that takes. To drop it does the same; `drop(mutex.lock().unwrap().take())` holds the lock
-    /// meanwhile, so take it out in a statement of its own. Deep in other completions it may end a
-    /// moment later, as [`Request::complete`] says.
+    /// runs, so the driver clears what it keeps by tag before this call. This may run the hardware
+    /// queue, and so call [`Driver::queue_request`] on this thread: hold no lock that
+    /// `queue_request` takes. Dropping the request does the same.
+    /// `drop(mutex.lock().unwrap().take())` holds the lock meanwhile, so take the request out in a
+    /// statement of its own. Deep in other completions it may end a moment later, as
+    /// [`Request::complete`] says.
     #[inline]
     pub fn complete(mut self, result: Result<(), IoError>) {
         self.finish(result);
     }
 
-    /// Gives the request back, to be started once more: for a driver that had it and can't go on,
-    /// as when a path to the device is lost. It goes to the front of its hardware queue, and a
-    /// worker runs that. A request that the driver has put into a read so far stays put: see
-    /// [`Request::filled`]. Any thread. (Linux: `blk_mq_requeue_request`.)
+    /// Gives the request back, to be started once more: for a driver that can't go on, as when a
+    /// path to the device is lost. The request goes to the front of its hardware queue, and a
+    /// worker runs that. What the driver has put into a read so far stays: see [`Request::filled`].
+    /// Any thread. (Linux: `blk_mq_requeue_request`.)
     pub fn requeue(mut self) {
         if let Some(pending) = self.pending.take() {
             pending.returned(Verdict::Requeue);
         }
     }
 
-    /// Puts something of the driver's beside the request, to be found where it is taken out of a
+    /// Keeps a value of the driver's beside the request, to be found where that is taken out of a
     /// list.
     #[inline]
     pub fn set_owner(&mut self, owner: Arc<dyn Any + Send + Sync>) {
@@ -333,14 +336,14 @@ impl Started {
         LateOne::of(pending.core.address(), pending.hctx, pending.tag) == *late
     }
 
-    /// Whether it is the one that `core` has given out through `hctx` under `tag`: nothing else has
-    /// the three while the call lasts that gave it out.
+    /// Returns true if `core` has given out this request through `hctx` under `tag`. No other
+    /// request has all three while the call lasts that gave it out.
     pub(crate) fn is_of(&self, core: &Core, hctx: usize, tag: u32) -> bool {
         let pending = self.pending();
         ptr::eq(&*pending.core, core) && pending.hctx == hctx && pending.tag == tag
     }
 
-    /// Ends a request that a driver gave back in another one's place.
+    /// Ends a request that a driver gave back in place of another one.
     #[cold]
     pub(crate) fn refuse(mut self, to: &str) {
         tracing::error!(
@@ -367,7 +370,7 @@ impl Started {
     }
 }
 
-/// Why the expectations above hold.
+/// The reason why the expectations above hold.
 const HELD: &str = "only complete, requeue and into_pending empty it, and they consume it";
 
 impl Deref for Started {
@@ -392,7 +395,7 @@ impl Drop for Started {
 }
 
 /// A request in the [`Inbox`](corewise_sync::inbox::Inbox) of a driver's own thread. It travels in
-/// its own box, so that costs no allocation.
+/// its own box, so the inbox allocates nothing.
 #[derive(Debug)]
 pub struct Queued(pub Started);
 

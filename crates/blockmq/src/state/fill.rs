@@ -1,6 +1,6 @@
 //! Filling a read: what a driver puts into the memory of a request.
 //!
-//! Bytes are filled from the first one on: how many is one number, and everything behind them is
+//! Bytes are filled in order from the first one on. One number says how many; the bytes behind are
 //! taken for uninitialized.
 
 use std::fmt;
@@ -13,23 +13,23 @@ use crate::state::request::Request;
 use crate::state::whole::HeldRequest;
 
 impl Request {
-    /// The memory of a read that is still to be filled, piece by piece in order; nothing for other
-    /// operations. Say with [`Request::advance`] what has been filled. Where no queue has seen the
-    /// request, its buffers get their room now.
+    /// Returns the memory of a read that is still to be filled, piece by piece in order; nothing
+    /// for other operations. [`Request::advance`] records what has been filled. If no queue has
+    /// seen the request, its buffers get their room now.
     #[inline]
     pub fn rooms(&mut self) -> impl Iterator<Item = &mut [MaybeUninit<u8>]> {
-        // A buffer without room stays without, and the request fails by what isn't filled.
+        // A buffer without room stays so, and the request fails by its unfilled bytes.
         let has = self.op == Op::Read && self.prepare(1).is_ok();
         let segments = has.then(|| self.segments());
         segments.into_iter().flatten().map(|segment| {
-            // SAFETY: a read's segments lie in the room of its own buffers, which nobody touches
-            // before it is finished, or in a window of its whole's that no other part has; they
-            // don't overlap, and `self` is borrowed exclusively.
+            // SAFETY: a read's segments lie in the room of its own buffers, which no other code
+            // touches before it is finished, or in a window of its whole's that no other part has.
+            // They don't overlap, and `self` is borrowed exclusively.
             unsafe { std::slice::from_raw_parts_mut(segment.as_ptr().cast(), segment.len()) }
         })
     }
 
-    /// Copies `bytes` to where the next bytes of a read belong, and says how many of them fitted.
+    /// Copies `bytes` to the next unfilled bytes of a read, and returns how many of them fitted.
     #[inline]
     pub fn put(&mut self, bytes: &[u8]) -> usize {
         let mut rest = bytes;
@@ -47,7 +47,7 @@ impl Request {
         n
     }
 
-    /// Fills the next `n` bytes of a read with zeroes, and says how many there were.
+    /// Fills the next `n` bytes of a read with zeroes, and returns how many fitted.
     #[inline]
     pub fn put_zeroes(&mut self, n: u64) -> u64 {
         let mut left = n;
@@ -61,7 +61,7 @@ impl Request {
         n - left
     }
 
-    /// Says that the next `n` bytes of a read have been filled, by the thread that was given its
+    /// Records that the next `n` bytes of a read have been filled, by the thread that was given its
     /// [segments](Request::segments).
     ///
     /// # Safety
@@ -72,9 +72,9 @@ impl Request {
         self.filled += n;
     }
 
-    /// The bytes that a read has filled so far, piece by piece in order, to be changed where they
-    /// are: by a driver that stands on another device and decrypts what comes from there, say, in
-    /// the function of [`Whole::with`]( crate::Whole::with). Nothing for other operations.
+    /// Returns the filled bytes of a read, piece by piece in order, to be changed in place; nothing
+    /// for other operations. A driver over another device can so decrypt them in the function of
+    /// [`Whole::with`](crate::Whole::with).
     #[inline]
     pub fn filled_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         let mut left = self.filled;
@@ -82,16 +82,16 @@ impl Request {
             let here = left.min(segment.len() as u64);
             left -= here;
             // SAFETY: the first `filled` bytes of a read are initialized. Its segments lie in the
-            // room of its own buffers, which nobody touches before it is finished, or in a window
-            // of its whole's that no other part has; they don't overlap, and `self` is borrowed
-            // exclusively.
+            // room of its own buffers, which no other code touches before it is finished, or in a
+            // window of its whole's that no other part has. They don't overlap, and `self` is
+            // borrowed exclusively.
             let bytes =
                 || unsafe { std::slice::from_raw_parts_mut(segment.as_ptr(), here as usize) };
             (here != 0).then(bytes)
         })
     }
 
-    /// Forgets what a read, or a request for extents, has been given so far, to be done once more.
+    /// Forgets what was put into a read, or into a request for extents, to do it once more.
     #[inline]
     pub fn start_over(&mut self) {
         self.filled = 0;
@@ -100,7 +100,7 @@ impl Request {
         }
     }
 
-    /// Bytes that a read has filled so far, from its first one on.
+    /// Returns the number of bytes that a read has filled so far, from its first one on.
     #[inline]
     pub fn filled(&self) -> u64 {
         self.filled
@@ -108,15 +108,16 @@ impl Request {
 }
 
 impl Request {
-    /// What is known of `len` bytes at byte `offset`: at most `most` extents (at least one), which
-    /// may end before the range does.
+    /// Asks for the allocation of `len` bytes at byte `offset`: at most `most` extents (at least
+    /// one), which may end before the range does.
     pub fn extents_of(offset: u64, len: u64, most: u32) -> Self {
         let mut rq = Self::new(Op::Extents, offset, len);
         rq.payload = Payload::Extents(Extents::new(most));
         rq
     }
 
-    /// Of a request for extents: those that were found so far; `None` for other operations.
+    /// Returns the extents that a request for extents has found so far; `None` for other
+    /// operations.
     pub fn extents(&self) -> Option<&Extents> {
         match &self.payload {
             Payload::Extents(extents) => Some(extents),
@@ -124,9 +125,9 @@ impl Request {
         }
     }
 
-    /// Says what comes behind the extents that were found so far: what lies behind the range is cut
-    /// off. Whether more is of use; false for other operations. A request for extents of which none
-    /// was found ends with one of data.
+    /// Adds the extent behind those that were found so far; what lies behind the range is cut off.
+    /// Returns true if more extents are of use; false for other operations. A request for extents
+    /// that finds none ends with one of data.
     pub fn put_extent(&mut self, extent: Extent) -> bool {
         let len = self.len;
         match &mut self.payload {
@@ -136,52 +137,52 @@ impl Request {
     }
 }
 
-/// Gives a handle of somebody else's request what fills a read. It must not give the request itself
-/// to be changed: a stranger that could put another one in its place would take along those that
-/// were merged into it.
+/// Gives the handle of a request the methods that fill a read. The handle must not give out the
+/// request itself: code that replaces that by another one would lose the requests that were merged
+/// into it.
 macro_rules! fills {
     ($handle:ty) => {
         impl $handle {
-            /// As [`Request::rooms`].
+            /// Returns the unfilled memory: see [`Request::rooms`].
             #[inline]
             pub fn rooms(&mut self) -> impl Iterator<Item = &mut [MaybeUninit<u8>]> {
                 self.rq_mut().rooms()
             }
 
-            /// As [`Request::put`].
+            /// Copies bytes into a read: see [`Request::put`].
             #[inline]
             pub fn put(&mut self, bytes: &[u8]) -> usize {
                 self.rq_mut().put(bytes)
             }
 
-            /// As [`Request::put_zeroes`].
+            /// Fills bytes with zeroes: see [`Request::put_zeroes`].
             #[inline]
             pub fn put_zeroes(&mut self, n: u64) -> u64 {
                 self.rq_mut().put_zeroes(n)
             }
 
-            /// As [`Request::put_extent`].
+            /// Adds an extent: see [`Request::put_extent`].
             #[inline]
             pub fn put_extent(&mut self, extent: Extent) -> bool {
                 self.rq_mut().put_extent(extent)
             }
 
-            /// As [`Request::start_over`].
+            /// Forgets what was filled: see [`Request::start_over`].
             #[inline]
             pub fn start_over(&mut self) {
                 self.rq_mut().start_over();
             }
 
-            /// As [`Request::filled_mut`].
+            /// Returns the filled bytes: see [`Request::filled_mut`].
             #[inline]
             pub fn filled_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
                 self.rq_mut().filled_mut()
             }
 
-            /// As [`Request::advance`].
+            /// Records filled bytes: see [`Request::advance`].
             ///
             /// # Safety
-            /// As there.
+            /// As for [`Request::advance`].
             #[inline]
             pub unsafe fn advance(&mut self, n: u64) {
                 // SAFETY: as the caller says.
@@ -195,7 +196,7 @@ fills!(Started);
 fills!(HeldRequest);
 fills!(RequestMut<'_>);
 
-/// A request that a driver fills, whichever handle it lies in. It isn't exchanged for another one.
+/// A request that a driver fills, behind any handle. It can't be exchanged for another one.
 pub struct RequestMut<'a>(&'a mut Request);
 
 impl RequestMut<'_> {

@@ -12,14 +12,13 @@ use corewise_topology::{CpuId, current_cpu};
 
 use crate::state::pending::Pending;
 
-/// Has requests end on the CPU that submitted them, or near it: a list for each CPU, and one call
-/// to it for all that is in its list. One for all queues of a program, so that completions of many
-/// disks travel together.
+/// Completion lists that make requests end on the CPU that submitted them, or near it. Each CPU has
+/// a list, and one call to the CPU ends all that is in it. A program has one `Completer` for all
+/// its queues, so that completions of many disks travel together.
 ///
-/// Without one, requests end where their driver completes them. Whether it pays depends on what the
-/// completion function touches: the call costs a wake-up of the other CPU's target where that is
-/// asleep, so this is for machines of several caches (and NUMA nodes) whose completion functions
-/// touch much of what their submitter wrote.
+/// Without a completer, requests end where their driver completes them. A call costs a wake-up of
+/// the other CPU's call target if that sleeps. So a completer pays on machines of several caches
+/// (and NUMA nodes) if completion functions touch much of what their submitter wrote.
 ///
 /// (Linux: the per-CPU list `blk_cpu_done` and the softirq behind it.)
 ///
@@ -41,19 +40,19 @@ pub struct Completer {
 }
 
 struct Inner {
-    /// By CPU number; `None` for numbers that the machine doesn't know.
+    /// The lists by CPU number; `None` for numbers that the machine doesn't know.
     lanes: Box<[Option<Arc<Lane>>]>,
 }
 
 /// The list of one CPU.
 pub(crate) struct Lane {
     cpu: CpuId,
-    /// Its last-level cache, where that is known.
+    /// The CPU's last-level cache, if known.
     llc: Option<u32>,
     smp: Smp,
     list: CachePadded<Inbox<Box<Pending>>>,
-    /// A: Relaxed counter, as both below: on the CPU's own line, which a thread that counts here
-    /// writes anyway.
+    /// A: Relaxed counter, as both below. It lies on the CPU's own line, which a thread that counts
+    /// here writes anyway.
     sent: AtomicU64,
     /// A: as `sent`.
     calls: AtomicU64,
@@ -61,21 +60,21 @@ pub(crate) struct Lane {
     refused: AtomicU64,
 }
 
-/// What a [`Completer`] has done so far.
+/// Counters of a [`Completer`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompleterStats {
     /// Requests that were sent to the CPU of their submitter.
     pub sent: u64,
-    /// Calls that this took: one for all that gathered meanwhile.
+    /// Calls that this took. One call serves all requests that gathered meanwhile.
     pub calls: u64,
-    /// Calls that were refused, since the CPU had left: what was in its list ended where it was
-    /// completed.
+    /// Calls that were refused because the CPU had left. The requests in its list ended where they
+    /// were completed.
     pub refused: u64,
 }
 
 impl Completer {
-    /// Lists for the CPUs of the machine that `smp` calls.
+    /// Creates lists for the CPUs of the machine that `smp` calls.
     pub fn new(smp: &Smp) -> Self {
         let topology = smp.machine().topology();
         let known = topology.cpus();
@@ -95,7 +94,7 @@ impl Completer {
         Self { inner: Arc::new(Inner { lanes: lanes.into() }) }
     }
 
-    /// What it has done so far, of all queues.
+    /// Returns the counters over all queues.
     pub fn stats(&self) -> CompleterStats {
         let mut stats = CompleterStats::default();
         for lane in self.inner.lanes.iter().flatten() {
@@ -110,8 +109,8 @@ impl Completer {
         self.inner.lanes.get(cpu.index())?.as_ref()
     }
 
-    /// The list on which a request of `submitter` ends that is completed on `here`; `None`: it ends
-    /// here.
+    /// Returns the list on which a request of `submitter` ends that is completed on `here`; `None`:
+    /// it ends here.
     fn lane_for(
         &self,
         affinity: RqAffinity,
@@ -134,25 +133,25 @@ impl fmt::Debug for Completer {
 }
 
 impl Lane {
-    /// Push, and Call where the list was empty.
+    /// Pushes the request, and calls the CPU if the list was empty.
     pub(crate) fn send(self: Arc<Self>, pending: Box<Pending>) {
         self.sent.fetch_add(1, Ordering::Relaxed);
         if !self.list.push(pending) {
-            // The thread that made it non-empty has called, or is about to.
+            // The thread that made the list non-empty has called, or is about to.
             return;
         }
         self.calls.fetch_add(1, Ordering::Relaxed);
         let drain = Drain(Arc::clone(&self));
         if let Err(refused) = self.smp.detached().call(self.cpu, move || drop(drain)) {
-            // The CPU has left: Drain here, all that is in its list.
+            // The CPU has left: end all requests of its list here.
             self.refused.fetch_add(1, Ordering::Relaxed);
             drop(refused);
         }
     }
 }
 
-/// What is in the list of a CPU ends where this is dropped: in the call, or where that was refused,
-/// or never run since its CPU died. So a call that is lost loses nothing.
+/// A guard whose drop ends all requests in a CPU's list. The drop happens in the call, or at a
+/// refused call, or when the CPU dies before the call has run. So a lost call loses no request.
 struct Drain(Arc<Lane>);
 
 impl Drop for Drain {
@@ -163,57 +162,57 @@ impl Drop for Drain {
     }
 }
 
-/// How a queue has its requests end.
+/// The rule by which a queue chooses the CPU on which a request ends.
 pub(crate) struct Placement {
     pub(crate) completer: Completer,
     pub(crate) affinity: RqAffinity,
 }
 
 impl Placement {
-    /// The list on which a request of `submitter` ends that is completed here; `None`: it ends
-    /// here.
+    /// Returns the list on which a request of `submitter` ends that is completed here; `None`: it
+    /// ends here.
     pub(crate) fn lane_for(&self, submitter: CpuId) -> Option<&Arc<Lane>> {
         self.completer.lane_for(self.affinity, submitter, current_cpu())
     }
 }
 
-// Policy: on which CPU a request ends. Pure functions over plain values.
+// Policy: the CPU on which a request ends. Pure functions over plain values.
 
-/// Whether a request ends on the CPU that submitted it. (Linux: `rq_affinity` 0, 1 and 2.)
+/// The CPU on which requests end. (Linux: `rq_affinity` 0, 1 and 2.)
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RqAffinity {
-    /// Where the driver completes it.
+    /// The CPU on which the driver completes the request.
     Anywhere,
-    /// On a CPU that shares its last-level cache with the one that submitted it.
+    /// A CPU that shares its last-level cache with the submitter's.
     #[default]
     Cache,
-    /// On the very CPU that submitted it.
+    /// The very CPU that submitted the request.
     Cpu,
 }
 
-/// What is known when a driver completes a request.
+/// The facts that are known when a driver completes a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompletionCase {
     pub(crate) affinity: RqAffinity,
-    /// It is on the CPU that submitted the request.
+    /// True on the CPU that submitted the request.
     pub(crate) same_cpu: bool,
-    /// It is on a CPU that shares its last-level cache with that one.
+    /// True on a CPU that shares its last-level cache with that one.
     pub(crate) same_cache: bool,
 }
 
-/// Where a request ends.
+/// The place where a request ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompleteOn {
-    /// On the completing thread, at once.
+    /// The completing thread, at once.
     ThisCpu,
-    /// On the submitter's CPU, by a call.
+    /// The submitter's CPU, by a call.
     Submitter,
 }
 
-/// Where a request ends. The kernel's `blk_mq_complete_need_ipi`, and what stands before it in
-/// `blk_mq_complete_request_remote`; but whether the other CPU is online is for it to say: it
-/// refuses the call.
+/// Returns where a request ends, as the kernel's `blk_mq_complete_need_ipi` and the checks before
+/// it in `blk_mq_complete_request_remote`. Whether the other CPU is online isn't asked here: a CPU
+/// that has left refuses the call.
 pub(crate) fn end_of(case: CompletionCase) -> CompleteOn {
     let CompletionCase { affinity, same_cpu, same_cache } = case;
     if same_cpu {

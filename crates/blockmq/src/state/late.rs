@@ -1,4 +1,4 @@
-//! What a queue with timeouts knows of the requests that its driver has.
+//! The record that a queue with timeouts keeps of the requests in its driver.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,21 +9,21 @@ use corewise_workqueue::{Work, Workqueue};
 use crate::admission::tag_state::{TagState, Watch};
 use crate::request::Op;
 
-/// What a driver says of a request whose time is up: [`Driver::timeout`](crate::Driver::timeout).
-/// (Linux: `blk_eh_timer_return`.)
+/// The driver's answer about a late request: [`Driver::timeout`](crate::Driver::timeout). (Linux:
+/// `blk_eh_timer_return`.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 #[non_exhaustive]
 pub enum TimerReturn {
-    /// The driver has completed it, or will: it isn't told of this request again.
+    /// The driver has completed the request, or will. It doesn't hear of this request again.
     Done,
     /// The request gets the same time once more.
     ResetTimer,
 }
 
-/// A request that the driver has had for too long. It is named by its hardware queue and tag: the
-/// driver has the request itself. Until the callback returns, no other request gets the tag, even
-/// where this one completes meanwhile.
+/// A request that the driver has had for too long, named by its hardware queue and tag: the driver
+/// has the request itself. Until the callback returns, no other request gets the tag, even if this
+/// one completes meanwhile.
 #[derive(Clone, Copy)]
 pub struct TimedOut<'a> {
     pub(crate) queue: &'a str,
@@ -34,8 +34,8 @@ pub struct TimedOut<'a> {
     pub(crate) waited: Duration,
 }
 
-/// Which request is late, as plain values: it may be asked for on another thread, as long as its
-/// tag is held.
+/// The name of a late request, as plain values. Any thread may look for the request while its tag
+/// is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LateOne {
     /// The address of its queue's core, which each of the queue's requests keeps alive.
@@ -51,42 +51,42 @@ impl LateOne {
 }
 
 impl TimedOut<'_> {
-    /// Names the request by plain values.
+    /// Returns plain values that name the request.
     pub fn which(&self) -> LateOne {
         self.which
     }
 
-    /// Index of its hardware queue.
+    /// Returns the index of its hardware queue.
     pub fn hctx(&self) -> usize {
         self.which.hctx
     }
 
-    /// Its tag; see [`Started::tag`](crate::Started::tag).
+    /// Returns its tag; see [`Started::tag`](crate::Started::tag).
     pub fn tag(&self) -> u32 {
         self.which.tag
     }
 
-    /// What it asks for.
+    /// Returns its operation.
     pub fn op(&self) -> Op {
         self.op
     }
 
-    /// First byte of its range.
+    /// Returns the first byte of its range.
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Length of its range in bytes.
+    /// Returns the length of its range in bytes.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// True for a flush.
+    /// Returns true for a flush.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// For how long the driver has had it, to a timer tick.
+    /// Returns the time that the driver has had the request, to a timer tick.
     pub fn waited(&self) -> Duration {
         self.waited
     }
@@ -110,7 +110,7 @@ impl fmt::Display for TimedOut<'_> {
     }
 }
 
-/// A tag's state, and what its request asks for: the request itself is the driver's.
+/// A tag's state, and the operation and range of its request. The driver has the request itself.
 #[repr(align(64))]
 pub(crate) struct TagSlot<T> {
     pub(crate) state: TagState<T>,
@@ -120,7 +120,7 @@ pub(crate) struct TagSlot<T> {
     pub(crate) op_len: AtomicU64,
     /// A: as `op_len`.
     pub(crate) offset: AtomicU64,
-    /// A: as `op_len`; when the driver got it.
+    /// A: the time at which the driver got the request, as `op_len`.
     pub(crate) since: AtomicU64,
 }
 
@@ -139,6 +139,6 @@ impl<T> Default for TagSlot<T> {
 pub(crate) struct Timeouts {
     pub(crate) after: Duration,
     pub(crate) watch: Watch,
-    /// `None` where a test steps the queue.
+    /// The timer's workqueue and item; `None` if a test steps the queue.
     pub(crate) timer: Option<(Workqueue, Work)>,
 }

@@ -1,11 +1,11 @@
 //! Merging: requests that touch become one before the driver sees them.
 //!
-//! The runner merges while it empties the software queues, where it alone has what it looks at:
-//! each request is compared with the last few that wait already, as the kernel's
-//! `blk_bio_list_merge` does in a software queue. So what a thread submits together (a batch, a
-//! plug) is merged too, and so is what several CPUs of a hardware queue submit. The requests stay
-//! what they are: each has its own buffers and its own end. Where a merged one fails, each of them
-//! is tried alone, so that none fails for its neighbour.
+//! The runner merges while it empties the software queues, where it alone has the requests. It
+//! compares each request with the last few that wait already, as the kernel's `blk_bio_list_merge`
+//! does in a software queue. So requests that a thread submits together (a batch, a plug) are
+//! merged, and so are requests of several CPUs of a hardware queue. Each request keeps its own
+//! buffers and its own end. If a merged one fails, each of its requests is tried alone, so that
+//! none fails for its neighbour.
 
 use std::mem;
 
@@ -17,11 +17,11 @@ use crate::state::backlog::Waiting;
 use crate::state::pending::Pending;
 use crate::state::request::Request;
 
-/// Merges `late` into `early`, if they touch, the limits allow it and the driver gains by it; else
+/// Merges `late` into `early` if they touch, the limits allow it and the driver gains by it; else
 /// gives it back.
 fn try_merge(early: &mut Box<Pending>, late: Box<Pending>) -> Result<(), Box<Pending>> {
     let core = &early.core;
-    // Most don't touch, and that is seen at once.
+    // Most requests don't touch, which this check sees at once.
     let (a, b) = (early.rq(), late.rq());
     let touch = a.offset().wrapping_add(a.len()) == b.offset()
         || b.offset().wrapping_add(b.len()) == a.offset();
@@ -70,38 +70,37 @@ impl Waiting for Box<Pending> {
     }
 }
 
-// Requests of which others have become a part: what the queue does with them before and after the
-// driver.
+// Requests that others were merged into: the queue's steps before and after the driver.
 
 impl Request {
-    /// How many of its bytes the driver gets first: see [`Limits::first`].
+    /// Returns how many of its bytes the driver gets first: see [`Limits::first`].
     pub(crate) fn first_within(&self, limits: &Limits) -> Option<u64> {
         let pieces = self.segments().map(|segment| segment.len() as u64);
         limits.first(self.op(), self.offset(), self.len(), pieces)
     }
 
-    /// Its own pieces of memory, and how many bytes of them are in front of its own.
+    /// Returns its own pieces of memory, and how many of their bytes lie in front of its own.
     #[inline]
     pub(super) fn own_segs(&self) -> (&[Seg], u64, u64) {
         if self.op.has_bytes() { (self.segs(), self.skip, self.own) } else { (&[], 0, 0) }
     }
 
-    /// How many entries the list of its own memory has: no fewer than it has pieces.
+    /// Returns the length of its own memory list, which is no smaller than the number of pieces.
     pub(crate) fn entries(&self) -> usize {
         self.table.segs().len()
     }
 
-    /// Nothing is to be merged with it.
+    /// Marks the request as one that is merged with no other.
     pub(crate) fn stay_alone(&mut self) {
         self.no_merge = true;
     }
 
-    /// The queue makes it durable by a flush: the driver isn't asked to.
+    /// Clears `fua`: the queue makes the request durable by a flush, and doesn't ask the driver to.
     pub(crate) fn take_fua(&mut self) -> bool {
         mem::take(&mut self.flags.fua)
     }
 
-    /// What a merge looks at.
+    /// Returns the properties by which merges are decided.
     pub(crate) fn shape(&self, limits: &Limits) -> Shape {
         let pieces = if self.is_merged() {
             self.pieces
@@ -112,12 +111,12 @@ impl Request {
         Shape { op: self.op, offset: self.offset, len: self.len, pieces, no_merge }
     }
 
-    /// Whether others were merged into it.
+    /// Returns true if others were merged into it.
     pub(crate) fn is_merged(&self) -> bool {
         !self.tail.is_empty()
     }
 
-    /// Merges `behind` into it, which begins where this one ends; `pieces` are those of both.
+    /// Appends `behind`, which begins where this one ends; `pieces` counts the pieces of both.
     pub(crate) fn append(&mut self, mut behind: Box<Pending>, pieces: u32) {
         let mut tail = mem::take(&mut behind.rq_mut().tail);
         self.len += behind.rq().len;
@@ -130,7 +129,8 @@ impl Request {
         }
     }
 
-    /// Those that were merged into it, in order, each with what was filled of it.
+    /// Takes out the requests that were merged into it, in order, each with its share of the filled
+    /// bytes.
     pub(crate) fn unmerge(&mut self) -> impl Iterator<Item = Box<Pending>> + use<> {
         let mut filled = self.filled;
         let mut own = move |len: u64| {

@@ -16,48 +16,52 @@ use crate::state::core::Hctx;
 use crate::state::request::Request;
 use crate::stats::weight;
 
-/// Why a request comes back from the driver.
+/// The reason why a request comes back from the driver.
 #[derive(Debug)]
 pub(crate) enum Verdict {
-    /// It has ended.
+    /// The request has ended.
     Ended(Result<(), IoError>),
-    /// It is to go to the driver once more.
+    /// The request goes to the driver once more.
     Requeue,
 }
 
-/// A request inside a queue. Boxes lie in the [cache](crate::percpu::cache) of their CPU between
-/// two requests, and keep their queue's core alive all the time: so a request costs neither an
+/// A request inside a queue. Between two requests a box lies in the [cache](crate::percpu::cache)
+/// of its CPU. A box keeps its queue's core alive all the time, so a request costs neither an
 /// allocation nor a reference count.
 pub struct Pending {
     pub(crate) link: Link,
-    /// What is asked; `None` in the cache.
+    /// The request; `None` in the cache.
     pub(crate) rq: Option<Request>,
     pub(crate) core: Arc<Core>,
-    /// The CPU slot whose cache it is from, through which it came and is counted out.
+    /// The CPU slot whose cache the box is from. The request came through that slot, and is counted
+    /// out there.
     pub(crate) slot: usize,
-    /// The hardware queue that it is in, from the insert on.
+    /// The hardware queue that the request is in, from the insert on.
     pub(crate) hctx: usize,
-    /// Its tag, while the driver has it.
+    /// The request's tag, while the driver has it.
     pub(crate) tag: u32,
-    /// What the driver wants to find with it, while it lies in an inbox or a list of the driver's.
+    /// The driver's own value beside the request, while that lies in an inbox or a list of the
+    /// driver's.
     pub(crate) owner: Option<Arc<dyn Any + Send + Sync>>,
-    /// Why it comes back from the driver, when it does.
+    /// The reason why the request comes back from the driver, once it does.
     pub(crate) verdict: Option<Verdict>,
-    /// For how many requests it stands in the histograms; 0: it isn't timed.
+    /// Number of requests for which this one stands in the histograms; 0: it isn't timed.
     pub(crate) weight: u32,
-    /// When it was submitted, where it is timed.
+    /// The time of submission, if the request is timed.
     pub(crate) begun: Stamp,
-    /// When the driver got it, where it is timed; not behind `begun` where no driver has had it.
+    /// The time at which the driver got the request, if it is timed. Not later than `begun` if no
+    /// driver has had it.
     pub(crate) started: Stamp,
-    /// How many requests the box has carried before.
+    /// Number of requests that the box has carried before.
     pub(crate) uses: u32,
-    /// It goes back to the cache.
+    /// True if the box goes back to the cache.
     pub(crate) cached: bool,
-    /// It is counted in by itself; what the queue makes for a request that is inside is not.
+    /// True if the request is counted in by itself. A request that the queue makes for one inside
+    /// is not.
     pub(crate) counted: bool,
-    /// In which generation it was counted in.
+    /// The generation in which the request was counted in.
     pub(crate) generation: Generation,
-    /// It is durable only behind a flush, which the queue sees to.
+    /// True if the request is durable only after a flush, which the queue sends.
     pub(crate) post_flush: bool,
 }
 
@@ -74,7 +78,7 @@ unsafe impl HasLink for Pending {
     }
 }
 
-/// Why the expectations below hold.
+/// The reason why the expectations below hold.
 const FILLED: &str = "a box holds its request until it goes back to the cache";
 
 impl Pending {
@@ -101,7 +105,7 @@ impl Pending {
         this
     }
 
-    /// Uses a box from the cache again.
+    /// Fills a box from the cache with the next request.
     pub(crate) fn refill(&mut self, rq: Request) {
         self.rq = Some(rq);
         hint::writes(&self.rq);
@@ -110,18 +114,18 @@ impl Pending {
         self.clock_in();
     }
 
-    /// Says that it is of the queue's own making, for a request that is inside.
+    /// Marks the request as the queue's own, made for a request that is inside.
     pub(crate) fn uncounted(mut self: Box<Self>) -> Box<Self> {
         self.counted = false;
         self
     }
 
-    /// Whether it is of the queue's own making.
+    /// Returns true if the queue made the request itself.
     pub(crate) fn is_internal(&self) -> bool {
         !self.counted
     }
 
-    /// Its time begins, where it is timed.
+    /// Records the time of submission, if the request is timed.
     #[inline]
     fn clock_in(&mut self) {
         self.weight = weight(self.core.iostats, self.uses);
@@ -131,7 +135,7 @@ impl Pending {
         }
     }
 
-    /// The driver is about to get it, through `hctx`, under this tag.
+    /// Prepares the request for the driver, which gets it through `hctx`, under this tag.
     #[inline]
     pub(crate) fn begin(&mut self, hctx: &Hctx, tag: u32) {
         self.tag = tag;
@@ -144,7 +148,7 @@ impl Pending {
         }
     }
 
-    /// The driver gave it back at once. Its tag is still its own.
+    /// Undoes `begin`: the driver gave the request back at once. Its tag is still its own.
     pub(crate) fn unbegin(&mut self, hctx: &Hctx) {
         self.started = self.begun;
         if let Some(slot) = hctx.slots.get(self.tag as usize) {

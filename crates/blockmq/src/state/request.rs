@@ -1,8 +1,8 @@
-//! Requests: what is asked of a block device, and the completion that answers it exactly once.
+//! Requests to a block device, and the completion that answers each exactly once.
 //!
 //! A [`Request`] owns its buffers and its completion. Its holder must finish it with
-//! [`Request::complete`]; dropping it instead completes it with [`IoErrorKind::Gone`], so that
-//! nobody ever waits for something that can't come.
+//! [`Request::complete`]. Dropping it instead completes it with [`IoErrorKind::Gone`], so that no
+//! caller waits for ever.
 
 use std::{fmt, mem};
 
@@ -18,27 +18,27 @@ use crate::request::{Buffer, Extents, Flags, Op, Payload};
 use crate::state::pending::Pending;
 use crate::state::whole::Part;
 
-/// How a request ended, and its buffers back.
+/// The result of a request, and its buffers back.
 #[must_use = "its `result` says whether the request succeeded"]
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Completed {
-    /// What was asked.
+    /// The request's operation.
     pub op: Op,
     /// The request's offset in bytes.
     pub offset: u64,
     /// The request's length in bytes.
     pub len: u64,
-    /// Success, or why not. The [range](IoError::range) of an error is within the request's.
+    /// Success, or the error. The [range](IoError::range) of an error is within the request's.
     pub result: Result<(), IoError>,
     /// The request's buffers. After a failed read they hold only what they held at submission.
     pub payload: Payload,
 }
 
 impl Completed {
-    /// The bytes of a read (with what its buffer held before the read in front), or the error.
-    /// Where they lie in several buffers, or in one that isn't a `BytesMut`, they are copied
-    /// together. Other operations give an empty buffer.
+    /// Returns the bytes of a read (behind what its buffer held before the read), or the error. If
+    /// they lie in several buffers, or in one that isn't a `BytesMut`, they are copied together.
+    /// Other operations give an empty buffer.
     pub fn into_data(self) -> Result<BytesMut, IoError> {
         self.result?;
         if self.op != Op::Read {
@@ -55,7 +55,8 @@ impl Completed {
 }
 
 impl Completed {
-    /// The extents that a request for them has found, or the error. Other operations give none.
+    /// Returns the extents that a request for them has found, or the error. Other operations give
+    /// none.
     pub fn into_extents(self) -> Result<Extents, IoError> {
         self.result?;
         match self.payload {
@@ -68,7 +69,7 @@ impl Completed {
 /// The listener to a request's end.
 #[derive(Debug)]
 pub(super) enum Completion {
-    /// Nobody, or it has been told.
+    /// The state without a listener: there is none, or it has been called.
     None,
     Call(InlineFn<Completed>),
     /// The request of which this one is a part.
@@ -80,32 +81,33 @@ pub struct Request {
     pub(super) op: Op,
     pub(super) flags: Flags,
     pub(super) offset: u64,
-    /// Bytes of its own: without those that were merged into it.
+    /// Number of the request's own bytes, without those of requests merged into it.
     pub(super) own: u64,
     pub(super) payload: Payload,
     /// The memory of the buffers: what they hold for a write, the room behind that for a read.
     pub(super) table: Table,
-    /// Bytes of the table in front of the request's own: a part may begin anywhere in its whole's.
+    /// Number of bytes of the table in front of the request's own: a part may begin anywhere in its
+    /// whole's.
     pub(super) skip: u64,
-    /// Whether the table's memory is there.
+    /// True once the table's memory is there.
     pub(super) ready: bool,
-    /// Bytes that a read has filled so far, of all `len` bytes.
+    /// Number of bytes that a read has filled so far, of all `len` bytes.
     pub(super) filled: u64,
     pub(super) end: Completion,
-    /// It stays alone: nothing is merged with it.
+    /// True if no request may be merged with this one.
     pub(super) no_merge: bool,
-    /// The submitter tells of its failure.
+    /// True if the submitter reports a failure of this request.
     pub(super) quiet: bool,
     /// Requests that were merged into this one, which lie behind it in this order.
     pub(super) tail: List<Box<Pending>>,
-    /// Bytes of this one and those that were merged into it.
+    /// Number of bytes of this request and those merged into it.
     pub(super) len: u64,
-    /// As how many pieces of memory they count, where there are any.
+    /// Number of pieces of memory that they count as, if requests were merged.
     pub(super) pieces: u32,
 }
 
 impl Request {
-    /// A request without bytes and without anybody to tell.
+    /// Creates a request without bytes and without a listener.
     pub(super) fn bare(op: Op, flags: Flags, offset: u64, len: u64) -> Self {
         Self {
             op,
@@ -132,14 +134,14 @@ impl Request {
 
     /// Reads `len` bytes at byte `offset` into a fresh buffer.
     pub fn read(offset: u64, len: usize) -> Self {
-        // The buffer is allocated at submission, after the range has been checked: a length that
-        // comes from a client must not make us allocate before it is known to be sane.
+        // The buffer is allocated at submission, after the check of the range: the length may come
+        // from a client, which must not make the server allocate too much.
         Self::read_into(offset, len, BytesMut::new())
     }
 
     /// Reads `len` bytes at byte `offset`, appended to `buffer` (its present bytes stay in front).
-    /// Where a `BytesMut` lacks the room it gets it at submission; any other buffer without room
-    /// fails the request as invalid.
+    /// A `BytesMut` without the room gets it at submission; any other buffer without room fails the
+    /// request as invalid.
     pub fn read_into(offset: u64, len: usize, buffer: impl Into<Buffer>) -> Self {
         let mut rq = Self::new(Op::Read, offset, len as u64);
         rq.payload = Payload::One(buffer.into());
@@ -148,12 +150,12 @@ impl Request {
         rq
     }
 
-    /// Scatters a read at byte `offset` over several buffers: to each, so many bytes are appended,
-    /// as by [`Request::read_into`].
+    /// Scatters a read at byte `offset` over several buffers. Each gets the given number of bytes
+    /// appended, as by [`Request::read_into`].
     pub fn read_vectored(offset: u64, buffers: impl IntoIterator<Item = (Buffer, usize)>) -> Self {
         let (buffers, segs): (Vec<_>, Vec<_>) =
             buffers.into_iter().map(|(buffer, len)| (buffer, Seg::dangling(len))).unzip();
-        // Lengths of which no memory has the sum are refused where the request is submitted.
+        // If the sum of the lengths is beyond any memory, the submission refuses the request.
         let len = segs.iter().fold(0u64, |len, seg| len.saturating_add(seg.len as u64));
         let mut rq = Self::new(Op::Read, offset, len);
         rq.payload = Payload::Many(buffers);
@@ -185,7 +187,7 @@ impl Request {
         Self::new(Op::Flush, 0, 0)
     }
 
-    /// Says that `len` bytes at byte `offset` are no longer needed.
+    /// Discards `len` bytes at byte `offset`, which are no longer needed.
     pub fn discard(offset: u64, len: u64) -> Self {
         Self::new(Op::Discard, offset, len)
     }
@@ -195,7 +197,7 @@ impl Request {
         Self::new(Op::WriteZeroes, offset, len)
     }
 
-    /// Says that `len` bytes at byte `offset` are about to be read.
+    /// Announces that `len` bytes at byte `offset` are about to be read.
     pub fn prefetch(offset: u64, len: u64) -> Self {
         Self::new(Op::Prefetch, offset, len)
     }
@@ -222,7 +224,7 @@ impl Request {
         self
     }
 
-    /// Says that the submitter reports a failure of this request, so queues don't log it (Linux's
+    /// Marks a request whose submitter reports its failure, so that queues don't log that (Linux's
     /// `BIO_QUIET`). Its parts on other devices are quiet, too: [`IoError::device_below`] names the
     /// one that failed.
     #[must_use]
@@ -230,8 +232,8 @@ impl Request {
         self.with_quiet(true)
     }
 
-    /// Says whether the submitter reports a failure of this request: see [`Request::quiet`]. A part
-    /// of a [`Whole`](crate::Whole) is as quiet as that, unless this says otherwise.
+    /// Sets whether the submitter reports a failure of this request: see [`Request::quiet`]. A part
+    /// of a [`Whole`](crate::Whole) inherits that from its whole, unless this sets it.
     #[must_use]
     #[inline]
     pub fn with_quiet(mut self, quiet: bool) -> Self {
@@ -250,17 +252,17 @@ impl Request {
         self
     }
 
-    /// Sets the function that is told how the request ended; a second call replaces the first.
+    /// Sets the function that gets the request's result; a second call replaces the first.
     ///
-    /// It is called exactly once, on whichever thread finishes the request: the submitter itself
-    /// (before `submit` returns, for a memory device), a driver's reaper thread, or a workqueue
-    /// worker. It runs, and is dropped, inside an atomic section: it must not block. It may
-    /// submit further requests. A panic in it is caught and logged.
+    /// The function is called exactly once, on the thread that finishes the request: the submitter
+    /// itself (before `submit` returns, for a memory device), a driver's reaper thread, or a
+    /// workqueue worker. It runs, and is dropped, inside an atomic section: it must not block. It
+    /// may submit further requests. A panic in it is caught and logged.
     ///
     /// A closure of up to six words is stored in the request; a larger one is boxed.
     ///
     /// # Panics
-    /// On a part of a [`Whole`](crate::Whole), which tells its whole.
+    /// If the request is a part of a [`Whole`](crate::Whole): its end goes to the whole.
     #[must_use]
     pub fn on_complete(mut self, f: impl FnOnce(Completed) + Send + 'static) -> Self {
         assert!(
@@ -271,39 +273,39 @@ impl Request {
         self
     }
 
-    /// What is asked.
+    /// Returns the operation.
     #[inline]
     pub fn op(&self) -> Op {
         self.op
     }
 
-    /// The modifiers.
+    /// Returns the modifiers.
     #[inline]
     pub fn flags(&self) -> Flags {
         self.flags
     }
 
-    /// First byte of the range (0 for a flush).
+    /// Returns the first byte of the range (0 for a flush).
     #[inline]
     pub fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// Length of the range in bytes (0 for a flush). In a driver, of all requests that were merged
-    /// into this one.
+    /// Returns the length of the range in bytes (0 for a flush). In a driver, it includes the
+    /// requests that were merged into this one.
     #[inline]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// True when the range is empty: a flush, or a transfer of nothing.
+    /// Returns true if the range is empty: a flush, or a transfer of nothing.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Gets the memory of a read; what is allocated is aligned like this. The queue has done so
-    /// before a driver sees the request.
+    /// Gets the memory of a read, aligned to `align` if allocated. The queue has done so before a
+    /// driver sees the request.
     #[inline]
     pub(crate) fn prepare(&mut self, align: usize) -> Result<(), IoError> {
         if self.ready {
@@ -322,7 +324,7 @@ impl Request {
         Ok(())
     }
 
-    /// The list of the request's memory; empty where that isn't there.
+    /// Returns the list of the request's memory; empty if that isn't there.
     #[inline]
     pub(super) fn segs(&self) -> &[Seg] {
         if self.ready { self.table.segs() } else { &[] }
@@ -331,19 +333,18 @@ impl Request {
     /// Finishes the request: calls its completion function, now, on this thread, inside an atomic
     /// section.
     ///
-    /// A read that claims success without having filled `len` bytes is turned into an I/O error: a
-    /// client must never be sent bytes that nobody read. An error that says no range is taken to
-    /// mean the whole request.
+    /// If a read claims success without having filled `len` bytes, it becomes an I/O error: no
+    /// client may get bytes that were never read. An error without a range is taken to mean the
+    /// whole request.
     ///
-    /// In a completion function that was called in one that was called in one, and so on, it may be
-    /// called a moment later: on this thread too, before the outermost of them returns to its
-    /// caller.
+    /// Deep in nested completion functions, the call may come a moment later: on this thread too,
+    /// before the outermost of them returns to its caller.
     pub fn complete(mut self, result: Result<(), IoError>) {
         nest::end(move || self.finish(result));
     }
 
-    /// The end of a request of which nobody is told. Memory may be a stranger's, and so is the
-    /// panic of its destructor.
+    /// Drops the memory of a request without a listener. The memory may be of a foreign type, whose
+    /// destructor may panic.
     fn drop_memory(&mut self) {
         let (payload, table) =
             (mem::take(&mut self.payload), mem::replace(&mut self.table, Table::None));
@@ -353,7 +354,7 @@ impl Request {
         }
     }
 
-    /// As [`Request::complete`], in place; a second call does nothing.
+    /// Finishes the request in place, as [`Request::complete`] does; a second call does nothing.
     pub(crate) fn finish(&mut self, mut result: Result<(), IoError>) {
         let end = match mem::replace(&mut self.end, Completion::None) {
             Completion::None => return self.drop_memory(),
@@ -370,7 +371,7 @@ impl Request {
             _ => error,
         });
         let (op, offset, len) = (self.op, self.offset, self.own);
-        // Nobody reaches the memory through this request any more.
+        // No code reaches the memory through this request any more.
         let table = mem::replace(&mut self.table, Table::None);
         let mut payload = mem::take(&mut self.payload);
         if result.is_ok() && op == Op::Read {
@@ -391,7 +392,7 @@ impl Request {
             }
         }
         let _section = AtomicSection::enter("completion of a block request");
-        // The function is a stranger's: its panic must not take a reaper or a worker along.
+        // The function is foreign code: its panic must not end a reaper or a worker.
         let told = match end {
             Completion::None => Some(()),
             Completion::Call(f) => {

@@ -9,11 +9,10 @@ use crate::request::table::{Seg, next_piece};
 use crate::state::pending::Pending;
 use crate::state::request::Request;
 
-/// One piece of memory of a request: raw, for a driver that hands it on to the kernel or to a
-/// device.
+/// One piece of memory of a request: raw, for a driver that passes it to the kernel or to a device.
 ///
 /// The memory stays where it is until the request completes. Code that writes through the address
-/// of a write's segment, or reads what a read hasn't filled yet, breaks Rust's rules.
+/// of a write's segment, or reads bytes that a read hasn't filled yet, breaks Rust's rules.
 #[derive(Clone, Copy, Debug)]
 pub struct Segment<'a> {
     seg: Seg,
@@ -21,13 +20,13 @@ pub struct Segment<'a> {
 }
 
 impl Segment<'_> {
-    /// Address of its first byte.
+    /// Returns the address of its first byte.
     #[inline]
     pub fn as_ptr(&self) -> *mut u8 {
         self.seg.base.as_ptr()
     }
 
-    /// Length in bytes, not 0.
+    /// Returns the length in bytes, not 0.
     #[allow(clippy::len_without_is_empty)] // none is empty
     #[inline]
     pub fn len(&self) -> usize {
@@ -42,9 +41,9 @@ impl From<Segment<'_>> for Seg {
 }
 
 impl Request {
-    /// The pieces of memory in which the request's bytes lie, in order: of a write, all of them; of
-    /// a read, those that are still to be filled. There may be any number, and each may have any
-    /// length.
+    /// Returns the pieces of memory in which the request's bytes lie, in order: of a write, all of
+    /// them; of a read, those that are still to be filled. There may be any number of pieces, of
+    /// any length.
     ///
     /// A read that no queue has taken in may have no memory yet: see [`Request::rooms`].
     #[inline]
@@ -52,25 +51,25 @@ impl Request {
         Segments::new(self, self.filled)
     }
 
-    /// As [`Request::segments`], behind the first `at` bytes of all.
+    /// Returns [`Request::segments`] behind the first `at` bytes of all.
     #[inline]
     pub(crate) fn segments_behind(&self, at: u64) -> Segments<'_> {
         Segments::new(self, at)
     }
 
-    /// The bytes of a write, piece by piece in order; nothing for other operations.
+    /// Returns the bytes of a write, piece by piece in order; nothing for other operations.
     #[inline]
     pub fn chunks(&self) -> impl Iterator<Item = &[u8]> {
         let segments = (self.op == Op::Write).then(|| self.segments());
         segments.into_iter().flatten().map(|segment| {
             // SAFETY: a write's segments are initialized bytes of its own buffers, or of its
-            // whole's, which nobody changes before the request is finished, and that takes it
+            // whole's. No code changes them before the request is finished, and finishing takes it
             // mutably.
             unsafe { std::slice::from_raw_parts(segment.as_ptr(), segment.len()) }
         })
     }
 
-    /// Copies the bytes of a write to `to`, and says how many there were room for.
+    /// Copies the bytes of a write to `to`, and returns how many fitted.
     #[inline]
     pub fn copy_to(&self, to: &mut [u8]) -> usize {
         let mut at = 0;
@@ -87,18 +86,18 @@ impl Request {
 #[derive(Debug)]
 pub struct Segments<'a> {
     segs: &'a [Seg],
-    /// Bytes of `segs` to leave out in front.
+    /// Number of bytes of `segs` to skip in front.
     skip: u64,
-    /// Bytes to give of `segs`.
+    /// Number of bytes of `segs` to give.
     left: u64,
     /// Requests that were merged into it.
     more: list::Iter<'a, Box<Pending>>,
-    /// Bytes to leave out of those.
+    /// Number of their bytes to leave out.
     filled: u64,
 }
 
 impl<'a> Segments<'a> {
-    /// What lies behind the first `filled` bytes of a request.
+    /// Returns the segments behind the first `filled` bytes of a request.
     #[inline]
     pub(super) fn new(rq: &'a Request, filled: u64) -> Self {
         let mut this = Self { segs: &[], skip: 0, left: 0, more: rq.tail.iter(), filled };

@@ -42,28 +42,29 @@ use crate::state::request::{Completion, Request};
 pub struct Whole(Arc<WholeState>);
 
 pub(crate) struct WholeState {
-    /// Taken out when the last handle goes.
+    /// The request; taken out when the last handle goes.
     held: Option<HeldRequest>,
-    /// The list of the memory of a request that others were merged into: made of all their lists.
+    /// The joined memory list of a request that others were merged into.
     flat: Option<Box<[Seg]>>,
     then: Option<InlineFn<(HeldRequest, Result<(), IoError>)>>,
     /// L: is the lock, taken by failed parts only; guards the error to tell, and its place.
     error: SpinLock<Option<(ErrorOrder, IoError)>>,
     /// L: is the lock, taken by parts of a request for extents; guards what those have found.
     found: SpinLock<FoundExtents>,
-    /// A: parts made so far. Relaxed: a count.
+    /// A: number of parts made so far. Relaxed: a count.
     made: AtomicU32,
-    /// A: where the next part of a read may begin: the windows of reads never overlap. Relaxed: a
-    /// window's memory is reached by way of the part alone.
+    /// A: the byte at which the next part of a read may begin: the windows of reads never overlap.
+    /// Relaxed: a window's memory is reached by way of the part alone.
     claimed: AtomicU64,
     /// A: the first byte of a read that no part has filled: a part failed there, or none was made.
-    /// A sum of what was filled would say nothing about where. Relaxed: read by the last owner of
-    /// the `Arc`, whose count orders it.
+    /// The number of filled bytes would not tell where. Relaxed: read by the last owner of the
+    /// `Arc`, whose count orders it.
     hole: AtomicU64,
 }
 
-/// The request that is done in parts, back in the hands of the code that decides its end: see
-/// [`Whole::with`]. Dropped, it completes as gone. Reach its fields through [`Request`]'s methods.
+/// The request that is done in parts, given back to the code that decides its end: see
+/// [`Whole::with`]. Dropped, it completes as gone. Its fields are reached through [`Request`]'s
+/// methods.
 #[derive(Debug)]
 pub struct HeldRequest(HeldAs);
 
@@ -74,7 +75,7 @@ enum HeldAs {
     PendingWhole(PendingWhole),
 }
 
-/// A request inside a queue that does it in parts: counted in, without a tag.
+/// A request that a queue does in parts: counted in, without a tag.
 #[derive(Debug)]
 struct PendingWhole(Option<Box<Pending>>);
 
@@ -92,11 +93,12 @@ impl Drop for PendingWhole {
     }
 }
 
-/// Where an error begins on the whole's device, and whose it is of several that begin there.
+/// The place of an error on the whole's device, and the number of its part among several errors at
+/// one place.
 type ErrorOrder = (u64, u32);
 
 impl HeldRequest {
-    /// Finishes the request: as [`Request::complete`], or [`Started::complete`].
+    /// Finishes the request, as [`Request::complete`] or [`Started::complete`] do.
     pub fn complete(self, result: Result<(), IoError>) {
         match self.0 {
             HeldAs::Request(rq) => rq.complete(result),
@@ -105,7 +107,7 @@ impl HeldRequest {
         }
     }
 
-    /// A request inside a queue that does it in parts.
+    /// Wraps a request that its queue does in parts.
     pub(crate) fn queued(pending: Box<Pending>) -> Self {
         HeldRequest(HeldAs::PendingWhole(PendingWhole(Some(pending))))
     }
@@ -119,7 +121,7 @@ impl HeldRequest {
     }
 }
 
-/// Why the expectations below hold.
+/// The reason why the expectations below hold.
 const ENDED_LAST: &str = "only complete and the drop end it, and nobody has it behind those";
 
 impl From<Request> for HeldRequest {
@@ -152,15 +154,15 @@ impl Whole {
         Self::make(rq.into(), None)
     }
 
-    /// As [`Whole::new`]; when all parts are gone, `last` decides how the request ends. It is
-    /// called on the thread that drops the last part, perhaps in an atomic section: it must not
-    /// block. It is handed what the request would have ended with. A panic in it is caught; the
+    /// Makes a whole whose end `last` decides, once all parts are gone. `last` is called on the
+    /// thread that drops the last part, perhaps in an atomic section: it must not block. Its
+    /// argument is the result with which the request would have ended. A panic in it is caught; the
     /// request then ends as gone.
     ///
-    /// What a read has [filled](Request::filled) is then counted up to the first byte that no part
-    /// has filled, whatever parts behind that have: so `last` may fill the rest itself. And it may
-    /// change what was filled, where it is ([`HeldRequest::filled_mut`]): what a filter below which
-    /// the bytes are compressed, encrypted or checked does.
+    /// The [filled](Request::filled) bytes of a read are then counted up to the first byte that no
+    /// part has filled, whatever later parts have filled. So `last` may fill the rest itself. It
+    /// may also change the filled bytes in place ([`HeldRequest::filled_mut`]), as a filter does
+    /// that decompresses, decrypts or checks them.
     pub fn with(
         rq: impl Into<HeldRequest>,
         last: impl FnOnce(HeldRequest, Result<(), IoError>) + Send + 'static,
@@ -187,28 +189,29 @@ impl Whole {
         }))
     }
 
-    /// The request: what it asks for. Its bytes are reached through the parts.
+    /// Returns the request. Its bytes are reached through the parts.
     pub fn request(&self) -> &Request {
         self.0.rq()
     }
 
-    /// The part that does bytes `at` to `at + len` of the request, at byte `offset` of whatever
-    /// device it is submitted to, with the same operation and flags. Where it fails, the request
-    /// fails.
+    /// Makes the part that does bytes `at` to `at + len` of the request. The part begins at byte
+    /// `offset` of the device that it is submitted to, and has the same operation and flags. If it
+    /// fails, the request fails.
     ///
-    /// Of a read that is [filled](Request::filled) partly the parts do the rest, or all of it once
+    /// If a read is [filled](Request::filled) partly, the parts do the rest, or all of it once
     /// more.
     ///
     /// # Panics
-    /// Where the part reaches beyond the request, or a read's part begins before the end of one
-    /// that was made earlier: two devices must never fill the same memory.
+    /// If the part reaches beyond the request, or a read's part begins before the end of one that
+    /// was made earlier: two devices must never fill the same memory.
     pub fn part(&self, at: u64, len: u64, offset: u64) -> Request {
         self.claim(at, len);
         WholeState::part(&self.0, self.0.window(at, false), len, offset, None)
     }
 
-    /// As [`Whole::part`]; `then` decides what the part's end means, and a failure on which it
-    /// doesn't call [`PartDone::record`] is nobody's. It is called as a completion function is.
+    /// Makes a part as [`Whole::part`] does; `then` decides what the part's end means. If `then`
+    /// doesn't call [`PartDone::record`] on a failure, the failure counts for nothing. `then` is
+    /// called as a completion function is.
     ///
     /// # Panics
     /// As [`Whole::part`].
@@ -224,18 +227,18 @@ impl Whole {
         WholeState::part(&self.0, window, len, offset, Some(InlineFn::new(then)))
     }
 
-    /// A part of a flush, discard or write-zeroes whose range on its device stands for bytes that
-    /// are scattered over the request, as on a stripe: where it fails, the request's whole range
+    /// Makes a part of a flush, discard or write-zeroes whose range stands for bytes that are
+    /// scattered over the request, as on a stripe. If the part fails, the request's whole range
     /// counts as failed.
     ///
     /// # Panics
-    /// For a read or a write: such a part has no bytes.
+    /// If the request is a read or a write: such a part has no bytes.
     pub fn scattered_part(&self, offset: u64, len: u64) -> Request {
         assert!(!self.request().op().has_bytes(), "a part of a read or write lies in one piece");
         WholeState::part(&self.0, self.0.window(0, true), len, offset, None)
     }
 
-    /// As [`Whole::part_with`], for bytes that were claimed by [`Whole::claim`].
+    /// Makes a part as [`Whole::part_with`] does, for bytes that [`Whole::claim`] has claimed.
     pub(crate) fn claimed_part(
         &self,
         at: u64,
@@ -246,7 +249,7 @@ impl Whole {
         WholeState::part(&self.0, window, len, offset, Some(InlineFn::new(then)))
     }
 
-    /// The request fails with this error in the bytes from `at` on, of which no part was made.
+    /// Fails the request with this error in the bytes from `at` on, of which no part was made.
     pub(crate) fn fail_rest(&self, at: u64, error: IoError) {
         let rq = self.request();
         let error = error.at(rq.offset() + at..rq.offset() + rq.len());
@@ -267,7 +270,7 @@ impl Whole {
         let next = |claimed| (at >= claimed).then_some(end);
         let claimed = inner.claimed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
         let before = claimed.expect("the parts of a read are made in ascending order");
-        // Bytes that nobody is asked for, but for those that were filled before.
+        // Bytes that no part will fill, except those that were filled before.
         let unasked = before.max(rq.filled());
         if unasked < at {
             inner.hole.fetch_min(unasked, Ordering::Relaxed);
@@ -281,16 +284,16 @@ impl fmt::Debug for Whole {
     }
 }
 
-/// What decides about the end of a part.
+/// The function that decides about the end of a part.
 type PartFn = InlineFn<PartDone, 2>;
 
-/// Which bytes of its whole a part does, beginning where.
+/// The window of a part: the bytes of the whole that it does.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     at: u64,
-    /// How many parts were made before it; of the first few billion.
+    /// Number of parts that were made before it; of the first few billion.
     order: u32,
-    /// The window says nothing about the whole's bytes.
+    /// True if the window says nothing about the whole's bytes.
     spread: bool,
 }
 
@@ -327,7 +330,7 @@ impl WholeState {
         part
     }
 
-    /// The part of this window has not filled all its bytes.
+    /// Records that the part of this window has not filled all its bytes.
     fn leave_hole(&self, window: Window) {
         self.hole.fetch_min(window.at, Ordering::Relaxed);
     }
@@ -364,7 +367,7 @@ impl Drop for WholeState {
     }
 }
 
-/// What a part is to its whole: how it ends.
+/// The tie of a part to its whole, which decides how the part ends.
 pub(crate) struct Part {
     whole: Arc<WholeState>,
     window: Window,
@@ -378,7 +381,8 @@ impl fmt::Debug for Part {
 }
 
 impl Part {
-    /// The part of `len` bytes at `offset` of its device ended like this. A failure says its range.
+    /// Ends the part of `len` bytes at `offset` of its device with this result. A failure says its
+    /// range.
     pub(super) fn end(
         self,
         offset: u64,
@@ -410,17 +414,17 @@ impl Part {
     }
 }
 
-/// How a part of a [`Whole`] ended.
+/// The end of a part of a [`Whole`].
 pub struct PartDone {
     whole: Arc<WholeState>,
     window: Window,
     len: u64,
-    /// Taken by `again`: then this part's end says nothing.
+    /// The part's result. `again` takes it: this end then counts for nothing.
     result: Option<Result<(), IoError>>,
 }
 
 impl PartDone {
-    /// Success, or why not, and for which bytes of the whole's device.
+    /// Returns success, or the error with the failed bytes of the whole's device.
     pub fn result(&self) -> Result<(), &IoError> {
         match &self.result {
             Some(Err(error)) => Err(error),
@@ -428,12 +432,12 @@ impl PartDone {
         }
     }
 
-    /// The whole, to make more parts of it.
+    /// Returns the whole, for more parts of it.
     pub fn whole(&self) -> Whole {
         Whole(Arc::clone(&self.whole))
     }
 
-    /// Has the whole fail where this part failed.
+    /// Makes the whole fail where this part failed.
     pub fn record(mut self) {
         if let Some(Err(error)) = self.result.take() {
             self.whole.leave_hole(self.window);
@@ -441,7 +445,7 @@ impl PartDone {
         }
     }
 
-    /// Has the whole fail with this error, whatever became of this part.
+    /// Makes the whole fail with this error, whatever the result of this part.
     pub fn fail(mut self, error: IoError) {
         if let Some(Err(_)) = self.result.take() {
             self.whole.leave_hole(self.window);
@@ -449,8 +453,9 @@ impl PartDone {
         self.whole.fail(self.window.order, error);
     }
 
-    /// The same part once more, at byte `offset` of whatever device it is submitted to now, with a
-    /// function as for [`Whole::part_with`]. How it ended this time says nothing any more.
+    /// Makes the same part once more, at byte `offset` of the device that it is submitted to now,
+    /// with a function as for [`Whole::part_with`]. The result of this part then counts for
+    /// nothing.
     pub fn again_with(
         mut self,
         offset: u64,

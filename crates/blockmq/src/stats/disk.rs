@@ -1,13 +1,12 @@
-//! Statistics of a disk: what was done, how much of it, and how long it took.
+//! Statistics of a disk: its operations, their bytes and their times.
 //!
-//! A request is counted where it **ends**, on the line of the CPU that it ends on, before its
-//! completion function runs. So nobody writes a line that another CPU writes too, and a caller that
-//! was told of an end finds it counted.
+//! A request is counted when it **ends**, on the line of the CPU that it ends on, before its
+//! completion function runs. So no CPU writes another one's line, and a caller that was told of an
+//! end finds it counted.
 //!
-//! Clocks are what costs: a precise one takes some 25 ns to read, and it takes three of them to
-//! know how long a request took and how much of that the driver had it. So all requests are
-//! counted, and of those that follow each other fast one in eight is timed and stands for the
-//! others (`weight`).
+//! Clocks are the cost: a precise one takes some 25 ns to read, and a request's time with its share
+//! in the driver takes three of them. So all requests are counted; of requests that follow each
+//! other fast, one in eight is timed and stands for the others (`weight`).
 
 use std::sync::OnceLock;
 
@@ -18,25 +17,25 @@ use std::time::Duration;
 
 use crate::request::Op;
 
-/// How much a queue finds out about its requests' times.
+/// The detail that a queue records about its requests' times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IoStats {
     /// Requests and bytes are counted, nothing is timed.
     Counted,
-    /// As `Counted`, and one request in eight is timed, which stands for the others.
+    /// Requests are counted, and one request in eight is timed, which stands for the others.
     #[default]
     Sampled,
     /// Each request is timed: some 75 ns of clock reading for each.
     Timed,
 }
 
-/// One timed request in so many.
+/// Number of requests of which one is timed.
 const SAMPLED: u32 = 8;
 
-/// For how many requests one stands in the histograms; 0 where it isn't timed. The first uses of a
-/// box (see `cache.rs`) are all timed, so that a disk with little to do isn't known by one request
-/// in eight.
+/// Returns the number of requests for which this one stands in the histograms; 0 if it isn't timed.
+/// The first uses of a box (see `cache.rs`) are all timed, so that a disk with few requests isn't
+/// measured by one in eight.
 pub(crate) fn weight(how: IoStats, use_of_box: u32) -> u32 {
     match how {
         IoStats::Counted => 0,
@@ -47,22 +46,22 @@ pub(crate) fn weight(how: IoStats, use_of_box: u32) -> u32 {
     }
 }
 
-/// What a disk has done so far of one operation.
+/// The counters of one operation of a disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OpStats {
     /// Requests that have ended, well or not.
     pub requests: u64,
-    /// Those of them that failed.
+    /// Requests that have failed.
     pub errors: u64,
     /// Bytes of those that ended well. The range of a request without bytes of its own counts too.
     pub bytes: u64,
-    /// From the submission to the end, before the completion function.
+    /// Time from the submission to the end, before the completion function.
     pub latency: Latencies,
 }
 
-/// What a disk has done so far: the counterpart of Linux's `/proc/diskstats`. Read while it works,
-/// the numbers are a moment apart.
+/// The counters of a disk, as Linux's `/proc/diskstats`. Read while it works, the numbers are a
+/// moment apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DiskStats {
@@ -80,7 +79,7 @@ pub struct DiskStats {
     pub extents: OpStats,
     /// Prefetches.
     pub prefetches: OpStats,
-    /// How long the driver had requests, of whatever operation, as they came to it: cut to its
+    /// Time that the driver had requests, of any operation, as they came to it: split to its
     /// limits, merged. The rest of their latency they waited in the queue, for a tag or for the
     /// driver.
     pub in_driver: Latencies,
@@ -93,10 +92,10 @@ pub(crate) struct Counters {
 
 #[derive(Default)]
 struct Slot {
-    /// By the operation's index.
+    /// The counters by the operation's index.
     ops: [OfOp; Op::ALL.len()],
-    /// Made when there is something to count: a CPU that does nothing with a disk costs it nothing
-    /// but this.
+    /// The histogram, made when there is something to count: so a CPU without requests for the disk
+    /// costs no more memory than this.
     in_driver: OnceLock<Box<Histogram>>,
 }
 
@@ -113,13 +112,13 @@ struct OfOp {
 }
 
 impl Counters {
-    /// For `slots` CPUs; at least one.
+    /// Creates counters for `slots` CPUs; at least one.
     pub(crate) fn new(slots: usize) -> Self {
         Self { slots: (0..slots.max(1)).map(|_| CachePadded::new(Slot::default())).collect() }
     }
 
-    /// A request ends on the CPU of `slot`, with so many bytes done, or failed. `latency`: how long
-    /// it took, and for how many it stands, where it was timed.
+    /// Counts a request that ends on the CPU of `slot`, with this many bytes done, or failed.
+    /// `latency`: its time, and the number of requests that it stands for, if it was timed.
     #[inline]
     pub(crate) fn ended(
         &self,
@@ -140,12 +139,13 @@ impl Counters {
         }
     }
 
-    /// The driver had a request for so long; for how many that one stands.
+    /// Counts the time that the driver had a request; `weight` is the number of requests that it
+    /// stands for.
     pub(crate) fn in_driver(&self, slot: usize, time: Duration, weight: u32) {
         self.slots[slot].in_driver.get_or_init(Box::default).record(time, weight);
     }
 
-    /// The sum over all CPUs.
+    /// Returns the sum over all CPUs.
     pub(crate) fn read(&self) -> DiskStats {
         let of = |op: Op| {
             let mut sum = OpStats::default();

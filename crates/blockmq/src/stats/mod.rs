@@ -9,7 +9,7 @@ pub use disk::{DiskStats, IoStats, OpStats};
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
-/// What a hardware queue has done so far. Read while it runs, the numbers are a moment apart.
+/// The counters of a hardware queue. Read while it runs, the numbers are a moment apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct HctxStats {
@@ -31,13 +31,14 @@ pub struct HctxStats {
     pub tag_waits: u64,
     /// Times that the driver gave a request back because it was busy.
     pub busy: u64,
-    /// Times that somebody ran the queue.
+    /// Times that a thread ran the queue.
     pub runs: u64,
-    /// Times that a runner looked again because somebody had come meanwhile, or more was pending.
+    /// Times that a runner looked again because another thread had come meanwhile, or more was
+    /// pending.
     pub reruns: u64,
     /// Times that a run was refused: nothing was pending, or the queue was quiesced.
     pub refused: u64,
-    /// Times that somebody found another one running and left the work to it.
+    /// Times that a thread found another one running and left the work to it.
     pub joined: u64,
     /// Times that a runner's budget was spent, or the driver was busy, and a worker went on.
     pub handed_over: u64,
@@ -48,7 +49,7 @@ pub struct HctxStats {
 /// Counters that only the runner writes: no read-modify-write is needed.
 #[derive(Debug, Default)]
 pub(crate) struct RunnerStats {
-    /// A: written by the runner only, read by anybody; Relaxed, they carry nothing but themselves.
+    /// A: written by the runner only, read by any thread; Relaxed, they order nothing else.
     pub(crate) dispatched: AtomicU64,
     /// A: as `dispatched`.
     pub(crate) merged: AtomicU64,
@@ -69,7 +70,7 @@ impl RunnerStats {
     }
 }
 
-/// Counters that each visitor writes who isn't the runner, on a line of its CPU.
+/// Counters that each visitor writes that isn't the runner, on a line of its CPU.
 #[derive(Debug, Default)]
 pub(crate) struct VisitorStats {
     /// A: Relaxed counter, as all here.

@@ -1,16 +1,16 @@
 //! The bitmap of tags: words of their own cache lines, and each CPU begins in another one.
 //!
-//! The kernel's `sbitmap`. A word holds 32 tags at most; the bits above are the two marks of the
-//! waiting protocols (`README.md`), so that the thread that gives a tag back learns in the same
-//! step whether somebody waits.
+//! The kernel's `sbitmap`. A word holds 32 tags at most. The bits above are the two marks of the
+//! waiting protocols (`README.md`), so the thread that returns a tag learns in the same step
+//! whether there is a waiter.
 
 use std::time::Duration;
 
 use corewise_sync::CachePadded;
 use corewise_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-/// Somebody waits in line, so nobody else may take a tag of this word. Set and cleared by the
-/// line's server.
+/// A waiter stands in line, so only the line's server may take a tag of this word. Set and cleared
+/// by that server.
 pub(super) const WAITING: u64 = 1 << 63;
 /// The owner of the tags wants to be run at the next free. Set by the owner, taken by that free.
 pub(super) const RESTART: u64 = 1 << 62;
@@ -20,12 +20,12 @@ pub(super) const RESTART: u64 = 1 << 62;
 pub struct TagBatch {
     /// The first tag of the word.
     first: u32,
-    /// Which of the word's are taken.
+    /// Bits of the word's tags that were taken.
     bits: u64,
 }
 
 impl TagBatch {
-    /// One tag, which the caller has.
+    /// Makes a batch of one tag, which the caller has.
     pub(crate) fn one(tag: u32) -> Self {
         Self { first: tag, bits: 1 }
     }
@@ -40,39 +40,39 @@ impl TagBatch {
         Some(tag)
     }
 
-    /// How many are left in it.
+    /// Returns how many are left in it.
     pub fn len(&self) -> u32 {
         self.bits.count_ones()
     }
 
-    /// Whether none is left in it.
+    /// Returns true if none is left in it.
     pub fn is_empty(&self) -> bool {
         self.bits == 0
     }
 }
 
-/// Where a CPU looks for a tag.
+/// The words in which a CPU looks for a tag.
 #[derive(Debug)]
 struct Place {
-    /// I: the word in which it looks first.
+    /// I: the word in which the CPU looks first.
     home: u32,
-    /// A: the word in which it found the last one that wasn't at home. Relaxed: only a hint.
+    /// A: the word in which the CPU last found a tag that wasn't at home. Relaxed: only a hint.
     hint: AtomicU32,
 }
 
-/// Tags 0 to `depth - 1`.
+/// The tags 0 to `depth - 1`.
 #[derive(Debug)]
 pub(super) struct Bitmap {
     /// A: bit n of word w is set while that tag is in use; and the marks.
     words: Box<[CachePadded<AtomicU64>]>,
-    /// One for each CPU.
+    /// The start of each CPU's search.
     places: Box<[CachePadded<Place>]>,
     shift: u32,
     depth: u32,
 }
 
 impl Bitmap {
-    /// `depth` free tags, at least one, for so many CPUs.
+    /// Creates `depth` free tags, at least one, for `cpus` CPUs.
     pub(super) fn new(depth: u32, cpus: usize) -> Self {
         let (depth, cpus) = (depth.max(1), cpus.max(1));
         let shift = shift(depth, cpus);
@@ -93,14 +93,14 @@ impl Bitmap {
         self.depth
     }
 
-    /// The bits of word `w` that are tags.
+    /// Returns the bits of word `w` that are tags.
     fn mask(&self, w: usize) -> u64 {
         let left = self.depth - ((w as u32) << self.shift);
         (1 << left.min(1 << self.shift)) - 1
     }
 
-    /// Takes up to `most` tags of one word, at least one; `None` where none is free. `in_turn`: the
-    /// caller serves the line; nobody else takes a tag while somebody waits there.
+    /// Takes up to `most` tags of one word, at least one; `None` if none is free. `in_turn`: the
+    /// caller serves the line; no other thread takes a tag while a waiter stands there.
     #[inline]
     pub(super) fn take(&self, cpu: usize, most: u32, in_turn: bool) -> Option<TagBatch> {
         let n = self.places.len();
@@ -141,8 +141,8 @@ impl Bitmap {
             if bits == 0 {
                 return None;
             }
-            // Acquire: pairs with the Release of the free, so that what the driver keeps in the
-            // tag's slot is ours now.
+            // Acquire: pairs with the Release of the free, so that this thread sees what the driver
+            // left in the tag's slot.
             match self.words[w].compare_exchange_weak(
                 was,
                 was | bits,
@@ -155,32 +155,33 @@ impl Bitmap {
         }
     }
 
-    /// Whether a tag is free, a moment ago.
+    /// Returns true if a tag was free a moment ago.
     pub(super) fn any_free(&self) -> bool {
         (0..self.words.len()).any(|w| !self.words[w].load(Ordering::Relaxed) & self.mask(w) != 0)
     }
 
-    /// Gives tags back, and takes the marks `taking` of their word in the same step. The marks that
-    /// were there.
+    /// Returns tags, and takes the marks `taking` of their word in the same step. Returns the marks
+    /// that were there.
     #[inline]
     pub(super) fn free(&self, tags: TagBatch, taking: u64) -> u64 {
         let (w, bit) = (tags.first >> self.shift, tags.first & ((1 << self.shift) - 1));
         let bits = tags.bits << bit;
-        // Free. Release: see `take_from`. Acquire: who set a mark published before what it was for.
+        // Free. Release: see `take_from`. Acquire: the thread that set a mark published before what
+        // it was for.
         let was = self.words[w as usize].fetch_and(!(bits | taking), Ordering::AcqRel);
         debug_assert!(was & bits == bits, "tags {tags:?} are freed while they are free");
         was & (WAITING | RESTART)
     }
 
-    /// Sets a mark in every word, and says how many tags were in use.
+    /// Sets a mark in every word, and returns how many tags were in use.
     pub(super) fn set_mark(&self, mark: u64) -> u32 {
         let set = |w: &CachePadded<AtomicU64>| w.fetch_or(mark, Ordering::AcqRel);
         self.words.iter().map(|w| used(set(w))).sum()
     }
 
-    /// As [`Bitmap::set_mark`], but words that have the mark already aren't written. The thread
-    /// that takes the mark has to tell the caller in a way that can't be missed: `README.md` says
-    /// why that is enough.
+    /// Does the same, but doesn't write words that have the mark already. The thread that takes the
+    /// mark has to tell the caller in a way that can't be missed: `README.md` says why that is
+    /// enough.
     pub(super) fn renew_mark(&self, mark: u64) -> u32 {
         let renew = |w: &CachePadded<AtomicU64>| match w.load(Ordering::Relaxed) {
             was if was & mark != 0 => was,
@@ -196,7 +197,7 @@ impl Bitmap {
         }
     }
 
-    /// How many tags are in use, a moment ago.
+    /// Returns how many tags were in use a moment ago.
     pub(super) fn in_use(&self) -> u32 {
         self.words.iter().map(|w| used(w.load(Ordering::Relaxed))).sum()
     }
@@ -206,7 +207,7 @@ fn used(word: u64) -> u32 {
     (word & !(WAITING | RESTART)).count_ones()
 }
 
-/// The lowest `most` of these bits.
+/// Returns the lowest `most` of these bits.
 #[inline]
 fn lowest(bits: u64, most: u32) -> u64 {
     if most == 1 {
@@ -222,23 +223,24 @@ fn lowest(bits: u64, most: u32) -> u64 {
     bits ^ rest
 }
 
-// Policy: how tags are spread over words, and how many of a shared set one user may have. Pure.
+// Policy: the spread of tags over words, and the share of one user of a set. Pure.
 
 /// Log2 of the most tags of one word; the bits above are marks.
 pub(super) const MOST_SHIFT: u32 = 5;
-/// Log2 of the tags that a word has at least, where there are as many: a word costs a cache line.
+/// Log2 of the least tags of a word, if there are as many: a word costs a cache line.
 const LEAST_SHIFT: u32 = 2;
-/// Most words that are made for the sake of the CPUs: who finds no tag has looked at all of them.
+/// Largest number of words that is made for the sake of the CPUs: a search that finds no tag has
+/// looked at all of them.
 const MOST_WORDS: u32 = 64;
-/// Waiters who are served before any of them is woken: the kernel's `SBQ_WAKE_BATCH`.
+/// Number of waiters that are served before any of them is woken: the kernel's `SBQ_WAKE_BATCH`.
 pub(super) const WAKE_BATCH: usize = 8;
-/// What each user of a shared set may have at least, however many users there are: the kernel's
-/// number.
+/// Least share of each user of a shared set, however many users there are: the kernel's number.
 const LEAST_SHARE: u32 = 4;
-/// How often, at most, it is looked for users that have become idle.
+/// Shortest time between two searches for users that have become idle.
 pub(super) const SWEEP_PAUSE: Duration = Duration::from_millis(20);
 
-/// Log2 of the tags of each word: as large as it may be for each CPU to have a word of its own.
+/// Returns log2 of the tags of each word: as large as it may be for each CPU to have a word of its
+/// own.
 pub(super) fn shift(depth: u32, cpus: usize) -> u32 {
     let wanted = u32::try_from(cpus).unwrap_or(MOST_WORDS).clamp(1, MOST_WORDS);
     (LEAST_SHIFT..MOST_SHIFT).rev().fold(MOST_SHIFT, |shift, less| {
@@ -246,14 +248,14 @@ pub(super) fn shift(depth: u32, cpus: usize) -> u32 {
     })
 }
 
-/// The word in which CPU `cpu` of `cpus` looks first.
+/// Returns the word in which CPU `cpu` of `cpus` looks first.
 pub(super) fn home(cpu: usize, cpus: usize, words: usize) -> usize {
     cpu % cpus.max(1) * words / cpus.max(1)
 }
 
-/// How many tags of a set of `depth` one of `users` active users may have (`hctx_may_queue`). At
-/// least four, so that with very many users the shares are more than there is, and a user that
-/// finds nothing waits in line.
+/// Returns how many tags of a set of `depth` one of `users` active users may have
+/// (`hctx_may_queue`). It is at least four. With very many users the shares add up to more than the
+/// set, and a user that finds nothing waits in line.
 pub(super) fn share(depth: u32, users: u32) -> u32 {
     match users {
         0 | 1 => depth,
@@ -261,8 +263,8 @@ pub(super) fn share(depth: u32, users: u32) -> u32 {
     }
 }
 
-/// Whether a user has been idle from one sweep to the next: it has no tag, waits for none, and took
-/// none meanwhile.
+/// Returns true if a user has been idle from one sweep to the next: it has no tag, waits for none,
+/// and took none meanwhile.
 pub(super) fn is_idle(in_use: u32, waits: bool, taken_then: u64, taken_now: u64) -> bool {
     in_use == 0 && !waits && taken_then == taken_now
 }

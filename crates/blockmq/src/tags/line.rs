@@ -1,4 +1,4 @@
-//! The line of those who wait for a tag: first come, first served. `README.md` names the steps.
+//! The line of the waiters for a tag: first come, first served. `README.md` names the steps.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,41 +15,40 @@ use crate::admission::run_state::{Claim, EndOfRun, RunState};
 
 /// The waiters. `MARKS` is false only in the model that shows what the mark is for.
 pub(super) struct Line<const MARKS: bool> {
-    /// Those who came since it was last served.
+    /// Waiters that came since the line was last served.
     arrivals: Inbox<Arc<TagWaiter>>,
-    /// A: somebody who stood in line has left. Set after the waiter's state, Release; taken in a
-    /// turn.
+    /// A: true if a waiter that stood in line has left. Set after the waiter's state, Release;
+    /// taken in a turn.
     left: AtomicBool,
-    /// Whose turn it is to serve.
+    /// The turn to serve the line.
     turn: RunState,
     /// P: owned by the holder of RUNNING in `turn`.
     served: UnsafeCell<Served>,
 }
 
 struct Served {
-    /// Oldest first.
+    /// The waiters, oldest first.
     waiters: List<Arc<TagWaiter>>,
-    /// WAITING is set in every word.
+    /// True while WAITING is set in every word.
     marked: bool,
 }
 
-// SAFETY: `served` is the only field that isn't Sync by itself. It is touched by the holder of
-// RUNNING only, and claims and ends are AcqRel read-modify-writes of one word. Waiters are Send and
-// Sync.
+// SAFETY: `served` is the only field that isn't Sync by itself. Only the holder of RUNNING touches
+// it, and claims and ends are AcqRel read-modify-writes of one word. Waiters are Send and Sync.
 unsafe impl<const MARKS: bool> Sync for Line<MARKS> {}
 // SAFETY: as above; nothing in it is bound to a thread.
 unsafe impl<const MARKS: bool> Send for Line<MARKS> {}
 
-/// Those who got a tag, and are to be told once the turn is over.
+/// Waiters that got a tag, and are to be told once the turn is over.
 #[derive(Default)]
 struct Grants {
     waiters: [Option<Arc<TagWaiter>>; WAKE_BATCH],
     len: usize,
 }
 
-/// How a round ended.
+/// The end of a round.
 enum Round {
-    /// Nobody can be served now.
+    /// The round is over: there is no waiter that could be served now.
     Done,
     /// A batch has been served; there may be more.
     Batch,
@@ -66,20 +65,20 @@ impl<const MARKS: bool> Line<MARKS> {
         }
     }
 
-    /// LineUp. The waiter has been entered; the caller then serves.
+    /// Puts in line a waiter that has been entered; the caller then serves (LineUp).
     pub(super) fn push(&self, waiter: Arc<TagWaiter>) {
         self.arrivals.push(waiter);
     }
 
-    /// A waiter has left: the next server takes it out. The caller serves, so that a line of people
-    /// who lose patience doesn't grow without end.
+    /// Notes that a waiter has left: the next server takes it out. The caller serves, so that a
+    /// line of waiters that give up doesn't grow without end.
     pub(super) fn note_left(&self) {
         self.left.store(true, Ordering::Release);
     }
 
-    /// Gives free tags to those who wait, the oldest first, and tells them; `own` isn't told, and
-    /// true is returned where it got one. Never blocks: where somebody serves already, they look
-    /// once more.
+    /// Gives free tags to the waiters, the oldest first, and tells them. `own` isn't told; true is
+    /// returned if it got one. Never blocks: if another thread serves already, that one looks once
+    /// more.
     pub(super) fn serve(&self, tags: &Bitmap, cpu: usize, own: Option<&TagWaiter>) -> bool {
         let mut own_got = false;
         loop {
@@ -103,16 +102,16 @@ impl<const MARKS: bool> Line<MARKS> {
         }
     }
 
-    /// Serves until nobody came meanwhile, or a batch is full. Ends the turn.
+    /// Serves until no waiter came meanwhile, or a batch is full. Ends the turn.
     fn round(&self, tags: &Bitmap, cpu: usize, told: &mut Grants) -> Round {
         loop {
             self.served.with_mut(|served| {
-                // SAFETY: RUNNING is ours, and it is given back below, outside of this.
+                // SAFETY: this thread has RUNNING, and gives it back below, outside of this.
                 self.serve_some(unsafe { &mut *served }, tags, cpu, told);
             });
             if told.len == WAKE_BATCH {
-                // The mark of one that joined, lost here, is looked for again at once by the
-                // caller.
+                // If one has joined, its mark is lost here, and the caller looks for it again at
+                // once.
                 let _nobody_waits_for_a_turn = self.turn.hand_over();
                 return Round::Batch;
             }
@@ -129,7 +128,7 @@ impl<const MARKS: bool> Line<MARKS> {
         }
         while told.len < WAKE_BATCH {
             let Some(first) = served.waiters.front() else {
-                // Unmark, where somebody could take a tag if it weren't for the mark.
+                // Unmark, if a thread could take a tag but for the mark.
                 if served.marked && tags.any_free() {
                     tags.clear_mark(WAITING);
                     served.marked = false;
@@ -140,7 +139,7 @@ impl<const MARKS: bool> Line<MARKS> {
                 drop(served.waiters.pop_front());
                 continue;
             }
-            // Mark, then Retry: a tag freed before the mark was there told nobody.
+            // Mark, then Retry: a tag freed before the mark was there told no waiter.
             if MARKS && !served.marked {
                 let _in_use = tags.set_mark(WAITING);
                 served.marked = true;
@@ -151,7 +150,7 @@ impl<const MARKS: bool> Line<MARKS> {
                 told.waiters[told.len] = Some(waiter);
                 told.len += 1;
             } else {
-                // It left this very moment. The mark is there, and this turn isn't over.
+                // The waiter left this very moment. The mark is there, and this turn isn't over.
                 let _marks = tags.free(TagBatch::one(tag), 0);
             }
         }
@@ -160,22 +159,23 @@ impl<const MARKS: bool> Line<MARKS> {
 
 // A waiter in line for a tag: a thread, or a function that is called.
 
-/// Not in line. Set by the owner, which takes what was granted.
+/// The state of a waiter outside of the line. Set by the owner, which takes what was granted.
 const IDLE: u64 = 0;
-/// In line. Set by the owner, which then puts it there.
+/// The state of a waiter in line. Set by the owner, which then puts it there.
 const IN_LINE: u64 = 1;
-/// Its owner has left: who serves the line drops it. Final.
+/// The state of a waiter whose owner has left: the line's server drops it. Final.
 const GONE: u64 = 2;
-/// It got a tag, whose number is in the bits above `STATE`. Set by the line's server.
+/// The state of a waiter with a tag, whose number is in the bits above `STATE`. Set by the line's
+/// server.
 const GRANTED: u64 = 3;
 const STATE: u64 = 3;
 const TAG_SHIFT: u32 = 2;
 
-/// How often a thread that waits lets others run before it sleeps. (To models that would be the
-/// same step again.)
+/// Number of times that a waiting thread lets others run before it sleeps. (To models that would be
+/// the same step again.)
 const YIELDS: usize = if hint::IN_MODEL { 0 } else { 8 };
 
-/// How a waiter is told.
+/// The way in which a waiter is told.
 enum Wake {
     Thread(Parker),
     Call(Box<dyn Fn() + Send + Sync>),
@@ -201,35 +201,36 @@ impl TagWaiter {
         Arc::new(Self { link: Link::new(), state: AtomicU64::new(IDLE), wake })
     }
 
-    /// A waiter for which `granted` is called each time that it got a tag, on the thread that
-    /// serves the line: any that gives a tag back, or lines up. `granted` must not block, and the
-    /// tag has to be fetched with [`TagWaiter::take`], there or elsewhere. A panic in it is caught.
-    /// It is dropped with the waiter.
+    /// Creates a waiter that calls `granted` each time that it got a tag, on the thread that serves
+    /// the line: any that returns a tag, or lines up. `granted` must not block, and the tag has to
+    /// be fetched with [`TagWaiter::take`], there or elsewhere. A panic in it is caught. It is
+    /// dropped with the waiter.
     pub fn calling(granted: impl Fn() + Send + Sync + 'static) -> Arc<Self> {
         Self::new(Wake::Call(Box::new(granted)))
     }
 
-    /// A waiter that the calling thread sleeps on.
+    /// Creates a waiter that the calling thread sleeps on.
     pub(super) fn thread() -> Arc<Self> {
         Self::new(Wake::Thread(Parker::new()))
     }
 
-    /// The tag that it got, if it got one: the caller has it now, and the waiter may line up again.
+    /// Takes the tag that it got, if any: the caller has it now, and the waiter may line up again.
     pub fn take(&self) -> Option<u32> {
         let state = self.state.load(Ordering::Relaxed);
         if state & STATE != GRANTED {
             return None;
         }
-        // Acquire pairs with the Release of the grant. More than one may take: the one that is
-        // asked to and one that looks.
+        // Acquire pairs with the Release of the grant. Two threads may try: the one that was told,
+        // and one that looks by itself.
         self.state
             .compare_exchange(state, IDLE, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
             .then_some((state >> TAG_SHIFT) as u32)
     }
 
-    /// As [`TagWaiter::take`], by a thread that is about to sleep: it lets others run for about as
-    /// long as that would cost, since their owners may give them back at once.
+    /// Takes the tag as [`TagWaiter::take`] does, by a thread that is about to sleep. It first lets
+    /// others run for about as long as a sleep would cost, since the owners of tags may return them
+    /// at once.
     pub(super) fn take_soon(&self) -> Option<u32> {
         for _ in 0..YIELDS {
             if let Some(tag) = self.take() {
@@ -240,25 +241,24 @@ impl TagWaiter {
         self.take()
     }
 
-    /// It has got a tag that nobody has taken, a moment ago.
+    /// Returns true if it had, a moment ago, a tag that was not taken yet.
     pub fn is_granted(&self) -> bool {
         self.state.load(Ordering::Relaxed) & STATE == GRANTED
     }
 
-    /// It stands in line, a moment ago.
+    /// Returns true if it stood in line a moment ago.
     pub fn is_in_line(&self) -> bool {
         self.state.load(Ordering::Relaxed) == IN_LINE
     }
 
-    /// The owner lines up. False where it stands there already, or has a tag to take.
+    /// Puts the owner in line. Returns false if it stands there already, or has a tag to take.
     pub(super) fn enter(&self) -> bool {
         let entered =
             self.state.compare_exchange(IDLE, IN_LINE, Ordering::Relaxed, Ordering::Relaxed);
         entered.is_ok()
     }
 
-    /// The owner leaves for good. `Some`: a tag that was granted meanwhile, which is the caller's
-    /// now.
+    /// Leaves for good. `Some`: a tag that was granted meanwhile, which is the caller's now.
     pub(super) fn leave(&self) -> Option<u32> {
         let state = self.state.swap(GONE, Ordering::AcqRel);
         (state & STATE == GRANTED).then_some((state >> TAG_SHIFT) as u32)
@@ -268,15 +268,15 @@ impl TagWaiter {
         self.state.load(Ordering::Relaxed) == GONE
     }
 
-    /// Gives it a tag. False where it has left. The caller has taken it out of the line before:
-    /// from this moment its owner may line up again.
+    /// Gives it a tag. Returns false if it has left. The caller has taken it out of the line
+    /// before: from this moment its owner may line up again.
     pub(super) fn grant(&self, tag: u32) -> bool {
         let granted = GRANTED | u64::from(tag) << TAG_SHIFT;
-        // Release: what the last user of the tag did is seen by its taker.
+        // Release: the taker of the tag sees what its last user did.
         self.state.compare_exchange(IN_LINE, granted, Ordering::Release, Ordering::Relaxed).is_ok()
     }
 
-    /// Tells the owner. Nothing of the caller's may depend on what a stranger's function does.
+    /// Tells the owner. A panic in the owner's function doesn't reach the caller.
     pub(super) fn wake(&self) {
         match &self.wake {
             Wake::Thread(parker) => parker.unpark(),
@@ -289,7 +289,7 @@ impl TagWaiter {
         }
     }
 
-    /// Sleeps until it is told; false where the time ran out. Only of [`TagWaiter::thread`]'s.
+    /// Sleeps until it is told. For a waiter of [`TagWaiter::thread`] only.
     pub(super) fn sleep(&self) {
         if let Wake::Thread(parker) = &self.wake {
             parker.park();

@@ -1,7 +1,7 @@
-//! Tags: which slots of a device are in use, and the waiters for one.
+//! Tags: the slots of a device, and the waiters for one.
 //!
 //! * `bitmap.rs`: the tags, and their numbers, spread over cache lines (the kernel's `sbitmap`).
-//! * `line.rs`: who finds none stands in line, and is served in that order.
+//! * `line.rs`: a caller that finds none stands in line, and is served in that order.
 //! * `user.rs`: a hardware queue with tags of its own, or with a fair share of a set that several
 //!   have.
 //!
@@ -25,18 +25,18 @@ pub use bitmap::TagBatch;
 pub use line::TagWaiter;
 pub use user::{FreeResult, TagUser};
 
-/// Tags of a hardware queue, or of a set, at most: the kernel's `BLK_MQ_MAX_DEPTH`.
+/// Largest number of tags of a hardware queue, or of a set: the kernel's `BLK_MQ_MAX_DEPTH`.
 pub(crate) const MAX_DEPTH: u32 = 10_240;
 
-/// A set of tags, numbers from 0, each had by one at a time. Clones are the same set.
+/// A set of tags, numbers from 0, each had by one owner at a time. Clones are the same set.
 ///
-/// Hardware queues have one each, or share one: what a host adapter has for all its queues, or for
-/// all its disks ([`QueueBuilder::tags`](crate::QueueBuilder::tags)). It can be used by itself as
-/// well, for whatever there is a bounded number of.
+/// Hardware queues have one each, or share one, as a host adapter has for all its queues, or for
+/// all its disks ([`QueueBuilder::tags`](crate::QueueBuilder::tags)). A set can be used by itself
+/// as well, to bound the number of anything.
 ///
-/// Taking and giving back is one atomic instruction each, on a cache line that the CPU mostly has
-/// to itself. A thread that finds none stands in line: the waiters get tags in the order in which
-/// they came, and while somebody waits nobody else gets one.
+/// Taking and returning is one atomic instruction each, on a cache line that the CPU mostly has to
+/// itself. A thread that finds none stands in line. The waiters get tags in the order in which they
+/// came, and while there is one no other thread gets a tag.
 ///
 /// `cpu` is a number of the caller's that spreads callers over the words; best that of the CPU it
 /// is on, and any number will do.
@@ -51,56 +51,55 @@ pub struct Tags<const MARKS: bool = true> {
     users: Users,
 }
 
-/// Those who share the set.
+/// The users that share the set.
 struct Users {
-    /// L: the lock; guards the list of those who joined, and changes of `active`.
+    /// L: the lock; guards the list of the users, and changes of `active`.
     joined: SpinLock<TagUsers>,
-    /// A: how many of them are active. Relaxed: a share is about right.
+    /// A: number of active users. Relaxed: a share is about right.
     active: AtomicU32,
-    /// A: what each may have. Relaxed, as `active`.
+    /// A: the share of each user. Relaxed, as `active`.
     share: AtomicU32,
-    /// A: when it was last looked for idle ones, in nanoseconds; Relaxed.
+    /// A: the time of the last sweep, in nanoseconds; Relaxed.
     swept: AtomicU64,
 }
 
-/// Those who joined.
+/// The list of a set's users.
 #[derive(Default)]
 struct TagUsers {
     all: Vec<Weak<Share>>,
     clean_at: CleanAt,
 }
 
-/// What putting tags back told.
+/// The outcome of putting tags back.
 struct FreedMarks {
     marks: u64,
-    /// The waiter that was named got a tag.
+    /// True if the waiter `own` got a tag.
     own_got: bool,
 }
 
 impl TagSet {
-    /// `depth` free tags, 1 to 10 240 (less counts as 1, and more as 10 240), for callers on so
-    /// many CPUs.
+    /// Creates `depth` free tags, 1 to 10 240 (others are clamped), for callers on `cpus` CPUs.
     pub fn new(depth: u32, cpus: usize) -> Self {
         Self(Arc::new(Tags::new(depth, cpus)))
     }
 
-    /// How many tags there are.
+    /// Returns the number of tags.
     pub fn depth(&self) -> u32 {
         self.0.bitmap.depth()
     }
 
-    /// How many are in use, a moment ago.
+    /// Returns how many were in use a moment ago.
     pub fn in_use(&self) -> u32 {
         self.0.bitmap.in_use()
     }
 
-    /// Takes a tag, if one is free and nobody waits for it. Never blocks.
+    /// Takes a tag, if one is free and there is no waiter for it. Never blocks.
     #[inline]
     pub fn try_get(&self, cpu: usize) -> Option<u32> {
         self.0.try_get(cpu)
     }
 
-    /// Takes a tag; blocks until those who came before have had one and one is free.
+    /// Takes a tag; blocks until earlier waiters have had one and one is free.
     #[track_caller]
     pub fn get(&self, cpu: usize) -> u32 {
         context::might_block("a wait for a tag");
@@ -123,14 +122,14 @@ impl TagSet {
         self.0.put(cpu, tag);
     }
 
-    /// See [`crate::model`].
+    /// Returns the inside: see [`crate::model`].
     pub(crate) fn tags(&self) -> &Tags {
         &self.0
     }
 }
 
 impl<const MARKS: bool> Tags<MARKS> {
-    /// As [`TagSet::new`].
+    /// Creates free tags as [`TagSet::new`] does.
     pub fn new(depth: u32, cpus: usize) -> Self {
         let bitmap = Bitmap::new(depth.min(MAX_DEPTH), cpus);
         let users = Users {
@@ -142,19 +141,19 @@ impl<const MARKS: bool> Tags<MARKS> {
         Self { bitmap, line: Line::new(), users }
     }
 
-    /// As [`TagSet::try_get`].
+    /// Takes a tag as [`TagSet::try_get`] does.
     #[inline]
     pub fn try_get(&self, cpu: usize) -> Option<u32> {
         self.bitmap.take(cpu, 1, false)?.pop()
     }
 
-    /// Puts a waiter in line, at the end, or gives it a tag at once. Never blocks. Where it stands
+    /// Puts a waiter in line, at the end, or gives it a tag at once. Never blocks. If it stands
     /// there already, or has a tag to take, nothing changes.
     pub fn line_up(&self, waiter: &Arc<TagWaiter>, cpu: usize) {
         self.line_up_calling(waiter, cpu, None);
     }
 
-    /// As [`Tags::line_up`]; `own` isn't called where it gets a tag at once.
+    /// Does the same as [`Tags::line_up`], but doesn't call `own` if that gets a tag at once.
     fn line_up_calling(&self, waiter: &Arc<TagWaiter>, cpu: usize, own: Option<&TagWaiter>) {
         if waiter.enter() {
             self.line.push(Arc::clone(waiter));
@@ -162,8 +161,8 @@ impl<const MARKS: bool> Tags<MARKS> {
         }
     }
 
-    /// Takes a waiter out of the line for good: it can't line up again. The tag that it had got
-    /// meanwhile, if so: the caller has it.
+    /// Takes a waiter out of the line for good: it can't line up again. Returns the tag that it got
+    /// meanwhile, if any: the caller has it.
     pub fn leave(&self, waiter: &TagWaiter, cpu: usize) -> Option<u32> {
         let tag = waiter.leave();
         if tag.is_none() {
@@ -173,13 +172,13 @@ impl<const MARKS: bool> Tags<MARKS> {
         tag
     }
 
-    /// As [`TagSet::put`]; may call the function of a [`TagWaiter`].
+    /// Gives a tag back as [`TagSet::put`] does; may call the function of a [`TagWaiter`].
     #[inline]
     pub fn put(&self, cpu: usize, tag: u32) {
         self.put_batch(cpu, TagBatch::one(tag), 0, None);
     }
 
-    /// Gives tags back, and takes the marks `taking`. `own`: who isn't called where it gets one.
+    /// Gives tags back, and takes the marks `taking`. `own` isn't called if it gets one.
     #[inline]
     fn put_batch(
         &self,
@@ -194,7 +193,7 @@ impl<const MARKS: bool> Tags<MARKS> {
     }
 }
 
-/// What a [`TagUser`] does with its set.
+/// The operations of a [`TagUser`] on its set.
 impl TagSet {
     fn bitmap(&self) -> &Bitmap {
         &self.0.bitmap
@@ -209,24 +208,24 @@ impl TagSet {
         share
     }
 
-    /// One who shares becomes active.
+    /// Counts one more active user.
     fn count_active(&self) {
         let _joined = self.0.users.joined.lock();
         self.set_active(self.0.users.active.load(Ordering::Relaxed) + 1);
     }
 
-    /// The registry's lock is held.
+    /// Sets the number of active users. The caller holds the registry's lock.
     fn set_active(&self, active: u32) {
         self.0.users.active.store(active, Ordering::Relaxed);
         self.0.users.share.store(bitmap::share(self.depth(), active), Ordering::Relaxed);
     }
 
-    /// What each who shares may have now.
+    /// Returns the present share of each user.
     fn share(&self) -> u32 {
         self.0.users.share.load(Ordering::Relaxed)
     }
 
-    /// One who shares goes.
+    /// Removes a user.
     fn part(&self, share: &Share) {
         let _joined = self.0.users.joined.lock();
         if share.retire() {
@@ -234,7 +233,8 @@ impl TagSet {
         }
     }
 
-    /// Somebody is kept to its share: are all of those active for whom something is put aside?
+    /// Makes a sweep if the last one was some time ago, since a user is kept to its share: users
+    /// that are counted as active may be idle.
     fn sweep_now_and_then(&self) {
         let (now, then) = (Stamp::coarse(), self.0.users.swept.load(Ordering::Relaxed));
         if now.since(Stamp::from_nanos(then)) >= bitmap::SWEEP_PAUSE {
@@ -243,9 +243,8 @@ impl TagSet {
         }
     }
 
-    /// A user that had no tag since the last call of this, and waits for none, no longer counts as
-    /// one that shares, until it takes one. Done every 20 ms at most where somebody is kept to its
-    /// share.
+    /// Stops counting as active each user that had no tag since the last call, and waits for none,
+    /// until it takes one. Done every 20 ms at most, if a user is kept to its share.
     pub fn sweep(&self) {
         let joined = self.0.users.joined.lock();
         let idle = joined.all.iter().filter_map(Weak::upgrade).filter(|one| one.retire_if_idle());

@@ -7,7 +7,7 @@ use corewise_sync::{Mutex, thread};
 use super::*;
 use crate::model::LineUp;
 
-/// A waiter that notes its name when it is told.
+/// Makes a waiter that notes its name when it is told.
 fn named(name: u32, told: &Arc<Mutex<Vec<u32>>>) -> Arc<TagWaiter> {
     let told = Arc::clone(told);
     TagWaiter::calling(move || told.lock().push(name))
@@ -170,7 +170,7 @@ fn two_users_of_a_set_have_half_of_it_each_and_one_alone_has_all() {
         move || all.pop()
     })
     .collect();
-    // Each tag that the first gives back is the second's, until both have their half.
+    // The second gets each tag that the first returns, until both have their half.
     let mut seconds = 0;
     while a.in_use() > 8 {
         let _ = a.free(0, held.pop().unwrap());

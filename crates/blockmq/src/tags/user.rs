@@ -1,8 +1,8 @@
 //! The tags of one hardware queue: its own, or its share of a set that it has with others.
 //!
-//! Its runner takes them, and any thread gives them back. Where none is to be had, the runner
-//! leaves in a way that has somebody run the hardware queue again; `README.md` has the three ways
-//! and why none is missed.
+//! Its runner takes them, and any thread returns them. If none is to be had, the runner leaves in a
+//! way that makes another thread run the hardware queue again; `README.md` has the three ways and
+//! why none is missed.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use super::TagSet;
 use super::bitmap::{RESTART, TagBatch, is_idle};
 use super::line::TagWaiter;
 
-/// What giving a tag back tells.
+/// The duty of a caller that returned a tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`Restart` obliges the caller to run the hardware queue"]
 pub enum FreeResult {
-    /// Nobody waits.
+    /// The caller has no duty: there is no waiter.
     Quiet,
     /// The hardware queue waits for this, so the caller has to run it.
     Restart,
@@ -27,14 +27,13 @@ pub enum FreeResult {
 /// The tags of a hardware queue.
 pub struct TagUser {
     set: TagSet,
-    /// What is known of this user to the others of its set; `None` where the set is its own.
+    /// The user's record in its set; `None` if the set is its own.
     share: Option<Arc<Share>>,
-    /// Its place in the line of a shared set.
+    /// The user's place in the line of a shared set.
     waiter: Arc<TagWaiter>,
 }
 
-/// A user of a shared set. The word is on a line of its own: its completions write it, and nobody
-/// else's.
+/// A user of a shared set. The word is on a line of its own: only its own completions write it.
 #[derive(Debug)]
 pub(super) struct Share {
     word: CachePadded<AtomicU64>,
@@ -46,10 +45,10 @@ pub(super) struct Share {
     waiter: Arc<TagWaiter>,
 }
 
-/// Counts as one of those who share. Set by the runner, cleared by a sweep that finds it idle.
+/// The user counts as active. Set by the runner, cleared by a sweep that finds it idle.
 const ACTIVE: u64 = 1 << 32;
-/// It went without a tag because its share is used up: the next of its own tags that comes back
-/// restarts it. The number of tags that it has is below.
+/// The user went without a tag because its share is used up: the next of its own tags that comes
+/// back restarts it. The number of its tags is in the bits below `ACTIVE`.
 const OVER: u64 = 1 << 33;
 const COUNT: u64 = ACTIVE - 1;
 
@@ -63,15 +62,15 @@ impl Share {
         }
     }
 
-    /// It becomes an active one; false where it was. Runner only.
+    /// Makes it an active user; returns false if it was one. Runner only.
     #[inline]
     fn activate(&self) -> bool {
         self.word.load(Ordering::Relaxed) & ACTIVE == 0
             && self.word.fetch_or(ACTIVE, Ordering::Relaxed) & ACTIVE == 0
     }
 
-    /// A sweep: no longer an active one, if it has been idle since the last. The registry's lock is
-    /// held.
+    /// Makes it inactive if it has been idle since the last sweep. The caller holds the registry's
+    /// lock.
     pub(super) fn retire_if_idle(&self) -> bool {
         let taken = self.taken.load(Ordering::Relaxed);
         let then = self.taken_then.load(Ordering::Relaxed);
@@ -81,7 +80,7 @@ impl Share {
         word & ACTIVE != 0 && is_idle((word & COUNT) as u32, waits, then, taken) && self.retire()
     }
 
-    /// Not an active one any more; false where it wasn't.
+    /// Makes it inactive; returns false if it was so.
     pub(super) fn retire(&self) -> bool {
         self.word.fetch_and(!ACTIVE, Ordering::Relaxed) & ACTIVE != 0
     }
@@ -90,7 +89,7 @@ impl Share {
         (self.word.load(Ordering::Relaxed) & COUNT) as u32
     }
 
-    /// Runner only, as the others that count.
+    /// Adds to the number of its tags. Runner only, as the others that count.
     fn count(&self, n: u32) {
         self.word.fetch_add(u64::from(n), Ordering::Relaxed);
         self.taken.store(
@@ -99,12 +98,13 @@ impl Share {
         );
     }
 
-    /// Tags of the share came back unused: the runner's own, which isn't waiting for itself.
+    /// Subtracts tags that came back unused. They are the runner's own, which doesn't wait for
+    /// itself.
     fn uncount(&self, n: u32) {
         self.word.fetch_sub(u64::from(n), Ordering::Release);
     }
 
-    /// One came back, and takes the mark along.
+    /// Subtracts a tag that came back, and takes the mark along.
     fn finish(&self) -> FreeResult {
         // Release to the runner that finds room; Acquire of what it published before it set the
         // mark.
@@ -116,33 +116,33 @@ impl Share {
         FreeResult::Restart
     }
 
-    /// Sets the mark, and says how many were in use then.
+    /// Sets the mark, and returns how many tags were in use then.
     fn mark_over(&self) -> u32 {
         (self.word.fetch_or(OVER, Ordering::AcqRel) & COUNT) as u32
     }
 }
 
 impl TagUser {
-    /// A user with `depth` tags of its own. `cpus`: from how many it is used.
+    /// Creates a user with `depth` tags of its own, for `cpus` CPUs.
     pub fn alone(depth: u32, cpus: usize) -> Self {
         let set = TagSet::new(depth, cpus);
         Self { set, share: None, waiter: TagWaiter::calling(|| {}) }
     }
 
-    /// A user of a set that others use too. `granted` is called where it got a tag that it waited
-    /// for, and has to see to it that its runner comes by; as for [`TagWaiter::calling`].
+    /// Creates a user of a set that others use too. `granted` is called when it got a tag that it
+    /// waited for, and has to make its runner come by; as for [`TagWaiter::calling`].
     pub fn of(set: &TagSet, granted: impl Fn() + Send + Sync + 'static) -> Self {
         let waiter = TagWaiter::calling(granted);
         let share = Some(set.join(&waiter));
         Self { set: set.clone(), share, waiter }
     }
 
-    /// How many tags there are, of all users.
+    /// Returns the number of tags, of all users.
     pub fn depth(&self) -> u32 {
         self.set.depth()
     }
 
-    /// How many tags this user has, a moment ago.
+    /// Returns how many tags this user had a moment ago.
     pub fn in_use(&self) -> u32 {
         match &self.share {
             Some(share) => share.in_use(),
@@ -150,8 +150,8 @@ impl TagUser {
         }
     }
 
-    /// Takes at least one tag and up to `most`; none where none is free, this user has its share,
-    /// or others were there before. Runner only. `cpu`: for whose request.
+    /// Takes at least one tag and up to `most`; none if none is free, this user has its share, or
+    /// waiters were there before. Runner only. `cpu`: the CPU of the request.
     #[inline]
     pub fn take(&self, cpu: usize, most: u32) -> TagBatch {
         match &self.share {
@@ -181,8 +181,8 @@ impl TagUser {
         taken
     }
 
-    /// The runner found no tag, and has published what it leaves undone: either it gets some now,
-    /// or somebody will run the hardware queue as soon as it can have one. Runner only.
+    /// Waits for a tag. The runner found none, and has published what it leaves undone: either it
+    /// gets some now, or the hardware queue is run as soon as it can have one. Runner only.
     pub fn wait(&self, cpu: usize, most: u32) -> TagBatch {
         let Some(share) = &self.share else {
             // Mark, Retry.
@@ -207,9 +207,9 @@ impl TagUser {
         tags
     }
 
-    /// The runner goes without having started what it has a tag for: the next free restarts it. How
-    /// many tags this user has: with none, no free will ever come, and the caller sees to it itself
-    /// that it is run again.
+    /// Makes the next free restart the hardware queue: its runner goes without having started what
+    /// it has a tag for. Returns how many tags this user has. With none, no free will ever come,
+    /// and the caller itself makes sure that it is run again.
     #[must_use = "with nothing in use, no free will ever come"]
     pub fn restart_at_next_free(&self) -> u32 {
         match &self.share {
@@ -242,8 +242,8 @@ impl TagUser {
         let _ = self.set.tags().put_batch(cpu, tags, 0, None);
     }
 
-    /// Gives back a tag that this user got while it waited and has no use for any more. To be
-    /// called at the end of a run where nothing is pending, or nothing may be dispatched.
+    /// Returns a tag that this user got while it waited and can't use any more. To be called at the
+    /// end of a run if nothing is pending, or nothing may be dispatched.
     pub fn decline(&self, cpu: usize) {
         if self.share.is_some() {
             if let Some(tag) = self.waiter.take() {
@@ -252,7 +252,7 @@ impl TagUser {
         }
     }
 
-    /// It has a tag that it waited for, which its runner hasn't taken yet.
+    /// Returns true if it has a tag that it waited for and that its runner hasn't taken yet.
     #[inline]
     pub fn has_grant(&self) -> bool {
         self.share.is_some() && self.waiter.is_granted()

@@ -1,5 +1,5 @@
-//! Timeouts: the driver is told of a request that it has had for too long, and that can't race its
-//! completion.
+//! Timeouts: the driver hears of a request that it has had for too long, and that call can't race
+//! the request's completion.
 //!
 //! `README.md` beside this file has the protocol.
 
@@ -19,9 +19,9 @@ use crate::state::late::{LateOne, TagSlot, TimedOut, Timeouts, TimerReturn};
 use crate::state::pending::Pending;
 use crate::state::request::Request;
 
-// The timer of a queue: it finds the requests whose time is up, and asks the driver about each.
+// The timer of a queue: it finds the late requests, and asks the driver about each.
 
-/// The timer doesn't run again sooner than this: as exact as the clock is that it goes by.
+/// Shortest time between two runs of the timer: the resolution of its clock.
 const TICK: Duration = Duration::from_millis(4);
 
 impl<T> TagSlot<T> {
@@ -32,7 +32,7 @@ impl<T> TagSlot<T> {
         self.state.start(now.plus(after));
     }
 
-    /// The caller holds it.
+    /// Describes the late request, while the caller holds the tag.
     fn timed_out<'a>(&self, core: &'a Core, hctx: usize, tag: u32, now: Stamp) -> TimedOut<'a> {
         let op_len = self.op_len.load(Ordering::Relaxed);
         TimedOut {
@@ -47,7 +47,7 @@ impl<T> TagSlot<T> {
 }
 
 impl Timeouts {
-    /// Requests get `after` each.
+    /// Creates timeouts that give each request `after`.
     pub(crate) fn new(after: Duration, core: Weak<Core>, wq: Option<&Workqueue>) -> Self {
         let timer = wq.map(|wq| {
             let work = Work::new(move || {
@@ -61,7 +61,7 @@ impl Timeouts {
         Self { after, watch: Watch::new(), timer }
     }
 
-    /// Start: the driver is about to get the request of `tag`.
+    /// Records that the driver is about to get the request of `tag` (Start).
     #[inline]
     pub(crate) fn start(&self, hctx: &Hctx, tag: u32, rq: &Request) {
         hctx.slots[tag as usize].start(rq, Stamp::coarse(), self.after);
@@ -99,19 +99,19 @@ impl Core {
         }
     }
 
-    /// As if the timer fired at `now`: how many requests were late. For queues that are run by
-    /// hand.
+    /// Acts as if the timer fired at `now`, and returns how many requests were late. For queues
+    /// that are run by hand.
     pub(crate) fn step_timeouts(self: &Arc<Self>, now: Stamp) -> usize {
         self.timeouts.as_ref().map_or(0, |timeouts| self.look_for_late(timeouts, now, false).0)
     }
 
-    /// The earliest deadline of the requests that the driver has.
+    /// Returns the earliest deadline of the requests that the driver has.
     fn earliest(&self) -> Option<Stamp> {
         let slots = self.hctxs().flat_map(|hctx| &hctx.slots);
         slots.filter_map(|slot| slot.state.deadline()).min()
     }
 
-    /// Asks the driver about each request whose time is up. How many there were, and the earliest
+    /// Asks the driver about each late request. Returns how many there were, and the earliest
     /// deadline of those that the driver still has.
     fn look_for_late(
         self: &Arc<Self>,
@@ -126,8 +126,9 @@ impl Core {
             if !hctx.slots.iter().any(is_late) {
                 continue;
             }
-            // Settle: who was late a moment ago was started before, but perhaps the driver is still
-            // about to take it. A request started from here on has a deadline behind `now`.
+            // Settle: a request that was late a moment ago was started before, but the driver may
+            // still be about to take it. A request started from here on has a deadline behind
+            // `now`.
             if others_run && hctx.state.is_running() {
                 context::blocking("block timeouts", || hctx.grace.wait(&hctx.state));
             }
@@ -141,7 +142,7 @@ impl Core {
         (told, self.earliest())
     }
 
-    /// Asks the driver about a request that is held, and lets go of it.
+    /// Asks the driver about a request whose tag is held, and lets go of the tag.
     fn tell(
         self: &Arc<Self>,
         timeouts: &Timeouts,
@@ -161,7 +162,7 @@ impl Core {
             TimerReturn::ResetTimer => Release::Until(now.plus(timeouts.after)),
         };
         if let Some(pending) = slot.state.release(how) {
-            // It completed meanwhile, most likely in the callback.
+            // The request completed meanwhile, most likely in the callback.
             pending.settle();
         }
     }

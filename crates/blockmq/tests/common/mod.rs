@@ -1,5 +1,5 @@
-//! What the integration tests share: a machine with workers, a PRNG, and a driver that does as
-//! told.
+//! Helpers of the integration tests: a machine with workers, a PRNG, and a driver that the test
+//! controls.
 #![allow(dead_code, unreachable_pub)] // each test file uses its part
 
 use std::collections::VecDeque;
@@ -69,20 +69,20 @@ impl Rng {
         self.0.wrapping_mul(0x2545_F491_4F6C_DD1D)
     }
 
-    /// 0 to `n - 1`.
+    /// Returns a number from 0 to `n - 1`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
 }
 
-/// Submits and gives the receiver of how it ended.
+/// Submits, and returns the receiver of the request's end.
 pub fn submit(device: &dyn BlockDevice, rq: Request) -> mpsc::Receiver<Completed> {
     let (rq, done) = watched(rq);
     device.submit(rq);
     done
 }
 
-/// A request whose end can be received.
+/// Returns a request whose end can be received.
 pub fn watched(rq: Request) -> (Request, mpsc::Receiver<Completed>) {
     let (tx, rx) = mpsc::channel();
     (rq.on_complete(move |done| tx.send(done).unwrap()), rx)
@@ -90,18 +90,18 @@ pub fn watched(rq: Request) -> (Request, mpsc::Receiver<Completed>) {
 
 type Verdict = Box<dyn Fn(Started) -> Dispatch + Send + Sync>;
 
-/// A driver that keeps what it is given until the test finishes it, or does what it is told.
+/// A driver that keeps its requests until the test finishes them, or answers as the test sets.
 #[derive(Clone, Default)]
 pub struct Held {
     /// Requests in the order in which they were started.
     pub requests: Arc<Mutex<VecDeque<Started>>>,
     /// Offsets in blocks of 512, in the order in which they were started.
     pub order: Arc<Mutex<Vec<u64>>>,
-    /// What to do with the next requests instead of keeping them.
+    /// The answer to the next requests, instead of keeping them.
     pub verdict: Arc<Mutex<Option<Verdict>>>,
     pub queues: usize,
     pub merges: bool,
-    /// What the device looks like; a plain one where it says nothing.
+    /// The device's geometry; `None`: a plain one.
     pub geometry: Option<Geometry>,
 }
 
@@ -166,12 +166,12 @@ impl Driver for Held {
     }
 }
 
-/// A discard of block `n`: an easy request to tell from others.
+/// Makes a discard of block `n`: an easy request to tell from others.
 pub fn block(n: u64) -> Request {
     Request::discard(n * 512, 512)
 }
 
-/// Completes on the spot, and says that it may block.
+/// A driver that completes on the spot, and says that it may block.
 #[derive(Default)]
 pub struct Slow {
     /// Called by the first commit.

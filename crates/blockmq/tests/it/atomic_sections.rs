@@ -1,5 +1,5 @@
-//! What must not block and does is reported with both sites: where it blocks, and the section that
-//! it is in.
+//! Reports of a call that blocks and must not: they have the call's site, and that of its atomic
+//! section.
 #![cfg(all(not(loom), debug_assertions))]
 
 use std::sync::Arc;
@@ -43,7 +43,7 @@ fn a_dispatch_that_blocks_is_reported_with_both_sites() {
 
 #[test]
 fn a_completion_function_that_blocks_is_reported_with_both_sites() {
-    // The sleeping lock on the completion path: what cost three quarters of the throughput.
+    // The sleeping lock on the completion path: it cost three quarters of the throughput.
     let driver = Held::default();
     let queue = by_hand(&driver);
     let there = Completion::new();
@@ -97,7 +97,7 @@ fn waits_for_requests_are_refused_in_an_atomic_section_and_leave_no_trace() {
 
 /// A driver that may block, and does.
 struct Sleepy {
-    /// A: it was called inside of an atomic section.
+    /// A: true if it was called inside of an atomic section.
     in_section: Arc<AtomicBool>,
     lock: Mutex<()>,
 }

@@ -1,4 +1,4 @@
-//! Where requests end, how they are looked for, and how they come back to the driver.
+//! The CPU on which requests end, their search by the timer, and their return to the driver.
 #![cfg(not(loom))]
 
 use std::sync::{Arc, mpsc};
@@ -14,15 +14,15 @@ use corewise_smp::model::{self, CallTarget, Step};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_topology::{CpuId, Machine, current_cpu, pin_current_thread};
 
-/// A machine with more CPUs than the real one, two to a cache, where the test's thread sits on one
-/// of them.
+/// A machine with more CPUs than the real one, two to a cache. The test's thread sits on one of
+/// them.
 struct Caches {
     machine: Machine,
     smp: Smp,
     targets: Vec<CallTarget>,
-    /// Shares a cache with this thread's CPU.
+    /// A CPU that shares a cache with this thread's.
     near: CpuId,
-    /// Doesn't.
+    /// A CPU that doesn't.
     far: CpuId,
 }
 
@@ -139,8 +139,8 @@ fn rule_17_the_list_of_a_cpu_that_died_with_the_call_is_drained_all_the_same() {
     assert_eq!(queue.inside(), 0);
 }
 
-/// Requests of all CPUs, completed by threads that stand for none of them, while CPUs leave and
-/// come back: each ends once.
+/// Completes requests of all CPUs on threads that stand for none of them, while CPUs leave and come
+/// back: each ends once.
 #[test]
 fn rule_17_requests_end_once_while_cpus_leave_and_come() {
     const REQUESTS: u64 = 20_000;
@@ -252,8 +252,8 @@ fn rule_18_a_request_requeued_to_a_dropped_queue_ends_as_gone() {
     assert_eq!(ended.try_recv().unwrap().result.unwrap_err().kind(), IoErrorKind::Gone);
 }
 
-/// The kernel's BLK_STS_RESOURCE: nothing of this queue will end and tell, and yet the request
-/// comes again.
+/// Tests the kernel's BLK_STS_RESOURCE: no request of this queue will end and tell, and yet the
+/// request comes again.
 #[test]
 fn rule_18_after_a_shortage_of_a_shared_resource_the_driver_is_asked_again_without_a_completion() {
     let rig = Rig::live();

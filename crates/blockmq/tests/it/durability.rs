@@ -1,5 +1,5 @@
-//! What a flush and a durable write promise, over a device with a volatile cache that completes in
-//! any order.
+//! The promises of a flush and of a durable write, over a device with a volatile cache that
+//! completes in any order.
 #![cfg(not(loom))]
 
 use std::collections::HashMap;
@@ -13,8 +13,8 @@ use corewise_sync::Mutex;
 const THREADS: u64 = 4;
 const ROUNDS: u64 = 300;
 
-/// A disk with a cache: what it says to be written is lost at a power failure until a flush that
-/// began after that has ended.
+/// A disk with a volatile cache: a completed write is lost at a power failure until a flush has
+/// ended that began after it.
 #[derive(Clone)]
 struct Cached {
     to_disk: mpsc::Sender<Started>,
@@ -25,7 +25,7 @@ struct Cached {
 struct Platter {
     /// The last version of each block that a completed write has put into the cache.
     cache: HashMap<u64, u64>,
-    /// What would be found after a power failure.
+    /// The blocks that would be found after a power failure.
     durable: HashMap<u64, u64>,
     flushes: u64,
 }
@@ -43,10 +43,10 @@ impl Cached {
         let disk = Self { to_disk, platter: Arc::clone(&platter) };
         let thread = std::thread::spawn(move || {
             let mut rng = Rng::new(seed);
-            // With a flush, what it found in the cache when it began.
+            // With a flush, the cache as it was when the flush began.
             let mut at_work: Vec<(Started, HashMap<u64, u64>)> = Vec::new();
             loop {
-                // Waits only where there is nothing to do.
+                // Waits only if there is nothing to do.
                 let next =
                     if at_work.is_empty() { arrived.recv().ok() } else { arrived.try_recv().ok() };
                 match next {

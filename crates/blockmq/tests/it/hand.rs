@@ -1,5 +1,5 @@
-//! What is submitted inside a queue's own dispatch: it stays in the runner's hand, and goes the way
-//! of everything else where the runner has to stop.
+//! Requests submitted inside a queue's own dispatch: they stay in the runner's hand, and go the
+//! usual way if the runner has to stop.
 #![cfg(not(loom))]
 
 use std::sync::{Arc, Weak, mpsc};
@@ -12,10 +12,11 @@ use corewise_blockmq::{
 use corewise_sync::Mutex;
 use corewise_topology::{CpuId, Machine};
 
-/// Fewer than a visitor starts before a worker goes on.
+/// Number of requests that is below what a visitor starts before a worker goes on.
 const CHAIN: usize = 200;
 
-/// Each one's completion submits the next; the last one tells how the queue was run till then.
+/// Submits requests each of whose completions submits the next; the last one reports how the queue
+/// was run till then.
 fn chain(queue: Arc<Queue>, left: usize, over: mpsc::Sender<HctxStats>) {
     let next = Arc::clone(&queue);
     queue.submit(Request::read(0, 512).on_complete(move |done| {
@@ -28,7 +29,7 @@ fn chain(queue: Arc<Queue>, left: usize, over: mpsc::Sender<HctxStats>) {
     }));
 }
 
-/// Runs a chain on a queue, and says how often somebody found it run by another, and how often it
+/// Runs a chain on a queue. Returns how often a thread found it run by another, and how often it
 /// was run.
 fn joined_by_a_chain(queue: &Arc<Queue>) -> (u64, u64) {
     let (over, told) = mpsc::channel();
@@ -53,7 +54,7 @@ fn nor_where_the_dispatch_of_a_device_below_is_in_between() {
     assert_eq!(joined_by_a_chain(&queue), (0, 1));
 }
 
-/// A driver that completes what it was given when it is told that this was all.
+/// A driver that completes its requests in the commit.
 #[derive(Default)]
 struct InCommit(Mutex<Vec<Started>>);
 
@@ -93,7 +94,7 @@ fn settle(queue: &Queue) {
     while (0..queue.hw_queues()).any(|hctx| queue.step(hctx).is_some()) {}
 }
 
-/// Submits block 0, whose completion, in the dispatch, does as it is told. Others complete at once.
+/// Submits block 0 and runs `act` in its completion, inside the dispatch. Others complete at once.
 fn inside_a_dispatch(
     driver: &Held,
     queue: &Arc<Queue>,
@@ -163,15 +164,15 @@ fn stepped_requests_in_the_runners_hand_survive_a_panic_of_the_driver() {
     queue.drain();
 }
 
-/// What a random run knows of itself.
+/// The record of a random run.
 struct World {
     rng: Mutex<Rng>,
     queue: Mutex<Weak<Queue>>,
-    /// What was submitted on each CPU and not started yet, in order.
+    /// Requests that were submitted on each CPU and not started yet, in order.
     waiting: Mutex<[Vec<u64>; 4]>,
-    /// How often the request of each block has ended.
+    /// Number of ends of each block's request.
     ended: Mutex<Vec<u32>>,
-    /// What the driver keeps, and what it completes in the commit.
+    /// Requests that the driver keeps, and those that it completes in the commit.
     held: Mutex<(Vec<Started>, Vec<Started>)>,
     /// Quiesces that are to be undone.
     closed: Mutex<Vec<QuiesceGuard>>,
@@ -211,7 +212,7 @@ impl World {
         );
     }
 
-    /// What a completion function does: often, something to the queue that it is called from.
+    /// Acts as a completion function: often on the queue that it is called from.
     fn act(self: &Arc<Self>) {
         let what = self.rng.lock().below(12);
         match what {

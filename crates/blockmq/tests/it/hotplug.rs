@@ -8,7 +8,7 @@ use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{BlockDevice, IoError, IoErrorKind, Queue};
 use corewise_topology::{CpuId, Machine};
 
-/// Four CPUs, two hardware queues: CPUs 0 and 1, and CPUs 2 and 3.
+/// Makes four CPUs and two hardware queues: CPUs 0 and 1, and CPUs 2 and 3.
 fn two_of_two(driver: &Held) -> (Machine, Arc<Queue>) {
     let machine = Machine::synthetic("l3:2 core:2 pu:1").unwrap();
     let queue = Queue::builder(&machine, Arc::new(driver.clone())).depth(8).build_by_hand();
@@ -17,7 +17,7 @@ fn two_of_two(driver: &Held) -> (Machine, Arc<Queue>) {
     (machine, queue)
 }
 
-/// Steps until nobody wants a run any more.
+/// Steps until no run is wanted any more.
 fn settle(queue: &Queue) {
     for _ in 0..1000 {
         let n = queue.stats().len();
@@ -134,7 +134,7 @@ fn stepped_a_failed_merged_request_strands_no_request_of_a_queue_without_cpus() 
     machine.set_online(CpuId::new(2), false).unwrap();
     machine.set_online(CpuId::new(3), false).unwrap();
     drop(quiesced);
-    // The one without CPUs hands its request on before the other one looks.
+    // The one without CPUs passes its request on before the other one looks.
     let _ran = queue.step(1);
     settle(&queue);
     assert_eq!(driver.held(), 1, "the two have become one");

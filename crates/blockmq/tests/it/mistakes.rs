@@ -1,5 +1,5 @@
-//! Mistakes of drivers and of callers: each is told with what to do, and none takes anything from
-//! others.
+//! Mistakes of drivers and of callers: each is reported with what to do, and none harms other
+//! requests.
 #![cfg(not(loom))]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -22,8 +22,8 @@ fn swaps(driver: &Held, other: &Held, how: fn(Started) -> Dispatch) {
     });
 }
 
-/// The driver of `on` gives back `theirs`, which is `other`'s, for each of two requests: both keep
-/// tags of their own, and complete.
+/// Checks that the driver of `on` gives back `theirs`, which is `other`'s, for each of two
+/// requests: both keep tags of their own, and complete.
 fn is_refused(on: &Queue, driver: &Held, other: &Held, theirs: mpsc::Receiver<Completed>) {
     let submit = |rq| {
         let (rq, done) = watched(rq);
@@ -124,7 +124,7 @@ fn a_geometry_that_cannot_be_is_refused_where_the_queue_is_built() {
     rig.queue(Held { geometry: Some(least), ..Held::default() }).drain();
 }
 
-/// Has room for any number.
+/// A driver with room for any number.
 struct Deep;
 
 impl Driver for Deep {
@@ -176,7 +176,7 @@ fn a_blocking_call_in_a_completion_function_panics_with_what_to_do() {
     queue.drain();
 }
 
-/// Memory of a stranger's.
+/// Memory of a foreign type.
 struct Panics(Vec<u8>);
 
 impl AsRef<[u8]> for Panics {

@@ -1,4 +1,4 @@
-//! Plugs: what a thread holds back, and when it lets go.
+//! Plugs: the requests that a thread holds back, and the moments when it lets them go.
 #![cfg(not(loom))]
 
 use crate::common::{Front, Held, Ram, Rig, STALL, block, submit};
@@ -47,7 +47,7 @@ fn a_thread_that_blocks_under_its_plug_lets_go_first() {
     let done = submit(&*queue, Request::read(0, 512));
     assert!(done.try_recv().is_err());
     context::blocking("test", || assert!(done.recv_timeout(STALL).is_ok()));
-    // In a region nothing is held back: nobody would say when it blocks.
+    // In a region nothing is held back: no hook would run before it blocks.
     context::blocking("test", || assert!(submit(&*queue, block(1)).try_recv().is_ok()));
 }
 
@@ -114,7 +114,7 @@ fn requests_held_back_during_a_flush_of_the_plug_go_too_before_the_thread_blocks
     // The part that the partition sends on is held back in its turn.
     up.write_at(0, vec![7; 512]).unwrap();
     assert_eq!(up.read_at(0, 512).unwrap(), vec![7; 512]);
-    // And what an end submits.
+    // A request that a completion function submits.
     let (done, next) = (Arc::new(Completion::new()), low.clone());
     let over = Arc::clone(&done);
     low.submit(Request::read(0, 512).on_complete(move |_| {
@@ -158,7 +158,7 @@ fn what_a_flush_of_the_plug_lets_go_needs_no_other_one() {
     assert!(again.try_recv().is_err(), "the plug goes on");
 }
 
-/// What a thread has for as long as it runs.
+/// A value that a thread has for as long as it runs.
 struct Mine {
     plug: Option<Plug>,
     queue: Arc<Queue>,
@@ -240,7 +240,7 @@ fn an_item_has_no_plug_of_another_and_leaves_none_behind() {
         inner.flush();
         mem::forget(plug);
     }));
-    // By the same worker: nobody else has woken.
+    // By the same worker: no other one has woken.
     let tell = told.clone();
     ran(Box::new(move || {
         submits();

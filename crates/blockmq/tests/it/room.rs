@@ -1,4 +1,5 @@
-//! A queue has room for so many requests; a submitter of more waits for room, if it may.
+//! A queue has room for a bounded number of requests; a submitter of more waits for room, if it
+//! may.
 #![cfg(not(loom))]
 
 use std::sync::mpsc;
@@ -12,7 +13,7 @@ use corewise_sync::context::AtomicSection;
 
 const ROOM: u32 = 4;
 
-/// One CPU, with room for four.
+/// Makes a queue on one CPU, with room for four.
 fn small(rig: &Rig, driver: &Held) -> Arc<Queue> {
     Queue::builder(&rig.machine, Arc::new(driver.clone())).nr_requests(ROOM).build(&rig.wq)
 }
@@ -145,8 +146,8 @@ fn a_waiter_for_room_in_a_dropped_queue_is_answered() {
     thread.join().unwrap();
 }
 
-/// A driver that may block, and whose first commit submits ten requests to its own queue: more than
-/// there is room for.
+/// Runs a driver that may block, and whose first commit submits ten requests to its own queue: more
+/// than there is room for.
 fn a_driver_feeds_its_own_queue(freezes: bool) {
     let (rig, driver) = (rig(), Arc::new(Slow::default()));
     let (done, told) = mpsc::channel();

@@ -61,7 +61,7 @@ fn stepped_rule_7_many_queues_are_quiesced_together_and_opened_one_by_one() {
 
 #[test]
 fn after_a_quiesce_no_dispatch_is_in_progress() {
-    /// Says when it is inside `queue_request`, and stays there until it is let go.
+    /// A driver that reports when it is inside `queue_request`, and stays there until it is let go.
     struct Slow {
         entered: Mutex<mpsc::Sender<()>>,
         go: Mutex<mpsc::Receiver<()>>,

@@ -17,7 +17,7 @@ fn by_hand(driver: &Held, depth: u32) -> Arc<Queue> {
     Queue::builder(&machine, Arc::new(driver.clone())).depth(depth).build_by_hand()
 }
 
-/// Steps until nobody wants a run any more.
+/// Steps until no run is wanted any more.
 fn settle(queue: &Queue) {
     for _ in 0..1000 {
         if (0..queue.hw_queues()).filter(|&h| queue.step(h).is_some()).count() == 0 {
@@ -182,7 +182,7 @@ fn a_driver_that_stays_busy_costs_no_core_and_its_request_runs_in_the_end() {
     let begin = Instant::now();
     queue.discard(0, 512).unwrap();
     // No upper limit: only that the worker slept, which a slow machine can't make shorter. The
-    // submitter's ask and the worker's first one come without a pause.
+    // first tries of the submitter and of the worker come without a pause.
     assert!(begin.elapsed() >= Duration::from_millis(3) * (BUSY - 2));
     assert_eq!(asked.load(Ordering::Relaxed), BUSY + 1);
 }
@@ -385,8 +385,8 @@ fn stepped_refused_requests_complete_at_once_and_never_reach_the_driver() {
 
 #[test]
 fn a_completion_that_submits_the_next_one_runs_in_bounded_stack() {
-    // On a device that completes inside its dispatch each submission would nest in the last one,
-    // were it not for RERUN.
+    // On a device that completes inside its dispatch, each submission would nest in the last one
+    // without RERUN.
     let rig = crate::common::Rig::live();
     let queue = rig.queue(Ram::new(1 << 20));
     let (tx, rx) = std::sync::mpsc::channel();

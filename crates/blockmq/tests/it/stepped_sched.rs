@@ -28,7 +28,7 @@ fn settle(queue: &Queue) {
     panic!("somebody always wants a run: {queue:?}");
 }
 
-/// A read of block `n`.
+/// Makes a read of block `n`.
 fn read(n: u64) -> Request {
     Request::read(n * 512, 512)
 }
@@ -72,7 +72,7 @@ fn stepped_rule_18_the_dispatch_list_goes_before_the_scheduler_and_a_flush_passe
     driver.finish_all();
 }
 
-/// One step: a busy driver with nothing in flight asks for another for ever.
+/// Makes one step: a busy driver with nothing in flight asks for another for ever.
 fn settle_busy(queue: &Queue) {
     assert!(queue.step(0).is_some());
 }

@@ -1,4 +1,4 @@
-//! What becomes of requests on their way to the driver: split, merged, flushed; step by step.
+//! The shape of requests on their way to the driver: split, merged, flushed; step by step.
 #![cfg(not(loom))]
 
 use std::sync::{Arc, mpsc};
@@ -37,12 +37,12 @@ impl Stepped {
         submit(&*self.queue, rq)
     }
 
-    /// Steps until nobody wants a run.
+    /// Steps until no run is wanted any more.
     fn settle(&self) {
         while self.queue.step(0).is_some() {}
     }
 
-    /// What the driver has: operation, offset and length in blocks.
+    /// Returns the driver's requests: operation, offset and length in blocks.
     fn seen(&self) -> Vec<(Op, u64, u64)> {
         self.held
             .requests
@@ -185,7 +185,7 @@ fn stepped_behind_the_deadline_scheduler_requests_merge_at_both_ends_and_over_a_
 #[test]
 fn stepped_a_merged_read_fills_the_buffer_of_each() {
     let s = Stepped::merging();
-    // A head in front stays there; one that comes later and lies in front is the first of the
+    // A head in front stays there; a request that comes later and lies in front is the first of the
     // device.
     let head = bytes::BytesMut::from(&b"head"[..]);
     let second = s.submit(Request::read_into(1024, 512, head));
@@ -250,7 +250,7 @@ fn stepped_neither_a_durable_write_nor_a_flush_is_merged() {
 #[test]
 fn stepped_merged_requests_of_a_dropped_queue_are_all_told() {
     let s = Stepped::merging();
-    // Tags run out, so that something waits.
+    // Tags run out, so that a request waits.
     s.held.instead(corewise_blockmq::Dispatch::Busy);
     let done: Vec<_> = (0..3).map(|n| s.submit(block(n))).collect();
     s.queue.step(0);

@@ -13,7 +13,7 @@ fn queue(driver: &Held, tags: &TagSet) -> Arc<Queue> {
     Queue::builder(&machine, Arc::new(driver.clone())).tags(tags).build_by_hand()
 }
 
-/// Steps all queues until nobody wants a run any more.
+/// Steps all queues until no run is wanted any more.
 fn settle(queues: &[&Arc<Queue>]) {
     let wanted = |queue: &&Arc<Queue>| {
         (0..queue.hw_queues()).filter(|&hctx| queue.step(hctx).is_some()).count()

@@ -1,4 +1,4 @@
-//! Timeouts: a driver is told of what it has had for too long, and only of that.
+//! Timeouts: a driver hears of its late requests, and only of these.
 #![cfg(not(loom))]
 
 use std::sync::{Arc, mpsc};
@@ -20,7 +20,7 @@ const AFTER: Duration = Duration::from_secs(30);
 
 type Answer = Box<dyn Fn(&Table, &TimedOut<'_>) -> TimerReturn + Send + Sync>;
 
-/// A driver that keeps its requests by tag, as drivers do, and answers timeouts as it is told.
+/// A driver that keeps its requests by tag, as drivers do, and answers timeouts as the test sets.
 #[derive(Default)]
 struct Table {
     requests: Mutex<[Option<Started>; DEPTH as usize]>,
@@ -46,7 +46,7 @@ impl Table {
     }
 }
 
-/// Completes what it is told about.
+/// Completes the late request.
 fn give_up(table: &Table, late: &TimedOut<'_>) -> TimerReturn {
     table.finish(late.tag(), Err(IoError::new(IoErrorKind::TimedOut)));
     TimerReturn::Done
@@ -79,7 +79,7 @@ fn by_hand(table: &Arc<Table>) -> Arc<Queue> {
     Queue::builder(&machine, Arc::new(Shared(Arc::clone(table)))).build_by_hand()
 }
 
-/// So much after now, as the queue's clock goes.
+/// Returns the time this many periods from now, by the queue's clock.
 fn later(periods: u32) -> Stamp {
     Stamp::coarse().plus(AFTER * periods + Duration::from_secs(1))
 }
@@ -207,8 +207,8 @@ fn the_timer_of_a_living_queue_tells_the_driver_each_time_that_something_is_late
     }
 }
 
-/// Completions and timeouts at the same time, and tags that are used again at once: each request
-/// ends once, and the driver is never told of another request than the one that has the tag.
+/// Races completions against timeouts, with tags that are used again at once: each request ends
+/// once, and the driver never hears of another request than the one that has the tag.
 #[test]
 fn completions_that_race_timeouts_end_each_request_once_and_abort_no_other() {
     const REQUESTS: u64 = 20_000;
@@ -235,7 +235,7 @@ fn completions_that_race_timeouts_end_each_request_once_and_abort_no_other() {
     let ended: Arc<Vec<AtomicUsize>> =
         Arc::new((0..REQUESTS).map(|_| AtomicUsize::new(0)).collect());
     std::thread::scope(|scope| {
-        // The device: it completes whatever it finds, as fast as it can.
+        // The device: it completes any request that it finds, as fast as it can.
         let device = Arc::clone(&table);
         scope.spawn(move || {
             let mut left = REQUESTS;

@@ -1,4 +1,4 @@
-//! Reads that are done in parts: whatever becomes of the parts, nobody is given a byte that nobody
+//! Reads that are done in parts: whatever the fate of the parts, no caller gets a byte that was not
 //! read.
 #![cfg(not(loom))]
 
@@ -14,12 +14,12 @@ use corewise_topology::{CpuId, Machine};
 
 const BLOCK: usize = 512;
 
-/// The bytes of a device from `offset` on.
+/// Returns the bytes of a device from `offset` on.
 fn content(offset: u64, len: u64) -> Vec<u8> {
     (offset..offset + len).map(|at| (at % 251) as u8).collect()
 }
 
-/// A buffer whose memory holds something that no device does.
+/// Makes a buffer whose memory holds bytes that no device has.
 fn poisoned(len: usize) -> AlignedBuf {
     let mut buffer = AlignedBuf::new(len, BLOCK);
     buffer.extend_from_slice(&vec![0xEE; len]);
@@ -61,8 +61,7 @@ fn merged(n: u64, driver: impl Fn(Started) + Send + Sync + 'static) -> Vec<Compl
     all
 }
 
-/// A request that is told of success has the device's bytes; says to how many requests that
-/// happened.
+/// Checks that a successful request has the device's bytes; returns how many succeeded.
 fn good(all: Vec<Completed>) -> usize {
     let mut good = 0;
     for done in all {
@@ -197,7 +196,7 @@ fn a_part_that_fails_fails_a_whole_that_reaches_beyond_all_offsets() {
     }
 }
 
-/// Any parts of a merged read, ended in any order and in any way, against a plain model: one flag
+/// Ends any parts of a merged read, in any order and in any way, against a plain model: one flag
 /// for each byte.
 #[test]
 fn no_parts_in_any_order_make_bytes_that_nobody_read() {

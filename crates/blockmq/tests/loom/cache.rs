@@ -1,5 +1,5 @@
-//! Model of the request cache: what comes back while it is closed. `src/percpu/cache.rs` has the
-//! protocol.
+//! Model of the request cache: a box that comes back while the cache is closed.
+//! `src/percpu/cache.rs` has the protocol.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use corewise_blockmq::model::{BoxSource, Cache};
 use corewise_sync::inbox::{HasLink, Link};
 
-/// A box that says when it is dropped. (The count is a standard one: no step of the model.)
+/// A box that reports its drop. (The count is a standard one: no step of the model.)
 struct Item(Link, Arc<AtomicUsize>);
 
 // SAFETY: always the one field of `self`.

@@ -1,4 +1,4 @@
-//! Model of the end of the workers: what is published for one of them is done, by a worker, by its
+//! Model of the end of the workers: what is published for a worker is done, by a worker, by its
 //! publisher or by the thread that ends the pools.
 
 use std::sync::Arc;
@@ -21,17 +21,17 @@ unsafe impl HasLink for Item {
 }
 
 struct Shared<F: AsymmetricPolicy> {
-    /// As a bare flag: an inbox has fences of its own, by its `SeqCst` accesses.
-    /// A: Relaxed, so that only the fences order it.
+    /// A: the published work as a bare flag: an inbox has fences of its own, by its `SeqCst`
+    /// accesses. Relaxed, so that only the fences order it.
     published: AtomicUsize,
     inbox: Inbox<Box<Item>>,
     end: EndOfWorkers<F>,
-    /// A: how often something was done.
+    /// A: number of times that something was done.
     done: AtomicUsize,
 }
 
 impl<F: AsymmetricPolicy> Shared<F> {
-    /// One at a time, as a runner or under a lock: the swap stands for that.
+    /// Does the work, one thread at a time, as a runner or under a lock: the swap stands for that.
     fn does(&self) {
         let here = self.published.load(Ordering::Relaxed);
         if here != 0 && self.published.swap(0, Ordering::Acquire) != 0 {
@@ -90,8 +90,8 @@ fn loom_without_the_fence_of_the_end_the_request_is_stranded() {
     assert!(said.contains("stranded"), "{said}");
 }
 
-/// As a mirror's keeper: a round leaves what can't go on in a line, whose lock the end of the pools
-/// only tries.
+/// Models a mirror's keeper: a round leaves what can't go on in a line, whose lock the end of the
+/// pools only tries.
 fn a_round_meets_the_end<F: AsymmetricPolicy>() {
     let line = Arc::new(Mutex::new(0));
     let (end, done) = (Arc::new(EndOfWorkers::<F>::new()), Arc::new(AtomicUsize::new(0)));

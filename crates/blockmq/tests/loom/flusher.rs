@@ -1,4 +1,4 @@
-//! Model of the flushes: each who asks is served by one that begins after it asked, and nobody is
+//! Model of the flushes: each asker is served by one that begins after it asked, and none is
 //! forgotten.
 
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use corewise_blockmq::model::Flusher;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::inbox::{Batch, HasLink, Link};
 
-/// The asker: what was written before.
+/// An asker, with what was written before.
 struct Asker(Link, u32);
 
 // SAFETY: always the one field of `self`.
@@ -19,11 +19,11 @@ unsafe impl HasLink for Asker {
 
 struct Disk {
     flusher: Flusher<Box<Asker>>,
-    /// A: bit n: write n is done. Relaxed: the flusher has to order it.
+    /// A: bit n is set once write n is done. Relaxed: the flusher has to order it.
     written: AtomicU32,
-    /// A: bit n: write n was there when a flush began that its asker was told of.
+    /// A: bit n is set if write n was there when a flush began whose end its asker was told.
     durable: AtomicU32,
-    /// A: flushes under way.
+    /// A: number of flushes in flight.
     under_way: AtomicU32,
 }
 

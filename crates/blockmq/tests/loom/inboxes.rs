@@ -1,5 +1,5 @@
-//! Model of the software queues' bitmap: a request is found by its own pusher's run or by an
-//! earlier one's, never by nobody.
+//! Model of the software queues' bitmap: the run of a request's own pusher, or of an earlier one,
+//! finds it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

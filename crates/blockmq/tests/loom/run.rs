@@ -29,13 +29,13 @@ struct Hctx<F: AsymmetricPolicy> {
     inbox: Inbox<Box<Item>>,
     /// P: owned by the runner. Items that it has collected and not dispatched.
     backlog: UnsafeCell<usize>,
-    /// A: as many, as the runner left them. Relaxed, as the product's.
+    /// A: the same number, as the runner left it. Relaxed, as the product's.
     left: AtomicUsize,
     /// P: owned by the runner, and by a quiescer after its grace period. Loom reports a race.
     dispatched: UnsafeCell<usize>,
 }
 
-// SAFETY: what the models check: `backlog` and `dispatched` are touched by one at a time.
+// SAFETY: the models check this: one thread at a time touches `backlog` and `dispatched`.
 unsafe impl<F: AsymmetricPolicy> Sync for Hctx<F> {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl<F: AsymmetricPolicy> Send for Hctx<F> {}
@@ -61,8 +61,8 @@ impl<F: AsymmetricPolicy> Source for Hctx<F> {
     }
 }
 
-/// A runner that has brought an item along. `1`: it has it in its hand; `2`: its driver completes
-/// that in the commit, where the completion submits another one, which gets into the hand.
+/// A runner that has brought an item along. `1`: it has it in its hand. `2`: its driver completes
+/// that in the commit, and the completion submits another one, which gets into the hand.
 struct Hand<'a, F: AsymmetricPolicy>(&'a Hctx<F>, Cell<bool>, Cell<bool>);
 
 impl<F: AsymmetricPolicy> Source for Hand<'_, F> {
@@ -122,14 +122,14 @@ impl<F: AsymmetricPolicy> Hctx<F> {
         let _ = self.run(true);
     }
 
-    /// As `submit`, but claims before it publishes, which it then does only where it can't go on.
+    /// Submits as `submit`, but claims before it publishes; it publishes only if it can't go on.
     fn issue(&self) {
         if !self.issue_followed_by(false) {
             self.submit();
         }
     }
 
-    /// As `issue`, and once more in the dispatch, by the runner itself.
+    /// Submits as `issue`, and once more in the dispatch, by the runner itself.
     fn issue_two(&self) {
         if !self.issue_followed_by(true) {
             self.submit();
@@ -142,7 +142,8 @@ impl<F: AsymmetricPolicy> Hctx<F> {
         if claimed {
             let feed = Hand(self, Cell::new(true), Cell::new(another));
             let _ = run_claimed(&self.gate, &self.state, &self.grace, &feed, 8);
-            // Put down before its first pass, and run by another: then nothing followed.
+            // The item was put down before the first pass, and run by another thread: then none
+            // followed.
             if feed.2.take() {
                 self.submit();
             }
@@ -162,7 +163,7 @@ impl<F: AsymmetricPolicy> Hctx<F> {
     }
 }
 
-/// Three preemptions: store buffering needs one on each side.
+/// Runs a model with three preemptions: store buffering needs one on each side.
 fn model(f: impl Fn() + Send + Sync + 'static) {
     bounded(3, f);
 }
@@ -255,7 +256,7 @@ fn quiescer_touches_what_the_runner_touches<F: AsymmetricPolicy>(submit: Submit<
     };
     hctx.gate.quiesce();
     hctx.grace.wait(&hctx.state);
-    // SAFETY: no dispatch is in progress and none starts: that is what is checked.
+    // SAFETY: the model checks this: no dispatch is in progress and none starts.
     hctx.dispatched.with_mut(|count| unsafe { *count += 10 });
     hctx.unquiesce();
     submitter.join().unwrap();
@@ -286,7 +287,7 @@ fn loom_without_the_fences_a_dispatch_goes_on_behind_the_grace_period() {
 fn loom_a_wake_up_for_an_earlier_run_ends_no_grace_period() {
     model(|| {
         let hctx = Hctx::<Asymmetric>::new();
-        // A run that somebody had waited for has ended, and its wake-up is still to come.
+        // A run with a waiter has ended, and its wake-up is still to come.
         assert_eq!(hctx.state.claim(), Claim::Runner);
         let _ = hctx.state.announce_waiter();
         assert_eq!(hctx.state.end(), EndOfRun::Ended { wake: true });
@@ -297,7 +298,7 @@ fn loom_a_wake_up_for_an_earlier_run_ends_no_grace_period() {
             loom::thread::spawn(move || {
                 hctx.gate.quiesce();
                 hctx.grace.wait(&hctx.state);
-                // SAFETY: no dispatch is in progress and none starts: that is what is checked.
+                // SAFETY: the model checks this: no dispatch is in progress and none starts.
                 hctx.dispatched.with_mut(|count| unsafe { *count += 10 });
             })
         };
@@ -423,8 +424,7 @@ fn loom_a_runner_that_hands_over_leaves_nothing_behind() {
                 slow.0.inbox.push(Box::new(Item(Link::new())));
             }
             let h = &slow.0;
-            // The worker is played by the same thread: what it is owed is a run after the
-            // hand-over.
+            // The same thread plays the worker: after the hand-over it owes a run.
             while let RunOutcome::HandOver { .. } = run(&h.gate, &h.state, &h.grace, slow, true, 1)
             {
             }

@@ -7,7 +7,7 @@ use corewise_blockmq::model::{FreeResult, LineUp, TagUser, TagWaiter, Tags};
 use corewise_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise_sync::model::{bounded, must_panic};
 
-/// Three preemptions: the races are of two steps against one.
+/// Runs a model with three preemptions: the races are of two steps against one.
 fn model(f: impl Fn() + Send + Sync + 'static) {
     bounded(3, f);
 }
@@ -16,7 +16,8 @@ fn must_fail(what: &str, f: impl Fn() + Send + Sync + 'static) {
     must_panic(what, || model(f));
 }
 
-/// One tag, in use. The runner goes without; the completion frees. Somebody has to notice.
+/// Models a shortage. One tag, in use; the runner goes without; the completion frees. One of the
+/// two has to notice.
 fn shortage(look_again: bool) {
     let tags = Arc::new(TagUser::alone(1, 1));
     let tag = tags.take(0, 1).pop().unwrap();
@@ -49,8 +50,8 @@ fn loom_without_the_second_look_the_waiter_sleeps_beside_a_free_tag() {
 
 #[test]
 fn loom_a_mark_that_is_only_renewed_misses_no_free() {
-    // Two completions; `word` stands for RERUN: who takes the mark leaves it, and the runner ends
-    // only where it isn't there.
+    // Two completions. `word` stands for RERUN: a thread that takes the mark sets it, and the
+    // runner ends only if it isn't set.
     model(|| {
         let tags = Arc::new(TagUser::alone(2, 1));
         let mut held = tags.take(0, 2);
@@ -99,7 +100,7 @@ fn loom_a_tag_is_never_given_to_two() {
     });
 }
 
-/// A waiter that only counts how often it was told, and holds its tag.
+/// Makes a waiter that only counts how often it was told, and holds its tag.
 fn counting() -> (Arc<TagWaiter>, Arc<AtomicUsize>) {
     let told = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&told);
@@ -109,7 +110,7 @@ fn counting() -> (Arc<TagWaiter>, Arc<AtomicUsize>) {
     (TagWaiter::calling(granted), told)
 }
 
-/// One tag, in use. One lines up, the other frees.
+/// Models one tag, in use: one thread lines up, the other frees.
 fn line_up_races_free<const MARKS: bool>() {
     let tags = Arc::new(Tags::<MARKS>::new(1, 1));
     let tag = tags.try_get(0).unwrap();

@@ -16,22 +16,22 @@ const LATER: Stamp = Stamp::from_nanos(2_000);
 struct Tag {
     state: TagState<Box<u32>>,
     /// P: owned by the tag's owner: the driver's table. The handler reads it while it holds the
-    /// tag, and the next owner of the tag writes it. Loom reports it where these meet.
+    /// tag, and the next owner of the tag writes it. Loom reports it if these meet.
     table: UnsafeCell<u32>,
-    /// A: how often the request ended.
+    /// A: number of times that the request ended.
     ended: AtomicU32,
 }
 
-// SAFETY: what the model checks: `table` is touched by one at a time.
+// SAFETY: the model checks this: one thread at a time touches `table`.
 unsafe impl Sync for Tag {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Tag {}
 
 impl Tag {
-    /// The request ends, its tag is freed, and the next request gets it.
+    /// Ends the request, frees its tag, and gives that to the next request.
     fn end(&self) {
         self.ended.fetch_add(1, Ordering::Relaxed);
-        // SAFETY: the tag is free, so nobody looks at its entry; loom checks it.
+        // SAFETY: the tag is free, so no thread looks at its entry; loom checks it.
         self.table.with_mut(|entry| unsafe { *entry = 2 });
     }
 }
@@ -81,8 +81,8 @@ fn loom_a_tag_that_is_freed_before_the_state_is_asked_is_aborted_for_another() {
     });
 }
 
-/// A request starts while the timer ends. Afterwards either it was seen, or somebody has armed the
-/// timer.
+/// Models a request that starts while the timer ends. Afterwards either the timer has seen it, or
+/// the timer is armed.
 fn a_start_meets_the_end_of_the_timer<F: AsymmetricPolicy>() {
     loom::model(|| {
         let shared = Arc::new((TagState::<u32>::new(), Watch::<F>::new()));

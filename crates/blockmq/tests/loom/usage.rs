@@ -28,18 +28,18 @@ struct Shared<F: AsymmetricPolicy> {
     outside: Inbox<Box<Item>>,
 }
 
-// SAFETY: what the model checks: `cell` is touched by one at a time.
+// SAFETY: the model checks this: one thread at a time touches `cell`.
 unsafe impl<F: AsymmetricPolicy> Sync for Shared<F> {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl<F: AsymmetricPolicy> Send for Shared<F> {}
 
 impl<F: AsymmetricPolicy> Shared<F> {
     fn touch(&self) {
-        // SAFETY: the caller is inside, or has waited until nobody is; loom checks it.
+        // SAFETY: the caller is inside, or has waited until no request is; loom checks it.
         self.cell.with_mut(|cell| unsafe { *cell += 1 });
     }
 
-    /// One request: inside, or outside until somebody lets it in.
+    /// Sends one request: inside, or outside until it is let in.
     fn request(&self) {
         if let Some(generation) = self.usage.enter(0) {
             self.touch();
@@ -103,8 +103,8 @@ fn loom_without_the_fences_of_the_freezer_the_freeze_fails() {
     assert!(failed.is_err(), "without the heavy fences the model must fail");
 }
 
-/// Two leave a frozen queue by counts of their own. Models have a full fence for a light one, so
-/// there is none: what it orders is over here.
+/// Models two requests that leave a frozen queue by counts of their own. Models have a full fence
+/// for a light one, so there is none: what it orders is over here.
 fn the_last_two_leave<L: FencePolicy>() {
     let usage = Arc::new(Usage::<NoLight, L>::new(2, 8));
     let inside = [0, 1].map(|slot| (slot, usage.enter(slot).unwrap()));
@@ -134,7 +134,7 @@ fn loom_without_the_fence_of_those_who_leave_each_takes_the_other_for_the_last()
     );
 }
 
-/// Somebody waits for room, that of one request, while it is used.
+/// Models a waiter for the room of one request, which is in use.
 fn a_waiter_for_room_meets_the_exit<F: AsymmetricPolicy>() {
     let usage = Arc::new(Usage::<F>::new(1, 1));
     let generation = usage.enter(0).unwrap();
@@ -147,7 +147,7 @@ fn a_waiter_for_room_meets_the_exit<F: AsymmetricPolicy>() {
     other.join().unwrap();
 }
 
-/// As above, for the room outside of a frozen queue.
+/// Models the same for the room outside of a frozen queue.
 fn a_waiter_for_room_meets_the_thaw<F: AsymmetricPolicy>() {
     let usage = Arc::new(Usage::<F>::new(1, 1));
     usage.park();
@@ -163,7 +163,7 @@ fn a_waiter_for_room_meets_the_thaw<F: AsymmetricPolicy>() {
 fn loom_a_waiter_for_room_is_woken() {
     model(a_waiter_for_room_meets_the_exit::<Asymmetric>);
     model(a_waiter_for_room_meets_the_thaw::<Asymmetric>);
-    // Two who wait, and one exit by which both go on: the first has room, and leaves.
+    // Two waiters, and one exit by which both go on: the first has room, and leaves.
     model(|| {
         let usage = Arc::new(Usage::<Asymmetric>::new(1, 1));
         let generation = usage.enter(0).unwrap();

@@ -9,7 +9,7 @@ use corewise_sync::{Condvar, Mutex};
 
 pub(crate) const BLOCK: u64 = 512;
 
-/// What the device has, and whether more is to come.
+/// The requests that the device has, and whether more are to come.
 #[derive(Default)]
 struct BoxSource {
     requests: VecDeque<Started>,
@@ -19,7 +19,7 @@ struct BoxSource {
 /// The device: its one interrupt completes what it has taken, in any order.
 #[derive(Default)]
 pub(crate) struct Device {
-    /// L: is the lock; guards what it has.
+    /// L: is the lock; guards the device's requests.
     taken: Mutex<BoxSource>,
     /// L: waited on with `taken`.
     more: Condvar,
@@ -52,7 +52,7 @@ pub(crate) struct Disk {
     pub(crate) device: Arc<Device>,
     pub(crate) hw_queues: usize,
     pub(crate) depth: u32,
-    /// What it doesn't complete by itself, as long as the queue reminds it.
+    /// Requests that the device doesn't complete by itself, as long as the queue reminds it.
     pub(crate) forgotten: Option<Mutex<Vec<Started>>>,
 }
 

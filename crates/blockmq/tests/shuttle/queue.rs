@@ -17,12 +17,12 @@ use corewise_workqueue::{WorkerPools, Workqueue};
 use crate::device::{BLOCK, Device, Disk};
 
 const CLIENTS: u64 = 2;
-/// Of each client.
+/// Number of requests of each client.
 const REQUESTS: u64 = 3;
-/// Of each thread that disturbs.
+/// Number of acts of each disturbing thread.
 const ACTS: u64 = 3;
 
-/// How often each request has ended, and the waiter for all.
+/// The number of ends of each request, and the waiter for all.
 struct Ended {
     times: Vec<AtomicU64>,
     all: Countdown,
@@ -84,7 +84,7 @@ fn disturb(queue: &Arc<Queue>, machine: &Machine) {
             queue.drain();
         }
         _ => {
-            // The last one is refused.
+            // The last CPU's leaving is refused.
             let _ = machine.set_online(CpuId::new(choose(2) as u32), choose(2) == 0);
         }
     }
@@ -134,7 +134,7 @@ fn scenario() {
         let (queue, machine) = (Arc::clone(&queue), machine.clone());
         thread::spawn(move || (0..ACTS).for_each(|_| disturb(&queue, &machine)))
     }));
-    // Somebody else who wants a tag.
+    // Another thread that wants a tag.
     others.extend(tags.clone().map(|tags| {
         thread::spawn(move || {
             for _ in 0..2 {
@@ -146,8 +146,8 @@ fn scenario() {
     for other in others {
         other.join().unwrap();
     }
-    // Nobody runs the queue any more but those who have to: where one forgets, this waits for ever,
-    // and shuttle says so.
+    // From here on only the threads that owe it run the queue. If one forgets, this waits for ever,
+    // and shuttle reports that.
     ended.all.wait();
     queue.drain();
     assert!(ended.times.iter().all(|n| n.load(SeqCst) == 1), "doubled: {:?}", ended.times);

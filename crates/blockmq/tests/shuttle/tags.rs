@@ -1,5 +1,5 @@
 //! Waits for a tag, in random schedules: more threads and tags than a loom model has room for. A
-//! tag is had by one at a time, none is lost, and nobody sleeps for ever. `src/tags/README.md`
+//! tag has one owner at a time, none is lost, and no thread sleeps for ever. `src/tags/README.md`
 //! argues it.
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 
@@ -29,7 +29,7 @@ impl Had {
     }
 }
 
-/// A thread that wants a tag some times, in all ways in which one can wait.
+/// Wants a tag several times, in all ways of waiting.
 fn thread_that_waits(tags: &TagSet, had: &Had, cpu: usize) {
     for _ in 0..3 {
         let tag = match choose(2) {
@@ -57,8 +57,8 @@ fn thread_that_waits(tags: &TagSet, had: &Had, cpu: usize) {
     }
 }
 
-/// A hardware queue that shares the tags: who wants it run leaves word, and its thread is woken, as
-/// a worker is.
+/// A hardware queue that shares the tags. A thread that wants it run leaves word, and its thread is
+/// woken, as a worker is.
 struct Hctx {
     user: TagUser,
     wanted: Arc<Mutex<Option<Arc<Completion>>>>,
@@ -76,7 +76,7 @@ impl Hctx {
         Self { user, wanted }
     }
 
-    /// Starts three requests one after the other, and sleeps where it goes without a tag.
+    /// Starts three requests one after the other, and sleeps when it goes without a tag.
     fn run(&self, had: &Had) {
         for _ in 0..3 {
             let tag = loop {
@@ -93,7 +93,7 @@ impl Hctx {
             };
             had.take(tag);
             had.give(tag);
-            // Nothing of its own waits for it: it has one at a time.
+            // It has no waiter of its own: it has one request at a time.
             let (FreeResult::Quiet | FreeResult::Restart) = self.user.free(0, tag);
         }
         self.user.decline(0);

@@ -1,6 +1,6 @@
-//! The storm's disk: it has few tags and narrow limits, is busy and out of resources now and then,
-//! loses paths, forgets requests until it is reminded by a timeout, completes on threads of its
-//! own, has a bad block for each lane, and notices what no disk may be asked.
+//! The storm's disk. It has few tags and narrow limits, is busy and out of resources now and then,
+//! and loses paths. It forgets requests until a timeout reminds it, and completes on threads of its
+//! own. It has a bad block for each lane, and notices requests that no disk may get.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -18,23 +18,23 @@ use crate::tally::Tally;
 pub const CPUS: u64 = 8;
 pub const LANES: u64 = 48;
 pub const BLOCK: usize = 512;
-/// Blocks of each lane: more than the disk takes at once.
+/// Number of blocks of each lane: more than the disk takes at once.
 pub const BLOCKS: u64 = 8;
-/// The one of each lane that can be neither read nor changed.
+/// The block of each lane that can be neither read nor changed.
 pub const BAD: u64 = 5;
-/// Tags of each hardware queue, or of all.
+/// Number of tags of each hardware queue, or of all.
 pub const DEPTH: u32 = 3;
-/// Blocks that one read or write may have.
+/// Number of blocks that one read or write may have.
 const AT_ONCE: u64 = 3;
-/// Blocks that one discard or write-zeroes may have.
+/// Number of blocks that one discard or write-zeroes may have.
 const AT_ONCE_EMPTY: u64 = 2;
-/// Pieces of memory that one read or write may have, and so the buffers that a request is given at
-/// most: each of its blocks may lie in all of them.
+/// Number of pieces of memory that one read or write may have, and so the most buffers of a
+/// request: each of its blocks may lie in all of them.
 pub const PIECES: u32 = 3;
-/// No read or write crosses a multiple of this many blocks.
+/// Distance, in blocks, of the boundaries that no read or write crosses.
 const CHUNK: u64 = 4;
 
-/// What the disk does wrong, to show that the storm notices.
+/// The fault of the disk, to show that the storm notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     None,
@@ -44,35 +44,35 @@ pub enum Fault {
     Double,
 }
 
-/// How it is built.
+/// The parameters of a disk.
 #[derive(Clone, Copy, Debug)]
 pub struct Build {
-    /// It may forget requests: somebody reminds it.
+    /// True if it forgets requests, of which a timeout reminds it.
     pub forgets: bool,
-    /// Its dispatch may block.
+    /// True if its dispatch may block.
     pub may_block: bool,
     pub fault: Fault,
 }
 
-/// What is on the disk: one number for each block, which the whole block is full of.
+/// The content of a block: one number that fills it.
 struct Block {
-    /// A: what a read gives; Relaxed, as all here: a caller that asks again has been told of the
-    /// end.
+    /// A: the number that a read gives; Relaxed, as all here: a caller that asks again has been
+    /// told of the end.
     now: AtomicU64,
-    /// A: what it was when the last flush came by.
+    /// A: the number at the last flush.
     durable: AtomicU64,
-    /// A: the largest number that was ever written: numbers grow, so a write with a smaller one
+    /// A: the largest number that was ever written. Numbers grow, so a write with a smaller one
     /// comes twice.
     newest: AtomicU64,
 }
 
 struct Inner {
     blocks: Vec<Block>,
-    /// By hardware queue and tag: what the disk has. An entry is emptied before its request ends.
+    /// The disk's requests by hardware queue and tag. An entry is emptied before its request ends.
     table: Vec<Mutex<Option<Started>>>,
-    /// A: dispatches so far; what is to be random hangs on it.
+    /// A: dispatches so far, from which random choices derive.
     calls: AtomicU64,
-    /// A: the fault is still to be made.
+    /// A: true while the fault is still to be made.
     faultless: AtomicBool,
     tally: Arc<Tally>,
     build: Build,
@@ -86,23 +86,23 @@ pub struct Disk {
     inside: [AtomicU64; CPUS as usize],
 }
 
-/// What tests look at while the queue has the driver.
+/// The disk's content, which tests look at while the queue has the driver.
 pub struct Platter(Arc<Inner>);
 
 impl Platter {
-    /// How many requests the disk has, and isn't just about to complete.
+    /// Returns how many requests the disk has, without those that it is just completing.
     pub fn had(&self) -> usize {
         self.0.table.iter().filter(|entry| entry.lock().is_some()).count()
     }
 
-    /// What a block will be after a crash.
+    /// Returns the content of a block after a crash.
     pub fn durable(&self, block: u64) -> u64 {
         self.0.blocks[block as usize].durable.load(Ordering::Relaxed)
     }
 }
 
 impl Disk {
-    /// A disk, what is on it, and its threads, which end when the driver is dropped.
+    /// Creates a disk, its content, and its threads, which end when the driver is dropped.
     pub fn new(build: Build, tally: &Arc<Tally>) -> (Self, Platter, Vec<JoinHandle<()>>) {
         let zero = || AtomicU64::new(0);
         let block = || Block { now: zero(), durable: zero(), newest: zero() };
@@ -131,7 +131,7 @@ impl Inner {
         &self.table[hctx * DEPTH as usize + tag as usize]
     }
 
-    /// It makes its fault once, when it is warm.
+    /// Returns true once, when the disk is warm and has this fault.
     fn is_time_for(&self, fault: Fault) -> bool {
         self.build.fault == fault
             && self.calls.load(Ordering::Relaxed) > 5000
@@ -147,8 +147,8 @@ impl Inner {
         at
     }
 
-    /// One of the disk's threads. Whom it finds need not be whom it was sent for: that one may have
-    /// been taken for a timeout, and another one have its tag.
+    /// Runs one of the disk's threads. The request that it finds need not be the one it was sent
+    /// for: a timeout may have taken that one, and another request have its tag.
     fn complete_all(&self, sent: &mpsc::Receiver<(usize, u32)>) {
         for (n, (hctx, tag)) in sent.iter().enumerate() {
             let Some(rq) = self.entry(hctx, tag).lock().take() else { continue };
@@ -157,7 +157,7 @@ impl Inner {
         }
     }
 
-    /// Does what is asked.
+    /// Serves a request.
     fn serve(&self, mut rq: Started) {
         let first = rq.offset() / BLOCK as u64;
         let n = rq.len() / BLOCK as u64;
@@ -214,7 +214,7 @@ impl Inner {
     }
 }
 
-/// The number that a block is full of.
+/// Returns the number that a block is full of.
 pub fn number_in(block: &[u8]) -> Option<u64> {
     let words = block.chunks_exact(8);
     let first = words.clone().next().filter(|_| words.remainder().is_empty())?;
@@ -286,7 +286,7 @@ impl Driver for Disk {
             return TimerReturn::ResetTimer;
         }
         let Some(rq) = inner.entry(late.hctx(), late.tag()).lock().take() else {
-            // A thread of the disk's has it, and completes it.
+            // A thread of the disk has it, and completes it.
             return TimerReturn::Done;
         };
         if (rq.op(), rq.offset(), rq.len()) != (late.op(), late.offset(), late.len()) {

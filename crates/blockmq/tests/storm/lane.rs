@@ -1,6 +1,6 @@
 //! The storm's clients. Each has some blocks to itself and knows what they hold. It sends some
 //! requests at once, and when the last of them has ended the next ones: of any kind, with buffers
-//! of any shape, in any way in which one submits.
+//! of any shape, by any way to submit.
 
 use corewise_topology::CpuId;
 use std::sync::Arc;
@@ -23,26 +23,26 @@ pub struct Lane {
     pub queue: Arc<Queue>,
     pub platter: Arc<Platter>,
     pub tally: Arc<Tally>,
-    /// Requests that it sends in all, about.
+    /// Number of requests that it sends in all, about.
     pub requests: u64,
     /// The waiter for all lanes.
     pub left: Arc<Countdown>,
     pub state: State,
 }
 
-/// Where a lane stands. The thread that ends the last request of a round begins the next: so but
-/// for `open` and `ended` these are one thread's at a time, handed on by `open`.
+/// The state of a lane. The thread that ends the last request of a round begins the next. So all
+/// fields but `open` and `ended` belong to one thread at a time, and `open` passes them on.
 #[derive(Default)]
 pub struct State {
-    /// A: the round that is under way.
+    /// A: number of the present round.
     round: AtomicU64,
-    /// A: requests of all rounds.
+    /// A: number of requests of all rounds.
     sent: AtomicU64,
-    /// A: requests of this round that haven't ended. AcqRel.
+    /// A: number of requests of this round that haven't ended. AcqRel.
     open: AtomicU64,
-    /// A: those of this round that have ended, a bit each.
+    /// A: the requests of this round that have ended, a bit each.
     ended: AtomicU64,
-    /// A: what each block holds.
+    /// A: the content of each block.
     holds: [AtomicU64; BLOCKS as usize],
 }
 
@@ -53,13 +53,13 @@ struct Asked {
     index: u8,
     op: Op,
     fua: bool,
-    /// Blocks, from the lane's first on.
+    /// First block, counted from the lane's first.
     first: u8,
     n: u8,
 }
 
 impl Lane {
-    /// Sends the next round. Nothing of the lane is on its way.
+    /// Sends the next round. No request of the lane is in flight.
     pub fn go_on(self: &Arc<Self>) {
         let state = &self.state;
         if state.sent.load(Ordering::Relaxed) >= self.requests {
@@ -82,7 +82,7 @@ impl Lane {
         self.submit(requests, &mut rng);
     }
 
-    /// In one of the ways that there are.
+    /// Submits in one of the ways that there are.
     fn submit(&self, requests: Vec<Request>, rng: &mut Rng) {
         let queue = &self.queue;
         match rng.below(6) {
@@ -174,7 +174,7 @@ impl Lane {
                 return if good { Ok(()) } else { Err("wrong data") };
             }
             Op::Flush => {
-                // Sent alone: everything before is durable.
+                // A flush is sent alone: all earlier writes are durable.
                 return if self.is_durable(0..BLOCKS as usize) {
                     Ok(())
                 } else {
@@ -191,7 +191,7 @@ impl Lane {
         if fua && !self.is_durable(mine) { Err("not durable") } else { Ok(()) }
     }
 
-    /// Whether what these blocks hold would be there after a crash.
+    /// Returns true if the content of these blocks would survive a crash.
     fn is_durable(&self, blocks: std::ops::Range<usize>) -> bool {
         blocks.into_iter().filter(|block| *block != BAD as usize).all(|block| {
             let holds = self.state.holds[block].load(Ordering::Relaxed);
@@ -200,7 +200,7 @@ impl Lane {
     }
 }
 
-/// What a round asks: ranges of the lane's blocks that don't overlap, or a flush.
+/// Chooses the requests of a round: ranges of the lane's blocks that don't overlap, or a flush.
 fn ask(round: u64, rng: &mut Rng) -> Vec<Asked> {
     let mut asked = Vec::new();
     let none = Asked { round, index: 0, op: Op::Flush, fua: false, first: 0, n: 0 };
@@ -213,7 +213,7 @@ fn ask(round: u64, rng: &mut Rng) -> Vec<Asked> {
     let alike = rng.below(2) == 0;
     let mut first = rng.below(2);
     while first < BLOCKS && (asked.len() as u64) < most {
-        // The bad block is asked for alone.
+        // The bad block has requests of its own.
         let end = if first < BAD { BAD } else { BLOCKS };
         let n = if first == BAD { 1 } else { 1 + rng.below(end - first) };
         // Requests of one kind that touch can be merged.
@@ -235,7 +235,7 @@ fn kind(rng: &mut Rng) -> Op {
     }
 }
 
-/// Lengths of the buffers of a request: one to three, anyhow.
+/// Returns the lengths of the buffers of a request: one to three, at random.
 fn cut(len: usize, rng: &mut Rng) -> impl Iterator<Item = usize> {
     let pieces = 1 + rng.below(u64::from(PIECES));
     let mut cuts: Vec<usize> = (1..pieces).map(|_| rng.below(len as u64 + 1) as usize).collect();

@@ -1,7 +1,7 @@
-//! Everything that can be done to a queue, at random and at once, against requests whose data is
-//! checked. A request that is lost stalls its lane and is found by the stall detector; one that is
-//! done twice is found by its number. Some 400 000 requests, or thirteen million with
-//! `COREWISE_LONG`. `README.md` says what is in it.
+//! Storms: all operations on a queue, at random and at once, against requests whose data is
+//! checked. The stall detector finds a lost request by its stalled lane; a request that is done
+//! twice is found by its number. Some 400 000 requests, or thirteen million with `COREWISE_LONG`.
+//! `README.md` says what is in it.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 #![allow(unreachable_pub)] // its modules are its own
@@ -27,32 +27,33 @@ use disk::{Build, CPUS, DEPTH, Disk, Fault, LANES};
 use lane::Lane;
 use tally::Tally;
 
-/// What a storm is like.
+/// The parameters of a storm.
 struct Storm {
-    /// Requests, of which so many in a long one.
+    /// Number of requests, and that of a long run.
     requests: [u64; 2],
-    /// Clients. With one or two, nobody else comes by and runs what was forgotten.
+    /// Number of clients. With one or two, no other thread comes by and runs what was forgotten.
     lanes: u64,
-    /// Queues, each with a disk.
+    /// Number of queues, each with a disk.
     queues: usize,
-    /// They, and others, share one set of tags.
+    /// True if they, and others, share one set of tags.
     share_tags: bool,
-    /// Requests end on their submitters' CPUs.
+    /// True if requests end on their submitters' CPUs.
     end_there: bool,
-    /// Requests that the disk forgets are found by a timeout.
+    /// True if a timeout finds the requests that the disk forgets.
     time_out: bool,
     may_block: bool,
     fault: Fault,
-    /// For how long nothing may end.
+    /// Time without the end of a request after which a storm counts as stalled.
     patience: Duration,
 }
 
-/// How a storm ended.
+/// The end of a storm.
 #[derive(Debug)]
 enum Outcome {
-    /// Every request has ended; what was wrong with them.
+    /// All requests have ended; the list has what was wrong with them.
     Over(Vec<String>),
-    /// No request ended for so long that one must be lost: what each hardware queue looks like.
+    /// The state of each hardware queue after a stall: no request ended for so long that one must
+    /// be lost.
     Stalled(String),
 }
 
@@ -116,7 +117,7 @@ fn a_storm_in_which_one_write_is_done_twice_finds_it() {
 }
 
 impl Storm {
-    /// Nothing is wrong.
+    /// Checks that nothing is wrong.
     fn blows_over(self) {
         match self.rage() {
             Outcome::Over(wrong) => assert!(wrong.is_empty(), "{wrong:#?}"),
@@ -162,7 +163,7 @@ impl Storm {
                 let mut rng = Rng::new(seed);
                 while !over.load(Ordering::Relaxed) {
                     weather::disturb(&disks, &machine, &mut rng);
-                    // A run that is forgotten would be made up for by the next thing that is done.
+                    // A run that is forgotten would be made up for by the next disturbance.
                     let before = tally.completed();
                     while calm && tally.completed() == before && !over.load(Ordering::Relaxed) {
                         thread::yield_now();
@@ -193,7 +194,7 @@ impl Storm {
         if !ended {
             let stats: Vec<_> = disks.iter().map(|(queue, _)| (queue, queue.stats())).collect();
             let found = format!("after {}: {stats:#?}", tally.completed());
-            // Somebody may wait for the lost one for ever: nobody waits for them.
+            // A thread may wait for the lost request for ever: none of them is joined.
             std::mem::forget((rig, smp, disks, threads));
             return Outcome::Stalled(found);
         }
@@ -221,7 +222,8 @@ impl Storm {
         Outcome::Over(wrong)
     }
 
-    /// The stall detector: some request ends in each stretch of time, until all have.
+    /// Returns true if all requests end: the stall detector, to which some request must end in each
+    /// stretch of time.
     fn ends(&self, left: &Countdown, tally: &Tally) -> bool {
         let mut before = u64::MAX;
         loop {
@@ -235,7 +237,7 @@ impl Storm {
         }
     }
 
-    /// What a queue's counters say in the end.
+    /// Checks the queue's counters at the end.
     fn add_up(&self, queue: &Arc<Queue>, wrong: &mut Vec<String>) {
         // No runner has a tag in hand.
         let quiesced = queue.quiesce();
@@ -250,7 +252,7 @@ impl Storm {
         if self.lanes < LANES {
             return;
         }
-        // It really happened.
+        // These did happen.
         assert!(sum(|s| s.refused) > 0 && sum(|s| s.after_unquiesce) > 0, "{stats:#?}");
         assert!(sum(|s| s.busy) > 0 && sum(|s| s.tag_waits) > 0, "{stats:#?}");
         assert!(sum(|s| s.merged) > 0 && sum(|s| s.requeues) > 0, "{stats:#?}");

@@ -1,4 +1,4 @@
-//! What is done to the storm's queues meanwhile.
+//! Disturbances of the storm's queues.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub fn disturb(disks: &[(Arc<Queue>, Arc<Platter>)], machine: &Machine, rng: &mu
             queue.drain();
         }
         4 | 5 => {
-            // The last one is refused.
+            // The last CPU's leaving is refused.
             let _ = machine.set_online(CpuId::new(rng.below(CPUS) as u32), rng.below(2) == 0);
         }
         _ => {
@@ -50,7 +50,7 @@ pub fn disturb(disks: &[(Arc<Queue>, Arc<Platter>)], machine: &Machine, rng: &mu
     }
 }
 
-/// Somebody else who wants tags of a set: number 0 waits, others go without.
+/// Wants tags of a set: number 0 waits, others go without.
 pub fn want_tags(cpu: usize, tags: &TagSet, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         let tag = if cpu == 0 { Some(tags.get(cpu)) } else { tags.try_get(cpu) };
