@@ -1,5 +1,5 @@
-//! What the drivers that stand on other devices have in common: handing a request on, and
-//! what several of them can do together.
+//! Helpers of drivers over other devices: passing a request on, and the common abilities of several
+//! devices.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use corewise_blockmq::{BlockDevice, BlockDeviceExt, Geometry, IoError, Started, Whole};
 
-/// Why devices can't be put together into one.
+/// The reason why devices can't be put together into one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StackError(String);
 
@@ -38,7 +38,7 @@ pub(super) fn pass_on(device: &dyn BlockDevice, rq: Started, offset: u64) {
     device.submit(Whole::new(rq).part(0, len, offset));
 }
 
-/// What all these can do together: the strictest of each. `None` without any.
+/// Returns what all these devices can do together: the strictest of each. `None` without any.
 pub(super) fn combine<D: Borrow<Arc<dyn BlockDevice>>>(
     devices: impl IntoIterator<Item = D>,
 ) -> Option<Geometry> {
@@ -57,7 +57,7 @@ pub(super) fn combine<D: Borrow<Arc<dyn BlockDevice>>>(
         memory_alignment: a.memory_alignment.max(b.memory_alignment),
         read_only: a.read_only || b.read_only,
         can_flush: a.can_flush || b.can_flush,
-        // A child with nothing to flush is durable anyway and takes `fua` for nothing.
+        // A child with nothing to flush is durable anyway, and `fua` changes nothing there.
         can_fua: (a.can_fua || !a.can_flush) && (b.can_fua || !b.can_flush),
         can_discard: a.can_discard && b.can_discard,
         can_write_zeroes: a.can_write_zeroes && b.can_write_zeroes,
@@ -67,7 +67,7 @@ pub(super) fn combine<D: Borrow<Arc<dyn BlockDevice>>>(
     })
 }
 
-// Whether a device is empty, without reading all of it.
+// A check whether a device is empty that doesn't read all of it.
 
 /// Extents of one request, and the most requests. A device in more pieces is examined in part.
 const AT_ONCE: u32 = 128;
@@ -88,7 +88,7 @@ pub fn holds_data(device: &dyn BlockDevice) -> Option<bool> {
     holds_data_before(device, device.geometry().size)
 }
 
-/// Like [`holds_data`], for the bytes before `size`.
+/// Returns the same as [`holds_data`], for the bytes before `size`.
 pub(super) fn holds_data_before(device: &dyn BlockDevice, size: u64) -> Option<bool> {
     let (mut at, mut to_read) = (0, MOST_READ);
     for _ in 0..MOST_LOOKS {

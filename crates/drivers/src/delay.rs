@@ -1,13 +1,13 @@
 //! `delay`: passes requests on to the device below some time after they came, as a slow disk would
 //! answer. The kernel's is `dm-delay`.
 //!
-//! A request that comes goes into an inbox; the push that finds it empty has a worker look. The
-//! work item alone owns the requests that wait, ordered by their time, and never runs twice at
-//! once: so there is no lock that a submitter could meet. It takes the inbox, passes on what is due
-//! and sets its own timer for the next one. A push that comes while it runs queues it once more.
+//! A request goes into an inbox first; a push that finds it empty queues the work item. The work
+//! item alone owns the requests that wait, ordered by their time, and never runs twice at once: so
+//! there is no lock that a submitter could meet. It takes the inbox, passes on what is due and sets
+//! its own timer for the next one. A push that comes while it runs queues it once more.
 //!
-//! Where the workers are gone for good there is no timer: what waits is passed on at once, by the
-//! next thread that comes (`../end.rs`).
+//! Once the workers are gone there is no timer: the next thread that comes passes on all that
+//! waits, at once (`../end.rs`).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -26,7 +26,7 @@ use corewise_workqueue::{EndNotice, Work, Workqueue};
 use crate::below::pass_on;
 use crate::faulty::number;
 
-/// How long requests wait before they are passed on.
+/// The times that requests wait before they are passed on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Delays {
     /// Reads, requests for extents, and prefetches.
@@ -35,14 +35,14 @@ pub struct Delays {
     pub write: Duration,
     /// Flushes.
     pub flush: Duration,
-    /// Up to this much is added to each, by chance; not to those that don't wait otherwise.
+    /// Most time that is added to each at random; not to those that don't wait otherwise.
     pub jitter: Duration,
-    /// What decides chance.
+    /// Seed of the random numbers.
     pub seed: u64,
 }
 
 impl Delays {
-    /// How long request number `n` waits.
+    /// Returns how long request number `n` waits.
     fn of(&self, op: Op, n: u64) -> Duration {
         let base = match op {
             Op::Read | Op::Extents | Op::Prefetch => self.read,
@@ -61,36 +61,36 @@ impl Delays {
 
 /// A slow device over another one. Requests without a delay are passed on at once.
 ///
-/// A request never waits less than it should, unless the worker pools are shut down meanwhile; how
-/// much more is up to the timers of the workqueue, some tens of microseconds where a core is free.
+/// A request never waits less than it should, unless the worker pools are shut down meanwhile. The
+/// timers of the workqueue may make it wait longer, by some tens of microseconds if a core is free.
 /// Requests that wait take a tag each, as in a slow disk: a deep queue needs a deep enough one
 /// here.
 pub struct Delay {
     line: Arc<Line>,
-    /// Has the line told of the end of the workers.
+    /// The notice that tells the line of the end of the workers.
     _notice: EndNotice,
 }
 
 struct Line {
     below: Arc<dyn BlockDevice>,
     delays: Delays,
-    /// A: requests so far, for chance; Relaxed, each needs its own number and no more.
+    /// A: requests so far, for random numbers; Relaxed: each needs its own number and no more.
     count: AtomicU64,
-    /// Those that came since the last look.
+    /// Requests that came since the last look.
     fresh: Inbox<Box<DelayedRequest>>,
-    /// L: is the lock; guards those that wait. Only the work item takes it, so nobody ever waits
-    /// for it, as long as there are workers.
+    /// L: is the lock; guards the requests that wait. While there are workers, only the work item
+    /// takes it, so no thread waits for it.
     waiting: Mutex<BinaryHeap<Reverse<Box<DelayedRequest>>>>,
     queue: Workqueue,
     work: Work,
-    /// Whether there are workers.
+    /// The record of whether there are workers.
     end: EndOfWorkers,
 }
 
 struct DelayedRequest {
     link: Link,
     due: Stamp,
-    /// First come, first served among those that are due together.
+    /// Number of the request: first come, first served among those that are due together.
     n: u64,
     rq: Started,
 }
@@ -129,7 +129,8 @@ impl Ord for DelayedRequest {
 }
 
 impl Delay {
-    /// Delays what goes to `below`; workers of the queue [below](Workqueue::below) `wq` pass it on.
+    /// Creates a device that delays requests to `below`; workers of the queue
+    /// [below](Workqueue::below) `wq` pass them on.
     pub fn new(below: Arc<dyn BlockDevice>, delays: Delays, wq: &Workqueue) -> Self {
         let line = Arc::new_cyclic(|weak: &Weak<Line>| {
             let weak = weak.clone();
@@ -185,7 +186,8 @@ impl Line {
         }
     }
 
-    /// Behind what was put in, and the attempt to have a worker look after it.
+    /// Runs the line here if there are no workers any more. Called behind the push, and the attempt
+    /// to queue the work item.
     fn unless_alone(&self) {
         if self.end.has_come() {
             self.look_alone();

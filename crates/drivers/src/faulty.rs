@@ -12,8 +12,8 @@ use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::below::pass_on;
 
-/// Which requests fail, and with what. As made, each one fails with `EIO`; every setting leaves
-/// fewer.
+/// A rule that says which requests fail, and with what error. A new rule makes each one fail with
+/// `EIO`; every setting leaves fewer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fault {
     ops: Vec<Op>,
@@ -32,7 +32,7 @@ impl Default for Fault {
 }
 
 impl Fault {
-    /// Each request fails, with `EIO`.
+    /// Makes each request fail, with `EIO`.
     pub const fn new() -> Self {
         Self {
             ops: Vec::new(),
@@ -45,63 +45,65 @@ impl Fault {
         }
     }
 
-    /// Only these operations; none stands for all.
+    /// Limits the rule to these operations; none stands for all.
     #[must_use]
     pub fn on(mut self, ops: &[Op]) -> Self {
         self.ops = ops.to_vec();
         self
     }
 
-    /// Only requests that touch a byte of this range of the device. A flush touches none.
+    /// Limits the rule to requests that touch a byte of this range of the device. A flush touches
+    /// none.
     #[must_use]
     pub fn range(mut self, range: Range<u64>) -> Self {
         self.range = Some(range);
         self
     }
 
-    /// The first `n` requests that would fail pass.
+    /// Lets the first `n` requests pass that would fail.
     #[must_use]
     pub const fn after(mut self, n: u64) -> Self {
         self.after = n;
         self
     }
 
-    /// Of those that would fail then, each `n`th does; 0 is taken for 1.
+    /// Limits the rule to each `n`th of those that would fail then; 0 is taken for 1.
     #[must_use]
     pub const fn every(mut self, n: u64) -> Self {
         self.every = if n == 0 { 1 } else { n };
         self
     }
 
-    /// Of those, this share does, from 0 to 1, by the injector's seed.
+    /// Limits the rule to this share of those, from 0 to 1, by the injector's seed.
     #[must_use]
     pub const fn rate(mut self, rate: f64) -> Self {
         self.rate = rate;
         self
     }
 
-    /// At most `n` requests fail; the device is well again then.
+    /// Lets at most `n` requests fail; the device is well again then.
     #[must_use]
     pub const fn times(mut self, n: u64) -> Self {
         self.times = n;
         self
     }
 
-    /// With this error: positive, as in `<errno.h>`.
+    /// Sets the error: positive, as in `<errno.h>`.
     #[must_use]
     pub const fn errno(mut self, errno: i32) -> Self {
         self.errno = errno;
         self
     }
 
-    /// Whether the rule is about such a request.
+    /// Returns true if the rule applies to such a request.
     fn is_about(&self, op: Op, offset: u64, len: u64) -> bool {
         let hit =
             |r: &Range<u64>| len != 0 && offset < r.end && offset.saturating_add(len) > r.start;
         (self.ops.is_empty() || self.ops.contains(&op)) && self.range.as_ref().is_none_or(hit)
     }
 
-    /// Whether request number `n`, from 0, of those that the rule is about fails, `times` apart.
+    /// Returns true if request number `n`, from 0, of those that the rule applies to fails, `times`
+    /// apart.
     fn takes(&self, n: u64, seed: u64) -> bool {
         n >= self.after
             && (n - self.after + 1).checked_rem(self.every) == Some(0)
@@ -116,7 +118,7 @@ pub struct Faulty {
     below: Arc<dyn BlockDevice>,
     rules: Box<[Rule]>,
     seed: u64,
-    /// A: whether the rules hold; Relaxed, it orders nothing.
+    /// A: true if the rules are in force; Relaxed, it orders nothing.
     armed: AtomicBool,
 }
 
@@ -147,8 +149,8 @@ impl Rule {
 }
 
 impl Faulty {
-    /// Fails requests by `faults`; where several are about a request the first that strikes says
-    /// with which error.
+    /// Fails requests by `faults`. If several rules apply to a request, the first that fails it
+    /// gives the error.
     pub fn new(below: Arc<dyn BlockDevice>, faults: Vec<Fault>, seed: u64) -> Self {
         let rule = |fault| Rule {
             fault,
@@ -159,13 +161,13 @@ impl Faulty {
         Self { below, rules, seed, armed: AtomicBool::new(true) }
     }
 
-    /// Whether requests fail from now on; those that pass meanwhile aren't counted. At first they
-    /// do. Any thread.
+    /// Sets whether requests fail from now on; those that pass meanwhile aren't counted. At first
+    /// they fail. Any thread.
     pub fn arm(&self, armed: bool) {
         self.armed.store(armed, Ordering::Relaxed);
     }
 
-    /// How many requests have failed by the rules.
+    /// Returns how many requests have failed by the rules.
     pub fn failed(&self) -> u64 {
         self.rules.iter().map(|rule| rule.failed.load(Ordering::Relaxed)).sum()
     }
@@ -205,10 +207,10 @@ impl Driver for Faulty {
     }
 }
 
-// Numbers by chance that are the same in each run with the same seed, in each order of askers.
+// Pseudorandom numbers that are the same in each run with the same seed, in each order of calls.
 // Pure.
 
-/// A number that depends on `seed` and `n` only, and looks like chance: splitmix64, by Sebastiano
+/// Returns a pseudorandom number that depends on `seed` and `n` only: splitmix64, by Sebastiano
 /// Vigna.
 pub(super) fn number(seed: u64, n: u64) -> u64 {
     let mut x = seed.wrapping_add(n.wrapping_add(1).wrapping_mul(0x9E37_79B9_7F4A_7C15));
@@ -217,9 +219,9 @@ pub(super) fn number(seed: u64, n: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// True for a share of `rate` of all `n`: never for 0 (or less, or no number), always from 1 on.
+/// Returns true for a share of `rate` of all `n`: never for 0 (or less, or NaN), always from 1 on.
 pub(super) fn happens(rate: f64, seed: u64, n: u64) -> bool {
-    // 53 bits are what an f64 holds exactly: a number from 0 up to, without, 1.
+    // An f64 holds 53 bits exactly: a number in [0, 1).
     (number(seed, n) >> 11) as f64 / (1u64 << 53) as f64 <= rate && rate > 0.0
 }
 

@@ -1,21 +1,21 @@
-//! A guard of an open file: whether its path still leads to it, whether it has a name, and whether
-//! it is as long as it was.
+//! A guard of an open file, which checks its path, its name and its length.
 //!
-//! A descriptor keeps its file alive whatever becomes of the name. Writes and syncs succeed on a
+//! A descriptor keeps its file alive whatever happens to the name. Writes and syncs succeed on a
 //! file that was unlinked, renamed, replaced or hidden by a mount, and the next server finds
-//! another file, or none. A write behind the end of a file that somebody truncated makes it longer
-//! again, and what lies between reads as zeroes. No call fails for any of this. So a driver that
-//! promises that data is durable has to look:
+//! another file, or none. If another program truncates the file, a write behind its end makes it
+//! longer again, and the gap reads as zeroes. No call fails for any of this. So a driver that
+//! promises that data is durable has to check:
 //!
 //! | | costs | finds | may wait |
 //! |---|---|---|---|
 //! | [`FileGuard::verify_descriptor`] | 0.8 to 1.5 µs | truncated, unlinked | as `fstat` |
-//! | [`FileGuard::verify`] | 2 to 6 µs | these, and renamed, replaced, hidden | as the lookup of a path: for another file system than the file's own, too |
+//! | [`FileGuard::verify`] | 2 to 6 µs | these, and renamed, replaced, hidden | as a path lookup does |
 //!
 //! (Linux 6.18, a virtual machine with two busy CPUs, a path of five parts; the fastest `fdatasync`
 //! of a changed block took 72 µs there.)
 //!
-//! Neither finds that somebody wrote to the file, nor a truncation that was undone before the look.
+//! Neither finds a write to the file by another program, nor a truncation that was undone before
+//! the check.
 
 use std::fmt;
 use std::fs::File;
@@ -31,25 +31,25 @@ use rustix::io::Errno;
 #[derive(Debug)]
 pub struct FileGuard {
     file: File,
-    /// From the root on, where it was opened at one.
+    /// Absolute path, if it was opened at one.
     path: Option<PathBuf>,
     identity: Identity,
-    /// It had a name when it was opened. Some file systems count none.
+    /// True if it had a name when it was opened. Some file systems count none.
     named: bool,
     access: FileAccess,
-    /// A: bytes that it has to have; it only grows, once the file has. Release and Acquire: a look
+    /// A: bytes that it has to have; it only grows, once the file has. Release and Acquire: a check
     /// that begins behind the load finds them.
     size: AtomicU64,
 }
 
-/// Which file it is, whatever its name is. No other file gets it while this one is open.
+/// The identity of a file, whatever its name is. No other file gets it while this one is open.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Identity {
     device: (u32, u32),
     inode: u64,
 }
 
-/// The permissions to open it.
+/// The permissions needed to open it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FileAccess {
     mode: u32,
@@ -57,11 +57,11 @@ struct FileAccess {
     group: u32,
 }
 
-/// What a look at a file finds.
+/// The result of a check of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileSeen {
     pub(crate) length: u64,
-    /// Bytes that it had to have when the look began: it may have grown since.
+    /// Bytes that it had to have when the check began: it may have grown since.
     wanted: u64,
     pub(crate) has_name: bool,
     identity: Identity,
@@ -69,36 +69,36 @@ pub(crate) struct FileSeen {
 }
 
 impl FileSeen {
-    /// Whether it is shorter than it was.
+    /// Returns true if it is shorter than it was.
     pub(crate) fn is_short(&self) -> bool {
         self.length < self.wanted
     }
 }
 
-/// What is wrong with a guarded file.
+/// A fault of a guarded file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FileFault {
-    /// It has no name any more: its content goes with the last process that has it open.
+    /// The file has no name any more: its content goes with the last process that has it open.
     Unlinked,
-    /// It is shorter than it was.
+    /// The file is shorter than it was.
     Truncated {
         /// Bytes that it had.
         from: u64,
         /// Bytes that it has.
         to: u64,
     },
-    /// It is whole, and its path leads to another file or to none.
+    /// The file is whole, and its path leads to another file or to none.
     Moved {
-        /// What the path leads to, in words.
+        /// The file at the path, in words.
         found: String,
-        /// Where the file is now, as far as the system tells.
+        /// Present path of the file, as far as the system tells.
         now: Option<PathBuf>,
     },
-    /// It is whole and in its place, and its permissions have changed so that this process couldn't
+    /// The file is whole and in its place, but its permissions have changed: this process couldn't
     /// open it again.
     NoAccess,
-    /// The system doesn't say how it is.
+    /// The system doesn't tell the file's state.
     Unknown(String),
 }
 
@@ -129,7 +129,7 @@ impl FileGuard {
     ///
     /// # Errors
     /// The path leads to another file by now ([`io::ErrorKind::StaleNetworkFileHandle`]: open it
-    /// again), or the system doesn't say where it leads.
+    /// again), or the system doesn't tell where it leads.
     pub fn new(file: File, path: &Path) -> io::Result<Self> {
         let path = std::path::absolute(path)?;
         let seen = look_at(&file)?;
@@ -142,7 +142,7 @@ impl FileGuard {
         Ok(Self { file, path: Some(path), identity, named: has_name, access, size })
     }
 
-    /// Without a path: of a file that never had a name.
+    /// Guards a file that never had a name.
     #[cfg(test)]
     pub(crate) fn without_path(file: File) -> Self {
         let length = look_at(&file).map_or(0, |seen| seen.length);
@@ -150,37 +150,37 @@ impl FileGuard {
         Self { file, path: None, identity, named: false, access, size: AtomicU64::new(length) }
     }
 
-    /// The open file.
+    /// Returns the open file.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// The file has grown to so many bytes, and has to stay so long.
+    /// Notes that the file has grown to `size` bytes, which it then has to keep.
     pub fn grew(&self, size: u64) {
         self.size.fetch_max(size, Ordering::Release);
     }
 
-    /// Bytes that it has to have.
+    /// Returns the bytes that it has to have.
     pub(crate) fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
 
-    /// Whether the file has a name and its length. It doesn't look the path up, and waits no longer
-    /// than `fstat`.
+    /// Checks that the file has a name and its length. It doesn't look the path up, and waits no
+    /// longer than `fstat`.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The fault of the file.
     pub fn verify_descriptor(&self) -> Result<(), FileFault> {
         let seen = self.look().map_err(|error| FileFault::Unknown(said(error)))?;
         self.judge(seen)
     }
 
-    /// Whether the path leads to the file, and the file has its length. Blocks as long as the
+    /// Checks that the path leads to the file, and the file has its length. Blocks as long as the
     /// lookup of the path does.
     ///
     /// # Errors
-    /// What is wrong. The worst of several: it has no name, it is shorter, its path leads
-    /// elsewhere, it can't be opened.
+    /// The worst fault of several: the file has no name, it is shorter, its path leads elsewhere,
+    /// it can't be opened.
     pub fn verify(&self) -> Result<(), FileFault> {
         let Some(path) = &self.path else { return self.verify_descriptor() };
         let wanted = self.size();
@@ -197,7 +197,7 @@ impl FileGuard {
         Err(FileFault::Moved { found, now: self.path_now() })
     }
 
-    /// Where the file is now. The system knows only what became of the name by which it was opened.
+    /// Returns the file's present path. The system follows only the name by which it was opened.
     fn path_now(&self) -> Option<PathBuf> {
         let now = std::fs::read_link(format!("/proc/self/fd/{}", self.file.as_raw_fd())).ok()?;
         look_up(&now).is_ok_and(|seen| seen.identity == self.identity).then_some(now)
@@ -208,12 +208,12 @@ impl FileGuard {
         look_at(&self.file).map(|seen| FileSeen { wanted, ..seen })
     }
 
-    /// Whether it had a name once, and has none.
+    /// Returns true if it had a name once, and has none.
     pub(crate) fn is_unlinked(&self, seen: FileSeen) -> bool {
         self.named && !seen.has_name
     }
 
-    /// Permissions are looked at only where they have changed: that takes another call.
+    /// Checks the permissions, if they have changed: that takes another call.
     fn judge_access(&self, path: &Path, seen: FileSeen) -> Result<(), FileFault> {
         if seen.access == self.access {
             return Ok(());
@@ -245,9 +245,9 @@ fn said(error: Errno) -> String {
     io::Error::from(error).to_string()
 }
 
-/// `fstat` would ask for the file's times too. Then the kernel notes that somebody has seen them
-/// (since Linux 6.13), and the next write has to give it new ones, which on ext4 is a change of its
-/// journal, and can't be done without waiting.
+/// `fstat` would ask for the file's times too. The kernel then notes that they were read (since
+/// Linux 6.13), and the next write has to give the file new ones. On ext4 that is a change of the
+/// journal, which can't be done without waiting.
 const ASKED: StatxFlags = StatxFlags::SIZE
     .union(StatxFlags::NLINK)
     .union(StatxFlags::INO)
@@ -258,7 +258,7 @@ const ASKED: StatxFlags = StatxFlags::SIZE
 fn look_at(file: &File) -> rustix::io::Result<FileSeen> {
     match rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, ASKED) {
         Ok(found) => Ok(FileSeen::from(found)),
-        // A policy that knows no `statx`, say.
+        // A policy that knows no `statx`, for instance.
         Err(_) => rustix::fs::fstat(file).map(FileSeen::from),
     }
 }

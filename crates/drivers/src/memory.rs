@@ -1,8 +1,8 @@
 //! `memory`: a device in anonymous memory, allocated page by page as it is written.
 //!
 //! The whole size is mapped at once and costs nothing: the kernel gives a page when it is first
-//! written, and takes pages back when they are discarded (`MADV_DONTNEED`), so a large device is
-//! as cheap as what is in it.
+//! written, and takes pages back when they are discarded (`MADV_DONTNEED`). So a large device costs
+//! as much memory as its content.
 //!
 //! Several hardware queues may touch the same bytes at the same time, without a lock: all access is
 //! by relaxed atomic words of 8 bytes. So overlapping requests in flight may tear, at multiples of
@@ -22,8 +22,8 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 /// Bytes per atomic word.
 const WORD: usize = 8;
-/// Discards give back whole pages, and what is known is known of pages. Where pages are larger, the
-/// kernel refuses and we write zeroes.
+/// Size of a page: discards free whole pages, and extents are known by page. If pages are larger,
+/// the kernel refuses and zeroes are written.
 const PAGE: u64 = 4096;
 
 /// A device in memory. Its content is gone when it is dropped, so there is nothing to flush.
@@ -37,10 +37,10 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// A zeroed device of `size` bytes, rounded down to whole blocks of 512.
+    /// Creates a zeroed device of `size` bytes, rounded down to whole blocks of 512.
     ///
     /// # Errors
-    /// Where the address space or the limits of the process have no room for `size` bytes.
+    /// If the address space or the limits of the process have no room for `size` bytes.
     pub fn new(size: u64) -> io::Result<Self> {
         let size = size & !511;
         let geometry = Geometry { can_flush: false, can_fast_zero: true, ..Geometry::new(size) };
@@ -52,7 +52,7 @@ impl Memory {
         let words = self.words(offset, len)?;
         match rq.op() {
             Op::Read if self.used.is_empty(offset, len) => {
-                // The kernel would else give pages for them.
+                // Without this the kernel would give pages for them.
                 rq.put_zeroes(len);
             }
             Op::Read => {
@@ -88,7 +88,7 @@ impl Memory {
     }
 
     fn words(&self, offset: u64, len: u64) -> Result<&[AtomicU64], IoError> {
-        // The queue has checked the range; this is the check that memory safety leans on.
+        // The queue has checked the range; memory safety relies on this check.
         let all = self.map.words();
         let (first, n) = (offset as usize / WORD, len as usize / WORD);
         first
@@ -146,7 +146,7 @@ impl Driver for Memory {
 /// Copies `bytes` to memory of their length.
 ///
 /// # Panics
-/// Where the lengths differ.
+/// If the lengths differ.
 #[inline]
 fn write_copy(room: &mut [MaybeUninit<u8>], bytes: &[u8]) {
     // SAFETY: an initialized byte is a `MaybeUninit<u8>`, which has the same layout.
@@ -155,7 +155,7 @@ fn write_copy(room: &mut [MaybeUninit<u8>], bytes: &[u8]) {
 
 // Relaxed throughout: a request's words are ordered by its completion, not by each other.
 
-/// Copies out what lies at byte `at` of the words. A piece of memory may begin and end within a
+/// Copies bytes out from byte `at` of the words on. A piece of memory may begin and end within a
 /// word.
 fn load(words: &[AtomicU64], at: usize, room: &mut [MaybeUninit<u8>]) {
     let bytes_of = |w: usize| words[w].load(Ordering::Relaxed).to_ne_bytes();
@@ -210,7 +210,7 @@ fn zero(words: &[AtomicU64]) {
 /// Private anonymous memory, unmapped when it is dropped.
 #[derive(Debug)]
 struct Mapping {
-    /// A: the words that the base points to, by anybody, Relaxed; the pointer itself never
+    /// A: the words that the base points to, by any thread, Relaxed; the pointer itself never
     /// changes.
     base: NonNull<AtomicU64>,
     words: usize,
@@ -247,18 +247,18 @@ impl Mapping {
 
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: the mapping is page-aligned, readable and writable, zero-initialized (a valid
-        // AtomicU64), `words * 8` bytes long and lives as long as `self`. Everybody reaches it
-        // through atomics only; giving pages back makes them read as zeroes, which to the others is
-        // as if somebody had stored zeroes. With no words the dangling base is aligned, as it must.
+        // AtomicU64), `words * 8` bytes long and lives as long as `self`. It is reached through
+        // atomics only. Freeing pages makes them read as zeroes, which to other threads is as if
+        // zeroes had been stored. With no words the dangling base is aligned, as it must be.
         unsafe { std::slice::from_raw_parts(self.base.as_ptr(), self.words) }
     }
 
-    /// Gives whole pages back; they read as zeroes afterwards. The range lies in the mapping.
+    /// Frees whole pages; they read as zeroes afterwards. The range lies in the mapping.
     fn give_back(&self, offset: u64, len: u64) -> io::Result<()> {
         debug_assert!(offset + len <= (self.words * WORD) as u64);
         // SAFETY: the range is inside our own private anonymous mapping, so after this call it
-        // reads as zeroes and stays mapped; see `words` for why that is sound for
-        // concurrent readers.
+        // reads as zeroes and stays mapped; see `words` for why that is sound for concurrent
+        // readers.
         unsafe {
             let start = self.base.as_ptr().cast::<u8>().add(offset as usize);
             rustix::mm::madvise(start.cast(), len as usize, Advice::LinuxDontNeed)?;
@@ -270,7 +270,7 @@ impl Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.words != 0 {
-            // SAFETY: the mapping is ours, and nobody holds a reference into it: references borrow
+            // SAFETY: the mapping is ours, and no reference into it is left: references borrow
             // `self`.
             let unmapped =
                 unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.words * WORD) };
@@ -281,13 +281,13 @@ impl Drop for Mapping {
     }
 }
 
-// Which pages of a memory device were written: one bit a page. Those that weren't read as zeroes
-// and have no memory.
+// The pages of a memory device that were written: one bit a page. The others read as zeroes and
+// have no memory.
 //
 // A bit may be set without need, and must not be clear where bytes aren't zero. A write sets its
 // bits, stores (`Store`), and looks at them again (`Look`); a discard clears bits (`Clear`) and
-// then zeroes (`Zero`). They may overlap, where a caller has both in flight at once, and then
-// either may win:
+// then zeroes (`Zero`). If a caller has both in flight at once, they may overlap, and either may
+// win:
 //
 // ```text
 // write                    discard
@@ -300,12 +300,12 @@ impl Drop for Mapping {
 // before `Look`, by the two fences, and `Look` sets the bit again. The kernel zeroes in `madvise`,
 // behind which a store gets a fresh page.
 
-/// Words that one request looks at, at most: 64 Ki, or 16 GiB of the device.
+/// Most words that one request looks at: 64 Ki, or 16 GiB of the device.
 const WORDS: u64 = 64 << 10;
-/// Pages of a word.
+/// Number of pages of a word.
 const BITS: u64 = 64;
 
-/// The bits: a mapping too, so that they cost nothing where nothing is.
+/// The bits: a mapping too, so that they cost nothing where nothing was written.
 #[derive(Debug)]
 pub(super) struct UsedPages(Mapping);
 
@@ -314,7 +314,7 @@ impl UsedPages {
         Ok(Self(Mapping::new(size.div_ceil(PAGE).div_ceil(BITS) * size_of::<u64>() as u64)?))
     }
 
-    /// Each word of a range of bytes, with the bits of the range in it.
+    /// Iterates over the words of a range of bytes, each with the bits of the range in it.
     fn masks(&self, offset: u64, len: u64) -> impl Iterator<Item = (&AtomicU64, u64)> {
         let (first, end) = (offset / PAGE, (offset + len).div_ceil(PAGE));
         let words = if len == 0 { 0..0 } else { first / BITS..end.div_ceil(BITS) };
@@ -327,10 +327,10 @@ impl UsedPages {
         })
     }
 
-    /// Whether no page of the range was written: all of it reads as zeroes.
+    /// Returns true if no page of the range was written: all of it reads as zeroes.
     pub(super) fn is_empty(&self, offset: u64, len: u64) -> bool {
-        // Relaxed: a write that has completed is ordered before by that, and of others nothing is
-        // said.
+        // Relaxed: the completion of a write orders it before this, and for others there is no
+        // promise.
         self.masks(offset, len).all(|(word, mask)| word.load(Ordering::Relaxed) & mask == 0)
     }
 
@@ -350,7 +350,7 @@ impl UsedPages {
         self.set(offset, len);
     }
 
-    /// The caller is about to zero these whole pages.
+    /// Marks whole pages as unused; the caller is about to zero them.
     pub(super) fn clear(&self, offset: u64, len: u64) {
         for (word, mask) in self.masks(offset, len) {
             word.fetch_and(!mask, Ordering::Relaxed);

@@ -1,12 +1,12 @@
-//! `null`: reads zeroes and forgets writes. For measuring the queue itself, and for playing a
-//! device whose speed is known. The kernel's is `null_blk`.
+//! `null`: reads zeroes and forgets writes. It measures the queue itself, or plays a device of a
+//! known speed. The kernel's is `null_blk`.
 //!
-//! Unless told otherwise, a request completes in its dispatch. With completion threads it is as
-//! with a device that has an interrupt vector for each of several CPUs: the dispatch puts the
-//! request into the inbox of a thread, chosen by its tag or in turn, and that thread completes it.
+//! By default, a request completes in its dispatch. Completion threads imitate a device that has an
+//! interrupt vector for each of several CPUs. The dispatch puts the request into the inbox of a
+//! thread, chosen by its tag or in turn, and that thread completes it.
 //!
-//! A completion thread alone owns the requests that wait for their time, and they come in the order
-//! in which they are due, since all take equally long. It sleeps until the first is due, or until a
+//! A completion thread alone owns the requests that wait for their time. They come in the order in
+//! which they are due, since all take equally long. It sleeps until the first is due, or until a
 //! push finds its inbox empty and wakes it.
 
 use std::collections::VecDeque;
@@ -29,14 +29,13 @@ use corewise_sync::thread::{Builder, JoinHandle, current};
 use corewise_sync::time::Stamp;
 use corewise_sync::{CachePadded, Parker, Unparker};
 
-/// What is done on each completion thread when it begins: told its number.
+/// The function that each completion thread first calls with its number.
 type StartHook = Arc<dyn Fn(usize) + Send + Sync>;
 
-/// About what a step of [`CompletionCost::Work`] takes, for a machine that doesn't find out by
-/// itself.
+/// Approximate time of a step of [`CompletionCost::Work`], for a machine that doesn't measure it.
 const STEP: Duration = Duration::from_nanos(1);
 
-/// What a request costs its completer.
+/// The cost of a request for its completer.
 #[derive(Clone, Copy, Debug)]
 enum CompletionCost {
     None,
@@ -65,7 +64,7 @@ impl CompletionCost {
     }
 }
 
-/// What a null device does with its time.
+/// The options of a null device.
 #[derive(Clone)]
 #[must_use]
 pub struct NullOptions {
@@ -73,7 +72,7 @@ pub struct NullOptions {
     cost: CompletionCost,
     latency: Duration,
     completion_threads: usize,
-    /// Requests in a row for one completion thread; 0: the tag says which.
+    /// Number of requests in a row for one completion thread; 0: the tag chooses.
     in_turn: usize,
     leave_reads: bool,
     hw_queues: usize,
@@ -82,8 +81,8 @@ pub struct NullOptions {
 }
 
 impl NullOptions {
-    /// A device of `size` bytes, rounded down to whole blocks of 512, whose requests complete in
-    /// their dispatch and cost nothing.
+    /// Describes a device of `size` bytes, rounded down to whole blocks of 512, whose requests
+    /// complete in their dispatch and cost nothing.
     pub fn new(size: u64) -> Self {
         Self {
             size: size & !511,
@@ -98,68 +97,68 @@ impl NullOptions {
         }
     }
 
-    /// How long each request keeps the CPU that completes it busy, as an interrupt handler would.
-    /// By the clock: to some 50 ns, and time in which the thread is preempted counts. Replaces
+    /// Sets how long each request keeps the CPU that completes it busy, as an interrupt handler
+    /// would. By the clock, to some 50 ns: time in which the thread is preempted counts. Replaces
     /// [`NullOptions::work`].
     pub fn cost(mut self, each: Duration) -> Self {
         self.cost = if each.is_zero() { CompletionCost::None } else { CompletionCost::Time(each) };
         self
     }
 
-    /// As [`NullOptions::cost`], as a number of multiplications, each of which needs the one
-    /// before: some nanoseconds each, which no preemption shortens.
+    /// Sets the same as a number of multiplications, each of which needs the one before: some
+    /// nanoseconds each, whether the thread is preempted or not.
     pub fn work(mut self, steps: u32) -> Self {
         self.cost = if steps == 0 { CompletionCost::None } else { CompletionCost::Work(steps) };
         self
     }
 
-    /// Reads leave the memory as it is and succeed, so that what is measured isn't the time to
-    /// write zeroes.
+    /// Makes reads succeed and leave the memory as it is, so that a measurement doesn't include the
+    /// time to write zeroes.
     ///
     /// # Safety
-    /// All reads, also those of a device that stands on this one, go to memory that is initialized:
-    /// an [`AlignedBuf::zeroed`](corewise_blockmq::AlignedBuf::zeroed) that was cleared, for
-    /// instance.
+    /// All reads, also those of a device over this one, go to memory that is initialized: a cleared
+    /// [`AlignedBuf::zeroed`](corewise_blockmq::AlignedBuf::zeroed), for instance.
     pub unsafe fn leave_reads(mut self) -> Self {
         self.leave_reads = true;
         self
     }
 
-    /// How long a request takes at least. Nobody's CPU is busy meanwhile; how much later it
-    /// completes is up to the system's timers. Takes one completion thread where no number of them
-    /// was set.
+    /// Sets the least time that a request takes. No CPU is busy meanwhile; the system's timers may
+    /// make it complete later. This makes one completion thread if their number wasn't set.
     pub fn latency(mut self, each: Duration) -> Self {
         self.latency = each;
         self
     }
 
-    /// Threads that complete requests, each those of its share of the tags. 0: the dispatch does.
+    /// Sets the number of threads that complete requests, each for its share of the tags. 0: the
+    /// dispatch completes them.
     pub fn completion_threads(mut self, n: usize) -> Self {
         self.completion_threads = n;
         self
     }
 
-    /// Completion threads take requests in turn, `batch` in a row, whatever their tags: as drivers
-    /// do that spread a busy device over its vectors (megaraid_sas: 16 in a row). 0: by their tags.
+    /// Makes completion threads take requests in turn, `batch` in a row, whatever their tags.
+    /// Drivers that spread a busy device over its vectors do so (megaraid_sas: 16 in a row). 0: by
+    /// their tags.
     pub fn in_turn(mut self, batch: usize) -> Self {
         self.in_turn = batch;
         self
     }
 
-    /// What each completion thread does first, given its number: set its priority, say, or its CPU.
-    /// A panic there is caught.
+    /// Sets the function that each completion thread first calls with its number: to set its
+    /// priority, say, or its CPU. A panic there is caught.
     pub fn at_thread_start(mut self, f: impl Fn(usize) + Send + Sync + 'static) -> Self {
         self.at_start = Some(Arc::new(f));
         self
     }
 
-    /// For how many hardware queues there is room, at least 1; any number unless set.
+    /// Sets for how many hardware queues there is room, at least 1; any number unless set.
     pub fn hw_queues(mut self, n: usize) -> Self {
         self.hw_queues = n.max(1);
         self
     }
 
-    /// Requests in flight for each hardware queue, at least 1.
+    /// Sets the requests in flight for each hardware queue, at least 1.
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = depth.max(1);
         self
@@ -198,26 +197,26 @@ impl fmt::Debug for NullOptions {
     }
 }
 
-/// A device that has nothing.
+/// A device without content.
 #[derive(Debug)]
 pub struct Null {
     options: NullOptions,
     vectors: Vec<CompletionThread>,
-    /// A: requests so far, where threads take them in turn; Relaxed, it carries nothing but itself.
+    /// A: requests so far, if threads take them in turn; Relaxed: it orders nothing else.
     turn: CachePadded<AtomicUsize>,
 }
 
 impl Null {
-    /// A null device of `size` bytes, rounded down to whole blocks of 512, whose requests complete
-    /// before their dispatch ends.
+    /// Creates a null device of `size` bytes, rounded down to whole blocks of 512, whose requests
+    /// complete before their dispatch ends.
     pub fn new(size: u64) -> Self {
         Self { options: NullOptions::new(size), vectors: Vec::new(), turn: CachePadded::default() }
     }
 
-    /// A null device with its own idea of time.
+    /// Creates a null device with these options.
     ///
     /// # Errors
-    /// Where the system gives no thread.
+    /// If the system gives no thread.
     pub fn with(options: NullOptions) -> io::Result<Self> {
         let least = usize::from(!options.latency.is_zero());
         let vectors = (0..options.completion_threads.max(least))
@@ -264,7 +263,7 @@ impl Driver for Null {
 #[derive(Debug)]
 struct Vector {
     fresh: Inbox<Queued>,
-    /// A: set once, when the device is dropped; Release and Acquire.
+    /// A: true once the device is dropped; Release and Acquire.
     end: AtomicBool,
 }
 
@@ -290,8 +289,7 @@ impl CompletionThread {
                 }
             }
             if !options.latency.is_zero() {
-                // The system may wake a sleeper 50 us late unless asked not to; if it refuses, it
-                // does.
+                // The system may wake a sleeper 50 us late unless asked not to; it may refuse that.
                 let _ = wake_on_time();
             }
             theirs.run(&parker, &options);
@@ -307,7 +305,8 @@ impl CompletionThread {
 }
 
 impl Drop for CompletionThread {
-    /// Nothing waits here: each request keeps its queue, and with it the driver, alive.
+    /// Ends the threads. No request waits here: each keeps its queue, and with it the driver,
+    /// alive.
     fn drop(&mut self) {
         self.vector.end.store(true, Ordering::Release);
         self.unparker.unpark();
@@ -344,7 +343,7 @@ impl Vector {
                 Some((due, _)) => Some(due.since(now)),
                 None => None,
             };
-            // A thread that pushes while this is awake leaves a token, and then nothing is slept
+            // A thread that pushes while this is awake leaves a token, so no request is slept
             // through.
             match next {
                 Some(next) => {

@@ -14,8 +14,8 @@ use crate::below::StackError;
 /// A stripe. It has the size of its smallest child, in whole chunks, times the number of children.
 ///
 /// It can do what all its children can. It completes a request when all children have completed
-/// their parts; where some fail, the error of the first part in the order of the device is told.
-/// A flush goes to all children.
+/// their parts. If some fail, it reports the error of the first part in the order of the device. A
+/// flush goes to all children.
 pub struct Stripe {
     children: Vec<Arc<dyn BlockDevice>>,
     layout: Layout,
@@ -26,8 +26,8 @@ impl Stripe {
     /// Stripes over `children`, in this order, in chunks of `chunk` bytes.
     ///
     /// # Errors
-    /// Where there are no children, `chunk` is no multiple of every child's block size, a child
-    /// can't take a whole chunk in one transfer, or a child is smaller than one chunk.
+    /// If there are no children, `chunk` is no multiple of every child's block size, a child can't
+    /// take a whole chunk in one transfer, or a child is smaller than one chunk.
     pub fn new(children: Vec<Arc<dyn BlockDevice>>, chunk: u32) -> Result<Self, StackError> {
         let Some(all) = below::combine(&children) else {
             return Err(StackError::new("a stripe needs at least one child"));
@@ -61,7 +61,7 @@ impl Stripe {
     }
 }
 
-/// Where bytes lie. Pure.
+/// The geometry of a stripe. Pure.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     n: u64,
@@ -77,7 +77,7 @@ struct StripePart {
 }
 
 impl Layout {
-    /// The parts of a transfer, in the order of the device: cut at each chunk's end.
+    /// Returns the parts of a transfer, in the order of the device: cut at each chunk's end.
     fn parts(self, mut offset: u64, mut len: u64) -> impl Iterator<Item = StripePart> {
         std::iter::from_fn(move || {
             if len == 0 {
@@ -95,20 +95,20 @@ impl Layout {
         })
     }
 
-    /// The one range of `child` that a range of the device covers, which may be empty: a range
-    /// that is contiguous on the device is contiguous on each child.
+    /// Returns the one range of `child` that a range of the device covers, which may be empty: a
+    /// range that is contiguous on the device is contiguous on each child.
     fn range_on(self, child: u64, offset: u64, len: u64) -> StripePart {
         let start = self.bytes_before(child, offset);
         let end = self.bytes_before(child, offset + len);
         StripePart { child: child as usize, offset: start, len: end - start }
     }
 
-    /// Where on the device byte `at` of `child` lies.
+    /// Returns the place on the device of byte `at` of `child`.
     fn place_of(self, child: u64, at: u64) -> u64 {
         (at / self.chunk * self.n + child) * self.chunk + at % self.chunk
     }
 
-    /// How many of the device's first `offset` bytes lie on `child`.
+    /// Returns how many of the device's first `offset` bytes lie on `child`.
     fn bytes_before(self, child: u64, offset: u64) -> u64 {
         let (chunk, within) = (offset / self.chunk, offset % self.chunk);
         let (row, at) = (chunk / self.n, chunk % self.n);
@@ -173,9 +173,9 @@ impl Driver for Stripe {
     }
 }
 
-// Extents of a stripe: what each child knows of its part, and how that lies on the device.
+// Extents of a stripe: each child's answer for its part, and its place on the device.
 
-/// A request for extents, and what the children have said so far.
+/// A request for extents, and the children's answers so far.
 struct ExtentsRequest {
     layout: Layout,
     offset: u64,
@@ -186,13 +186,13 @@ struct ExtentsRequest {
 
 struct ExtentsState {
     rq: Option<Started>,
-    /// Of each child, in its own terms.
+    /// The extents of each child, in its own terms.
     found: Vec<Extents>,
     missing: usize,
     error: Option<(usize, IoError)>,
 }
 
-/// Asks each child for its part, and answers when all have.
+/// Asks each child for its part, and answers when all have answered.
 pub(super) fn ask(stripe: &Stripe, rq: Started) {
     let (offset, len) = (rq.offset(), rq.len());
     let most = rq.extents().map_or(1, Extents::most);
@@ -243,15 +243,15 @@ impl ExtentsRequest {
     }
 }
 
-/// Gives the extents of a range of the device, as long as they are wanted and each child has said
-/// something. Pure.
+/// Gives the extents of a range of the device, as long as they are wanted and each child's answer
+/// reaches. Pure.
 fn merge(
     layout: Layout,
     range: std::ops::Range<u64>,
     lists: &[&[Extent]],
     mut put: impl FnMut(Extent) -> bool,
 ) {
-    // For each child: what is left of its list, and where on the child the first of that begins.
+    // For each child: the rest of its list, and the place on the child where that begins.
     let mut rest: Vec<(&[Extent], u64)> = (0..layout.n)
         .zip(lists)
         .map(|(child, list)| (*list, layout.bytes_before(child, range.start)))
@@ -269,8 +269,8 @@ fn merge(
         let child = (chunk % layout.n) as usize;
         let Some(here) = rest[child].0.first() else { return };
         let kind: ExtentKind = here.kind;
-        // A whole stretch at once where all children have the same there, or have nothing more in
-        // the range.
+        // A whole stretch at once, if all children have the same there, or nothing more in the
+        // range.
         let mut to = range.end;
         let mut all_alike = true;
         for (n, (list, from)) in (0..).zip(&rest) {
@@ -301,7 +301,7 @@ mod tests {
     fn parts_and_ranges_agree_with_counting_bytes() {
         for (n, chunk) in [(1, 4), (2, 4), (3, 2), (5, 1)] {
             let layout = Layout { n, chunk };
-            // Where each byte of the device lies, by the definition of a stripe.
+            // The place of each byte of the device, by the definition of a stripe.
             let place = |b: u64| ((b / chunk % n) as usize, b / chunk / n * chunk + b % chunk);
             for offset in 0..30 {
                 for len in 0..30 {

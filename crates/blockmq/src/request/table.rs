@@ -120,7 +120,6 @@ impl<A: 'static, F: FnOnce(A) + Send + 'static> TableOf<A, F> {
     /// Calls the closure, and drops it.
     ///
     /// # Safety
-    ///
     /// `space` holds an `F`, which the caller gives up.
     unsafe fn call(space: *mut u8, a: A) {
         // SAFETY: the caller says that it is an F, aligned since only such are stored, and ours.
@@ -131,7 +130,6 @@ impl<A: 'static, F: FnOnce(A) + Send + 'static> TableOf<A, F> {
     /// Drops the closure without a call.
     ///
     /// # Safety
-    ///
     /// As for `call`.
     unsafe fn drop(space: *mut u8) {
         // SAFETY: as in `call`.

@@ -1,4 +1,4 @@
-//! Telling that a file device lost data: the log, and its owner, once for each way in which it can.
+//! The alarm of a file device that lost data: the log, and its owner, once for each kind of loss.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -8,21 +8,21 @@ use corewise_sync::{Mutex, panics};
 
 use crate::file_guard::FileFault;
 
-/// What happened to a file device.
+/// An event of a file device.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum FileEvent {
     /// Data is lost, or may be: its file was truncated or unlinked, or a flush failed. Every flush
     /// fails from now on, until the file is opened again.
     Lost {
-        /// What was found.
+        /// The loss that was found.
         why: IoError,
     },
-    /// Nothing is lost, but the path of the file doesn't lead to what is in use: the next server
-    /// would find another file, or none. Or its write log isn't in its place, or isn't what it was:
-    /// then the device makes no change.
+    /// Data is safe, but the path of the file doesn't lead to the one in use: the next server would
+    /// find another file, or none. Or its write log is displaced, or was replaced: then the device
+    /// makes no change.
     Moved {
-        /// What was found, and where the file is now.
+        /// The fault, and the file's present path.
         why: String,
     },
     /// The path leads to the file again, or the write log is what it was.
@@ -32,12 +32,12 @@ pub enum FileEvent {
 const MOVED: &str = "the path of a file device doesn't lead to its file any more";
 const UNLOGGED: &str = "a file device makes no change, since its write log isn't what it was";
 
-/// A file, or a write log, that isn't in its place, or isn't what it was.
+/// A file, or a write log, that is displaced, or was replaced.
 #[derive(Clone, Debug)]
 pub(super) struct Misplaced {
-    /// The path of the write log, where it is that one.
+    /// The path of the write log, if it is that one.
     log: Option<String>,
-    /// In words.
+    /// The fault in words.
     why: String,
     todo: &'static str,
 }
@@ -63,7 +63,7 @@ impl Misplaced {
         Self { log: Some(name.to_owned()), why: format!("its write log {name}: {fault}"), todo }
     }
 
-    /// What follows from it.
+    /// Returns the consequences.
     pub(super) fn displaced(&self) -> Displaced {
         Displaced { todo: self.todo, blocks_changes: self.log.is_some() }
     }
@@ -72,7 +72,7 @@ impl Misplaced {
         &self.why
     }
 
-    /// As the end of a request.
+    /// Returns the error with which a request ends.
     pub(super) fn error(&self) -> IoError {
         let why = match self.log {
             Some(_) => format!("{}; no change is made. {}", self.why, self.todo),
@@ -82,19 +82,19 @@ impl Misplaced {
     }
 }
 
-/// Is told what happens to a file device.
+/// The listener to the events of a file device.
 pub(super) type Observer = Arc<dyn Fn(&FileEvent) + Send + Sync>;
 
-/// Whether a device has lost data, or its file isn't in its place, and to whom that is told.
+/// The record of a device's losses and of its displaced file, and the receivers of the reports.
 pub(super) struct Alarm {
-    /// The device's name, where it has one.
+    /// Name of the device, if it has one.
     device: Option<String>,
-    /// For people.
+    /// Name of the file, for people.
     file: String,
     observer: Option<Observer>,
-    /// L: is the lock; guards what was found first.
+    /// L: is the lock; guards the first loss that was found.
     found: Mutex<Option<IoError>>,
-    /// L: is the lock; guards how the file isn't in its place.
+    /// L: is the lock; guards how the file is displaced.
     moved: Mutex<Option<Misplaced>>,
 }
 
@@ -109,7 +109,7 @@ impl Alarm {
         Self::new(file, None, None)
     }
 
-    /// Tells it. `so`: what follows from it. Any context.
+    /// Reports a loss. `so`: its consequences. Any context.
     pub(super) fn raise(&self, error: &IoError, so: &str) {
         self.found.lock().get_or_insert_with(|| error.clone());
         let (device, file) = (self.device.as_deref(), &*self.file);
@@ -117,8 +117,8 @@ impl Alarm {
         self.tell(&FileEvent::Lost { why: error.clone() });
     }
 
-    /// Says how the file, or its write log, isn't in its place; `None`: it is. Told where that
-    /// changes, and not where only the words do. It may block.
+    /// Records how the file, or its write log, is displaced; `None`: it isn't. Reports a change,
+    /// but not one of the words alone. It may block.
     pub(super) fn moved(&self, now: Option<Misplaced>) {
         let device = self.device.as_deref();
         let before = std::mem::replace(&mut *self.moved.lock(), now.clone());
@@ -152,12 +152,12 @@ impl Alarm {
         }
     }
 
-    /// What was found first.
+    /// Returns the first loss that was found.
     pub(super) fn found(&self) -> Option<IoError> {
         self.found.lock().clone()
     }
 
-    /// How the file, or its write log, isn't in its place.
+    /// Returns how the file, or its write log, is displaced.
     pub(super) fn misplaced(&self) -> Option<Misplaced> {
         self.moved.lock().clone()
     }

@@ -1,4 +1,4 @@
-//! Why a file device can't be opened.
+//! The errors of opening a file device.
 
 use std::fmt;
 use std::io;
@@ -6,32 +6,32 @@ use std::path::{Path, PathBuf};
 
 use super::host_cache::Alignment;
 
-/// Why a file device can't be opened: the path, and the [`OpenErrorKind`].
+/// An error of opening a file device: the path, and the [`OpenErrorKind`].
 #[derive(Debug)]
 pub struct OpenError {
     pub(super) path: PathBuf,
     pub(super) kind: OpenErrorKind,
 }
 
-/// What was wrong.
+/// The reason of an [`OpenError`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum OpenErrorKind {
     /// The file doesn't exist, and no size was given to create it with (or it is read-only).
     NotFound,
-    /// It is neither a regular file nor a block device.
+    /// The path leads to neither a regular file nor a block device.
     NotAFile,
-    /// Somebody else has it locked, another server or another device of this one, and kept it for
-    /// longer than 2 seconds.
+    /// Another server, or another device of this one, has it locked, and kept it for longer than 2
+    /// seconds.
     InUse,
     /// A program of QEMU, or another one that takes QEMU's locks, has it open, and kept it for
     /// longer than 2 seconds.
     InUseByQemu {
-        /// Whether it has the file open for writing. Else it allows nobody to write.
+        /// True if it has the file open for writing. Else it allows no other program to write.
         writes: bool,
     },
-    /// It is a block device that is mounted, or that a driver of the kernel or another program has
-    /// claimed (`O_EXCL`), for longer than 2 seconds.
+    /// The block device is mounted, or a driver of the kernel or another program has claimed it
+    /// (`O_EXCL`), for longer than 2 seconds.
     Claimed,
     /// The file has another size than it should; nothing was changed.
     SizeDiffers {
@@ -51,27 +51,27 @@ pub enum OpenErrorKind {
     BadBlockSize(u32),
     /// Going past the host's cache was asked for, and can't be done with blocks of this size.
     NotDirect {
-        /// What the file system asks for; `None` where it doesn't do it at all, or doesn't say.
+        /// Alignment that the file system needs; `None` if it doesn't do it at all, or doesn't say.
         needs: Option<Alignment>,
         /// The block size in bytes.
         block_size: u32,
     },
-    /// This step failed.
+    /// A step failed.
     Io {
-        /// What was being done.
+        /// The step.
         step: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl OpenError {
-    /// The path that was to be opened.
+    /// Returns the path that was to be opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What was wrong.
+    /// Returns the reason.
     pub fn kind(&self) -> &OpenErrorKind {
         &self.kind
     }

@@ -1,5 +1,4 @@
-//! What the file system knows of a range: where a file has holes, and how to get a range into the
-//! cache.
+//! Ranges in a file system: the holes of a file, and reading a range into the cache.
 
 use std::ops::Range;
 use std::os::fd::AsFd;
@@ -11,30 +10,30 @@ use rustix::io::Errno;
 
 use super::store::Store;
 
-/// Bytes that one prefetch reads ahead, at most: what it starts it also waits for, as long as the
-/// disk has no room.
+/// Most bytes that one prefetch reads ahead: it waits for what it starts as long as the disk has no
+/// room.
 const AHEAD: u64 = 16 << 20;
 
 /// The data that was found last. `SEEK_HOLE` walks through all data up to the next hole (on tmpfs
 /// page by page), and a client that copies a file asks for each piece of it.
 #[derive(Default)]
 pub(super) struct ExtentCache {
-    /// L: itself: where that is, and how often a part of the file has been freed since it was
-    /// opened. A file that somebody else changes may have holes there: they are read as zeroes, as
-    /// data is.
+    /// L: itself: the place of that data, and how often a part of the file has been freed since it
+    /// was opened. A file that another program changes may have holes there: they are read as
+    /// zeroes, as data is.
     last: Mutex<(Range<u64>, u64)>,
 }
 
 impl ExtentCache {
-    /// Where the data that `at` lies in ends, if that is known; and what [`ExtentCache::keep`] asks
-    /// for.
+    /// Returns the end of the data that `at` lies in, if that is known; and the count that
+    /// [`ExtentCache::keep`] needs.
     fn end(&self, at: u64) -> (Option<u64>, u64) {
         let last = self.last.lock();
         (last.0.contains(&at).then_some(last.0.end), last.1)
     }
 
-    /// Keeps data that was found when so many parts had been freed. One that was freed meanwhile
-    /// may be in it.
+    /// Keeps data that was found when `freed` parts had been freed. A part that was freed meanwhile
+    /// may lie in it.
     fn keep(&self, data: Range<u64>, freed: u64) {
         let mut last = self.last.lock();
         if last.1 == freed {
@@ -42,7 +41,7 @@ impl ExtentCache {
         }
     }
 
-    /// A part of the file has been freed.
+    /// Notes that a part of the file has been freed.
     pub(super) fn freed(&self) {
         let mut last = self.last.lock();
         *last = (0..0, last.1 + 1);
@@ -50,9 +49,9 @@ impl ExtentCache {
 }
 
 impl Store {
-    /// Answers a request for extents. A file system that doesn't know has none but data, and so has
-    /// a block device. It may have allocated space that was never written: that counts as a hole,
-    /// as it does to `SEEK_HOLE`. Blocks.
+    /// Answers a request for extents. A file system that doesn't know reports only data, and so
+    /// does a block device. Allocated space that was never written counts as a hole, as it does to
+    /// `SEEK_HOLE`. Blocks.
     pub(super) fn extents(&self, rq: &mut RequestMut<'_>) -> Result<(), IoError> {
         let (offset, end) = (rq.offset(), rq.offset() + rq.len());
         let mut at = offset;
@@ -94,16 +93,16 @@ impl Store {
         Ok(())
     }
 
-    /// The file's own position is nobody's: all else says where.
+    /// Seeks in the file, whose own position no other code uses.
     fn seek(&self, to: SeekFrom) -> Result<u64, Errno> {
         rustix::fs::seek(self.file().as_fd(), to)
     }
 
-    /// Has the system read a range ahead. May block.
+    /// Makes the system read a range ahead. May block.
     pub(super) fn prefetch(&self, offset: u64, len: u64) -> Result<(), IoError> {
         let len = std::num::NonZeroU64::new(len.min(AHEAD));
         match rustix::fs::fadvise(self.file(), offset, len, Advice::WillNeed) {
-            // A hint that can't be followed has harmed nobody.
+            // A hint that can't be followed does no harm.
             Ok(()) | Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS | Errno::SPIPE) => Ok(()),
             Err(error) => Err(IoError::from_errno(error.raw_os_error())),
         }
@@ -146,7 +145,7 @@ mod tests {
         assert_eq!(all, [(8 * MIB, hole), (MIB, data), ((1 << 40) - 9 * MIB, hole)]);
         assert_eq!(found(&store, 8 * MIB + 4096, MIB, 1), [(MIB - 4096, data)]);
         assert_eq!(found(&store, MIB, MIB, 100), [(MIB, hole)]);
-        // Found data stays known when somebody else frees it, and is looked for again once this
+        // Found data stays known when another program frees it, and is looked for again once this
         // store has freed a part.
         rustix::fs::fallocate(store.file(), PUNCH, 8 * MIB, 2 * 4096).unwrap();
         assert_eq!(found(&store, 8 * MIB + 4096, MIB, 1), [(MIB - 4096, data)]);

@@ -1,5 +1,5 @@
-//! The way past the host's page cache (`O_DIRECT`): what a file system asks for, and whether a
-//! device can give it.
+//! The way past the host's page cache (`O_DIRECT`): the alignment that a file system needs, and a
+//! check that a device can give it.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::error::OpenErrorKind;
 
-/// What a file system asks of I/O that goes past its cache. Powers of two.
+/// The alignment that a file system needs for I/O that goes past its cache. Powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Alignment {
     /// Addresses in memory are multiples of it, in bytes.
@@ -21,7 +21,7 @@ pub struct Alignment {
 }
 
 impl Alignment {
-    /// Whether a piece of memory may go to (or come from) byte `at` of the file as it is.
+    /// Returns true if a piece of memory may go to (or come from) byte `at` of the file as it is.
     pub(super) fn fits(self, at: u64, address: usize, len: usize) -> bool {
         let offset = self.offset as usize;
         at % u64::from(self.offset) == 0
@@ -30,8 +30,8 @@ impl Alignment {
     }
 }
 
-/// What the file system says (`STATX_DIOALIGN`, since Linux 6.1); `None` where it says nothing, or
-/// that it doesn't go past its cache.
+/// Returns what the file system says (`STATX_DIOALIGN`, since Linux 6.1); `None` if it says
+/// nothing, or that it doesn't go past its cache.
 pub(super) fn found(file: &File) -> Option<Alignment> {
     let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
@@ -40,12 +40,12 @@ pub(super) fn found(file: &File) -> Option<Alignment> {
     sane(Alignment { memory: stat.stx_dio_mem_align, offset: stat.stx_dio_offset_align })
 }
 
-/// A file system that doesn't say 0, as it does where it can't, says powers of two.
+/// Checks the values: a file system that doesn't say 0, as it does if it can't, says powers of two.
 fn sane(found: Alignment) -> Option<Alignment> {
     (found.memory.is_power_of_two() && found.offset.is_power_of_two()).then_some(found)
 }
 
-/// What a device with blocks of this size has to keep to that goes past the cache.
+/// Returns the alignment for a device with blocks of this size that goes past the cache.
 pub(super) fn with_blocks(
     found: Option<Alignment>,
     block_size: u32,
@@ -54,21 +54,21 @@ pub(super) fn with_blocks(
     can.ok_or(OpenErrorKind::NotDirect { needs: found, block_size })
 }
 
-/// From now on what is done with the file goes past the cache.
+/// Makes all further I/O on the file go past the cache.
 pub(super) fn go(file: &File) -> io::Result<()> {
     let flags = rustix::fs::fcntl_getfl(file)?;
     Ok(rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)?)
 }
 
 // Reading what the host's cache has, into memory that needn't be initialized. `rustix` has
-// `preadv2` for initialized memory only, and to initialize it first would cost as much as the read.
+// `preadv2` for initialized memory only; initializing it first would cost as much as the read.
 
-/// Reads from byte `at` of the file on: how many bytes of `room` are initialized now, from its
-/// first one on. With [`ReadWriteFlags::NOWAIT`] it is what the cache has, and this never blocks.
+/// Reads from byte `at` of the file on. Returns how many bytes of `room` are initialized now, from
+/// its first one on. With [`ReadWriteFlags::NOWAIT`] it reads what the cache has, and never blocks.
 ///
 /// # Errors
-/// [`Errno::AGAIN`] where the cache has nothing there; [`Errno::OPNOTSUPP`], [`Errno::INVAL`] or
-/// [`Errno::NOSYS`] where file system or kernel can't be asked like this; else what is wrong.
+/// [`Errno::AGAIN`] if the cache has nothing there; [`Errno::OPNOTSUPP`], [`Errno::INVAL`] or
+/// [`Errno::NOSYS`] if file system or kernel can't be asked like this; else the error of the read.
 pub(super) fn read(
     file: &File,
     room: &mut [MaybeUninit<u8>],
@@ -76,7 +76,7 @@ pub(super) fn read(
     flags: ReadWriteFlags,
 ) -> Result<usize, Errno> {
     let list = libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() };
-    // The offset goes in two words. Where one holds all of it, the kernel ignores the other one.
+    // The offset goes in two words. If one holds all of it, the kernel ignores the other one.
     let (low, high) = (at as libc::c_long, (at >> 32) as libc::c_long);
     // SAFETY: the list has one entry, and both live until the call returns. The entry names `room`,
     // which is borrowed exclusively; the kernel writes to it, no more than its length, and reads
@@ -139,7 +139,7 @@ mod cached_tests {
 
     use super::*;
 
-    /// What is read of the file, `None` where its file system can't be asked.
+    /// Reads bytes of the file; `None` if its file system can't be asked.
     fn read_some(file: &File, len: usize, at: u64) -> Option<Vec<u8>> {
         let mut got = Vec::with_capacity(len);
         let n = match read(file, &mut got.spare_capacity_mut()[..len], at, ReadWriteFlags::NOWAIT) {
@@ -147,7 +147,7 @@ mod cached_tests {
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => return None,
             Err(error) => panic!("{error}"),
         };
-        // SAFETY: so many bytes were read.
+        // SAFETY: this many bytes were read.
         unsafe { got.set_len(n) };
         Some(got)
     }

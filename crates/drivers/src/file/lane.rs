@@ -15,8 +15,8 @@ use corewise_workqueue::Workqueue;
 use super::volume;
 use super::volume::Volume;
 
-/// How many workers the lanes of all volumes have that share it. Each lane may have one whatever
-/// the others have.
+/// The count of the workers that the lanes of all volumes have that share it. Each lane may have
+/// one, however many the others have.
 #[derive(Debug, Default)]
 pub(super) struct FileWorkers {
     /// A: Relaxed: a count that nothing else hangs on.
@@ -27,10 +27,11 @@ pub(super) struct FileWorkers {
 pub(super) struct Lane {
     state: LaneState,
     inbox: Inbox<Queued>,
-    /// L: is the lock; guards what was taken out of the inbox and not begun. Workers only.
+    /// L: is the lock; guards the requests that were taken out of the inbox and not begun. Workers
+    /// only.
     taken: Mutex<VecDeque<Started>>,
     crew: Arc<FileWorkers>,
-    /// How many workers it may have.
+    /// Largest number of workers.
     most: u16,
 }
 
@@ -45,7 +46,7 @@ impl Lane {
         })
     }
 
-    /// Has a worker do a request of `volume`. Never blocks.
+    /// Sends a request of `volume` to a worker. Never blocks.
     pub(super) fn push(self: &Arc<Self>, volume: &Arc<Volume>, mut rq: Started, wq: &Workqueue) {
         rq.set_owner(Arc::clone(volume) as _);
         self.inbox.push(Queued(rq));
@@ -53,7 +54,7 @@ impl Lane {
         if self.state.push(if room { self.most } else { 1 }) == PushOutcome::SendWorker {
             self.crew.workers.fetch_add(1, Ordering::Relaxed);
             let worker = Worker { lane: Arc::clone(self), gone: true };
-            // Where it is refused, the worker is dropped, and that completes what waits.
+            // If it is refused, the worker is dropped, and that completes what waits.
             drop(wq.execute(move || worker.run()));
         }
     }
@@ -68,8 +69,8 @@ impl Lane {
     }
 }
 
-/// A worker of a lane, counted in. Dropped, there are no workers any more: what waits completes as
-/// gone.
+/// A worker of a lane, counted in. If it is dropped, there are no workers any more: what waits
+/// completes as gone.
 struct Worker {
     lane: Arc<Lane>,
     gone: bool,
@@ -101,8 +102,8 @@ impl Drop for Worker {
     }
 }
 
-/// The lanes of a volume: a change of what the cache holds waits for the file's lock, in the
-/// kernel, and no read for it.
+/// The lanes of a volume: a change of the cache waits for the file's lock, in the kernel, and no
+/// read waits for it.
 pub(super) struct Lanes {
     pub(super) changes: Arc<Lane>,
     pub(super) others: Arc<Lane>,
@@ -116,8 +117,8 @@ impl Lanes {
     }
 }
 
-// The word of a lane: how many requests wait in it, how many workers it has, and how many of these
-// are at a request. Lanes are the file driver's (`README.md` beside this file has the protocol).
+// The word of a lane: the number of requests that wait in it, of its workers, and of those that are
+// at a request. Lanes are the file driver's (`README.md` beside this file has the protocol).
 
 /// A request that waits.
 const WAITING: u64 = 1 << 32;
@@ -128,11 +129,11 @@ const BUSY: u64 = 1;
 /// Bits of the two lower counts.
 const COUNT: u64 = WORKER - 1;
 
-/// What [`LaneState::push`] asks of its caller.
+/// The request of [`LaneState::push`] to its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a request without a worker waits for ever"]
 pub enum PushOutcome {
-    /// Some worker takes it.
+    /// A worker that is there takes it.
     Served,
     /// The caller has to send a worker, which is counted already.
     SendWorker,
@@ -146,12 +147,13 @@ pub struct LaneState {
 }
 
 impl LaneState {
-    /// Nothing waits, and there is no worker.
+    /// Creates a lane without requests or workers.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Push: a request has been put into the lane, which has room for `most` workers, at least one.
+    /// Counts a request that has been put into the lane, which has room for `most` workers, at
+    /// least one (Push).
     #[inline]
     pub fn push(&self, most: u16) -> PushOutcome {
         let mut pushed = PushOutcome::Served;
@@ -163,8 +165,8 @@ impl LaneState {
         pushed
     }
 
-    /// Next, for a worker that is done with a request (`had`), or has had none: true where there is
-    /// one that it may take now. False: it is counted out, and leaves.
+    /// Counts out a worker's request (`had`), if it had one, and returns true if there is one that
+    /// it may take now (Next). False: the worker is counted out, and leaves.
     #[inline]
     pub fn next(&self, had: bool) -> bool {
         let done = if had { BUSY } else { 0 };
@@ -175,7 +177,7 @@ impl LaneState {
         before - done >= WAITING
     }
 
-    /// How many workers it has.
+    /// Returns the number of workers.
     pub fn workers(&self) -> u64 {
         (self.word.load(Ordering::Relaxed) / WORKER) & COUNT
     }
@@ -188,8 +190,8 @@ impl LaneState {
     }
 }
 
-/// Whether more requests wait than workers are about to take one, and there is room for one more
-/// worker.
+/// Returns true if more requests wait than workers are about to take one, and there is room for one
+/// more worker.
 fn wants_worker(word: u64, most: u16) -> bool {
     let (waiting, workers, busy) = (word / WAITING, (word / WORKER) & COUNT, word & COUNT);
     waiting > workers - busy && workers < u64::from(most.max(1))
@@ -208,24 +210,25 @@ impl fmt::Debug for LaneState {
 
 // Numbers of the file driver, each with its reason.
 
-/// Workers of a lane, at most: a disk that has so many requests at once is as fast as it gets (an
-/// ext4 file on a virtio disk makes 90 to 99 k reads a second from 32 in flight on), and each more
-/// is a thread that the scheduler has to switch to.
+/// Largest number of workers of a lane: a disk with this many requests at once is as fast as it
+/// gets. (An ext4 file on a virtio disk makes 90 to 99 k reads a second from 32 in flight on.) Each
+/// more is a thread that the scheduler has to switch to.
 pub(super) const WORKERS: u16 = 32;
-/// The same of changes that go to the host's page cache: the kernel does one of a file at a time,
-/// so a second worker answers the one before meanwhile, and a third would wait.
+/// Largest number of workers for changes that go to the host's page cache. The kernel does one of a
+/// file at a time, so a second worker answers the one before meanwhile, and a third would wait.
 pub(super) const CACHED_CHANGES: u16 = 2;
-/// A change of the cache that takes so long has waited for a disk: it is more than what two busy
-/// CPUs take from a thread, and the least of the kernel's pauses for too much dirty memory.
+/// Time from which on a change of the cache counts as one that waited for a disk. It is more than
+/// two busy CPUs take from a thread, and the least of the kernel's pauses for too much dirty
+/// memory.
 pub(super) const LONG: Duration = Duration::from_millis(10);
-/// For so long after such a one submitters leave changes to workers, so that a client's reads don't
-/// wait with its writes.
+/// Time after such a change in which submitters leave changes to workers, so that a client's reads
+/// don't wait with its writes.
 pub(super) const CALM_AFTER: Duration = Duration::from_secs(1);
-/// Workers of all lanes of a server, about. Where they are so many, a lane that has one gets no
-/// other.
+/// Approximate bound of the workers of all lanes of a server. If there are this many, a lane that
+/// has one gets no other.
 pub(super) const ALL_WORKERS: usize = 64;
-/// What is read or written on the spot, in bytes, at most: copying more takes some time, and others
-/// wait for the same hardware queue.
+/// Most bytes that are read or written on the spot: copying more takes some time, and others wait
+/// for the same hardware queue.
 pub(super) const AT_ONCE: u64 = 64 << 10;
 
 #[cfg(test)]

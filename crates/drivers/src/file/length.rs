@@ -1,22 +1,21 @@
-//! What becomes of a device whose file somebody else makes shorter, or unlinks.
+//! The loss of a device whose file another program truncates or unlinks.
 //!
-//! A write behind the end of a file makes it longer, and what lies between reads as zeroes: so the
-//! device would be whole again, and nobody would learn that its data is gone. There is no flag that
-//! forbids a write that. So the length is looked at before each change (a system call that only
-//! copies what the kernel has in memory), and behind each sync. This is sure then: a change that
-//! comes after the file was shortened, and doesn't lie in what is left, fails, and so does every
-//! flush from the first of them that finds it short; reads fail where the file has ended, and count
-//! as such a find, whatever length the file has by then. This isn't: a change that is under way at
-//! that very moment may make the file longer. A flush finds that out, unless the change ended where
-//! the device ends.
+//! A write behind the end of a file makes it longer, and the gap reads as zeroes. The device would
+//! be whole again, and the loss of its data would go unnoticed. No flag forbids a write that. So
+//! the length is checked before each change (by a system call that only copies what the kernel has
+//! in memory), and behind each sync. This is sure then: a change fails that comes after the file
+//! was shortened, and doesn't lie in what is left. Every flush fails from the first change or flush
+//! on that finds the file short. Reads fail where the file has ended, and count as such a find,
+//! whatever length the file has by then. This isn't: a change in flight at that very moment may
+//! make the file longer. A flush finds that out, unless the change ended where the device ends.
 //!
 //! A file that has no name any more is whole for as long as it is open, and gone with the process:
-//! so a flush, which promises more, fails too. The same look finds that.
+//! so a flush, which promises more, fails too. The same check finds that.
 //!
 //! A file that was renamed, or whose path leads to another one, is whole, and what is flushed is
 //! durable in it. So its flushes succeed. But the next server finds another file, or none: the
-//! alarm says so as long as it lasts. To find that a path is looked up, which may wait: so only
-//! [`FileDriver::look`](super::FileDriver::look) does.
+//! alarm says so as long as it lasts. Finding that takes a lookup of the path, which may wait: so
+//! only [`FileDriver::look`](super::FileDriver::look) does it.
 
 use corewise_blockmq::{IoError, IoErrorKind, ReadOnlyLatch};
 use corewise_sync::atomic::{AtomicBool, Ordering};
@@ -24,27 +23,28 @@ use corewise_sync::atomic::{AtomicBool, Ordering};
 use super::alarm::Alarm;
 use crate::file_guard::FileGuard;
 
-/// What becomes of a file device whose file somebody else has truncated or unlinked. It is told
-/// once, in the log, and every flush fails from then on.
+/// The reaction of a file device to a truncation or an unlink of its file by another program. The
+/// log gets one line, and every flush fails from then on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OnLoss {
-    /// What lies in what is left of it is read and changed as before.
+    /// The rest of the file is read and changed as before.
     #[default]
     Error,
-    /// It is only read: changes fail with [`ReadOnly`](corewise_blockmq::IoErrorKind::ReadOnly).
+    /// The device becomes read-only: changes fail with
+    /// [`ReadOnly`](corewise_blockmq::IoErrorKind::ReadOnly).
     ReadOnly,
 }
 
-/// Whether a file has had its length, and a name, for as long as anybody looked.
+/// The record of whether a file has kept its length and a name, at all checks so far.
 pub(super) struct Length {
     on_loss: OnLoss,
-    /// A: it was found shorter. Set once, before the request that found it completes; Release and
-    /// Acquire.
+    /// A: true if it was found shorter. Set once, before the request that found it completes;
+    /// Release and Acquire.
     short: AtomicBool,
-    /// A: it was found without a name; as `short`.
+    /// A: true if it was found without a name; as `short`.
     nameless: AtomicBool,
-    /// Set with the first of them, where the file is only read then.
+    /// Latch that is set with the first of them, if the file is only read then.
     read_only: ReadOnlyLatch,
 }
 
@@ -58,15 +58,15 @@ impl Length {
         Self { on_loss, short, nameless, read_only }
     }
 
-    /// A read found the file's end at or before byte `at`. It has been short then, whatever it is
-    /// now.
+    /// Notes that a read found the file's end at or before byte `at`. The file has been short then,
+    /// whatever it is now.
     pub(super) fn ended(&self, file: &FileGuard, alarm: &Alarm, at: u64) -> IoError {
         let there = self.look(file, alarm).unwrap_or(at);
         self.is_short(file, alarm, there.min(at));
         truncated(file, there.min(at))
     }
 
-    /// Whether a change up to `end` lies in the file, and may be made.
+    /// Checks that a change up to `end` lies in the file, and may be made.
     pub(super) fn admits(&self, file: &FileGuard, alarm: &Alarm, end: u64) -> Result<(), IoError> {
         let there = self.look(file, alarm)?;
         if self.on_loss == OnLoss::ReadOnly {
@@ -78,13 +78,13 @@ impl Length {
         if end <= there { Ok(()) } else { Err(truncated(file, there)) }
     }
 
-    /// Whether everything that was written may still be there, and stays.
+    /// Checks that everything that was written may still be there, and stays.
     pub(super) fn is_whole(&self, file: &FileGuard, alarm: &Alarm) -> Result<(), IoError> {
         let there = self.look(file, alarm)?;
         self.is_lost(file, there)
     }
 
-    /// What was found by now. `there`: how long it is.
+    /// Returns the loss found by now. `there`: the file's length.
     fn is_lost(&self, file: &FileGuard, there: u64) -> Result<(), IoError> {
         if self.short.load(Ordering::Acquire) {
             return Err(truncated(file, there));
@@ -92,12 +92,12 @@ impl Length {
         if self.nameless.load(Ordering::Acquire) { Err(unlinked()) } else { Ok(()) }
     }
 
-    /// What tells that it was found lost, and is only read for that.
+    /// Returns the latch that is set if it was found lost, and is only read for that.
     pub(super) fn read_only_latch(&self) -> ReadOnlyLatch {
         self.read_only.clone()
     }
 
-    /// How long it is.
+    /// Returns the file's length.
     fn look(&self, file: &FileGuard, alarm: &Alarm) -> Result<u64, IoError> {
         let seen = file.look().map_err(|error| IoError::from_errno(error.raw_os_error()))?;
         if seen.is_short() {

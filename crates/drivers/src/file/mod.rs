@@ -1,11 +1,11 @@
 //! `file`: a device in a file or on a block device of the host.
 //!
-//! What the host's cache has, or takes without waiting, is read and written on the spot, by the
-//! thread that dispatches ([`volume`]). The rest goes to the kernel through io_uring, by rings that
-//! many devices share ([`ring`]), or, where io_uring is refused, to a bounded number of workers
-//! ([`lane`]). Those also finish what a ring left half done. Where it is asked for, all goes past
-//! the host's page cache ([`direct`]). [`options`] has the options, [`error`] the errors,
-//! `README.md` the protocol of rings, lanes and their ends.
+//! The thread that dispatches reads and writes on the spot what the host's cache has, or takes
+//! without waiting ([`volume`]). The rest goes to the kernel through io_uring, by rings that many
+//! devices share ([`ring`]), or, if io_uring is refused, to a bounded number of workers ([`lane`]).
+//! Those also finish what a ring left half done. On request, all goes past the host's page cache
+//! ([`direct`]). [`options`] has the options, [`error`] the errors, `README.md` the protocol of
+//! rings, lanes and their ends.
 
 mod alarm;
 mod error;
@@ -46,26 +46,26 @@ use volume::Volume;
 /// A device in a file.
 ///
 /// # What a flush promises
-/// A flush is `fdatasync`, a write with `fua` carries `RWF_DSYNC`: when it has completed, the data
+/// A flush is `fdatasync`, a write with `fua` carries `RWF_DSYNC`. When it has completed, the data
 /// is as durable as the host's file system and disk make it, also if this process is killed. A file
 /// that this driver created is itself durable before the driver is there. Writes that haven't been
-/// flushed survive this process, not the machine: they are in the host's page cache, or, where the
+/// flushed survive this process, not the machine: they are in the host's page cache, or, if the
 /// device goes past that, in the disk's own.
 ///
 /// A flush or a durable write that fails because the host could not write data back puts everything
-/// before it in doubt, and the host doesn't say so twice: the next `fdatasync` would succeed. So
-/// every flush from then on fails with the same error, until the file is opened again. (Of two
-/// flushes that run at the same time when the disk fails, the host may tell only one.)
+/// before it in doubt. The host reports that once: the next `fdatasync` would succeed. So every
+/// flush from then on fails with the same error, until the file is opened again. (Of two flushes
+/// that run at the same time when the disk fails, the host may report the failure to only one.)
 ///
-/// # A file that somebody makes shorter, or unlinks
-/// The driver never makes a file longer. Once it was truncated by somebody else, reads and changes
-/// of what is gone fail, each with an error that says so, and so does every flush until the file is
-/// opened again, also where it has its length back. Only a change that is under way at that very
-/// moment may still make it longer: then the next flush fails, unless the change ended where the
-/// device ends. (A block device has its size by itself.) A file that was unlinked serves on, but
-/// its flushes fail: it is gone with the process. A change with `fua` promises as much, and fails
-/// likewise. With [`OnLoss::ReadOnly`] nothing is written any more in either case. Each change and
-/// each flush looks, and so does [`FileDriver::look`]; [`FileOptions::observer`] is told.
+/// # A file that another program truncates or unlinks
+/// The driver never makes a file longer. If another program truncates it, reads and changes of what
+/// is gone fail, each with an error that says so. Every flush fails too until the file is opened
+/// again, even if it has its length back. Only a change in flight at that very moment may still
+/// make it longer: then the next flush fails, unless the change ended where the device ends. (A
+/// block device has its size by itself.) A file that was unlinked serves on, but its flushes fail:
+/// it is gone with the process. A change with `fua` promises as much, and fails likewise. With
+/// [`OnLoss::ReadOnly`] nothing is written any more in either case. Each change and each flush
+/// checks for this, and so does [`FileDriver::look`]; [`FileOptions::observer`] is told.
 ///
 /// A file that was renamed or replaced, so that its path leads elsewhere, keeps all promises.
 /// [`FileDriver::look`] finds it, and the observer is told.
@@ -73,15 +73,15 @@ use volume::Volume;
 /// # Locking
 /// The file is locked (`flock`, exclusively unless read-only, and the byte-range locks of QEMU) for
 /// as long as the driver lives, so that no second server, and no program of QEMU, writes to it.
-/// [`FileDriver::open`] waits up to 2 seconds for a lock that somebody else has: a server that was
-/// killed may keep its lock for a moment, until what it had in flight in the kernel has ended. The
-/// lock is advisory: programs that don't ask don't care. A block device that may be written is
-/// claimed as well (`O_EXCL`), as a mount does: under whatever name, it is one server's at a time,
-/// and none that is mounted.
+/// [`FileDriver::open`] waits up to 2 seconds for a lock that another process has: a killed server
+/// may keep its lock for a moment, until its requests in flight in the kernel have ended. The lock
+/// is advisory: programs that don't ask for it ignore it. A writable block device is claimed as
+/// well (`O_EXCL`), as a mount does. So one server at a time has it, under any name, and none that
+/// is mounted is opened.
 pub struct FileDriver {
-    /// Its size is that at the beginning.
+    /// The device's geometry. Its size is that at the beginning.
     geometry: Geometry,
-    /// A: in bytes; it only grows. Release and Acquire.
+    /// A: the size in bytes; it only grows. Release and Acquire.
     size: AtomicU64,
     created: bool,
     began_empty: bool,
@@ -92,11 +92,11 @@ pub struct FileDriver {
     rings: Option<Route>,
 }
 
-/// Which ring each hardware queue has.
+/// The ring of each hardware queue.
 struct Route {
     rings: Arc<Rings>,
-    /// A: by hardware queue; set when the queue says which CPUs it has. Relaxed: a request is as
-    /// well off in any ring.
+    /// A: by hardware queue; set when the queue says which CPUs it has. Relaxed: any ring will do
+    /// for a request.
     of: Box<[AtomicUsize]>,
 }
 
@@ -116,8 +116,8 @@ impl Route {
 impl FileDriver {
     /// Opens or creates the file. Blocks: call it on a worker or a thread of your own.
     ///
-    /// Workers of the queue [below](Workqueue::below) `wq` do the plain I/O. A file that was
-    /// created is removed again where a later step fails.
+    /// Workers of the queue [below](Workqueue::below) `wq` do the plain I/O. If a later step fails,
+    /// a file that was created is removed again.
     ///
     /// # Errors
     /// Name the path, what failed, and what to do about it.
@@ -126,27 +126,28 @@ impl FileDriver {
         open::open(options, wq)
     }
 
-    /// Looks whether the file, and its write log, have been truncated or unlinked, and whether
-    /// their paths lead to them. The first time that something is wrong the log and the observer
+    /// Checks whether the file, and its write log, have been truncated or unlinked, and whether
+    /// their paths lead to them. The first time that something is wrong, the log and the observer
     /// are told. Only this finds a file that was renamed, replaced under another name, or hidden by
-    /// a mount: call it once a second or so. A block device is never looked at. It looks paths up,
-    /// so it may block.
+    /// a mount: call it once a second or so. A block device is never checked. It looks paths up, so
+    /// it may block.
     ///
     /// # Errors
-    /// What was found.
+    /// The fault that was found.
     pub fn look(&self) -> Result<(), IoError> {
         self.volume.store().look()
     }
 
-    /// What was found first of this: its file was truncated or unlinked, or a flush failed. Every
-    /// flush fails since then, until the file is opened again. Asks nobody; any context.
+    /// Returns the first loss that was found: its file was truncated or unlinked, or a flush
+    /// failed. Every flush has failed since then, until the file is opened again. Asks neither file
+    /// nor system; any context.
     pub fn lost(&self) -> Option<IoError> {
         self.volume.store().alarm().found()
     }
 
-    /// How the file isn't in its place, or its write log isn't what it was, at the last
+    /// Returns how the file was displaced, or its write log was wrong, at the last
     /// [look](Self::look). Nothing is lost, but the next server won't find the file, or no change
-    /// is made without the log. Asks nobody; any context.
+    /// is made without the log. Asks neither file nor system; any context.
     pub fn moved(&self) -> Option<String> {
         self.misplaced().map(|misplaced| misplaced.why().to_owned())
     }
@@ -205,29 +206,30 @@ impl FileDriver {
         Ok(driver)
     }
 
-    /// Which way the requests go.
+    /// Returns the path that requests take.
     pub fn io_path_in_use(&self) -> PathInUse {
         if self.rings.is_some() { PathInUse::Uring } else { PathInUse::Threads }
     }
 
-    /// Where the device goes past the host's page cache: what its file system asks for. Requests in
-    /// other memory are copied once.
+    /// Returns the alignment that the file system needs, if the device goes past the host's page
+    /// cache. Requests in other memory are copied once.
     pub fn direct(&self) -> Option<Alignment> {
         self.align
     }
 
-    /// Whether QEMU's programs notice that the file is in use. Some file systems don't have the
-    /// locks that they ask for: then only programs that ask for `flock` notice.
+    /// Returns true if QEMU's programs notice that the file is in use. Some file systems don't have
+    /// the locks that they ask for: then only programs that ask for `flock` notice.
     pub fn is_locked_for_qemu(&self) -> bool {
         self.volume.store().is_locked_for_qemu()
     }
 
-    /// Whether opening created the file, so that a caller that gives up afterwards may remove it.
+    /// Returns true if opening created the file, so that a caller that gives up afterwards may
+    /// remove it.
     pub fn created(&self) -> bool {
         self.created
     }
 
-    /// Whether the device has no data yet: opening created the file, or found it without a byte and
+    /// Returns true if the device has no data yet: opening created the file, or found it empty and
     /// made it as long as it was asked for.
     pub fn began_empty(&self) -> bool {
         self.began_empty
@@ -255,8 +257,8 @@ impl Driver for FileDriver {
         }
     }
 
-    /// A regular file that may be written is made longer (what is added reads as zeroes, and takes
-    /// no room); of any other what there is by now can be used.
+    /// Grows the device. A regular file that may be written is made longer (the new part reads as
+    /// zeroes, and takes no room); of any other file, its present size can be used.
     fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
         let least = self.size.load(Ordering::Acquire);
         let new = self.volume.store().grow(size, least, &self.geometry)?;
@@ -315,7 +317,7 @@ impl Driver for FileDriver {
         }
     }
 
-    /// A ring's request is called off where the kernel can still do that: not where a disk has it.
+    /// Cancels a ring's request if the kernel can still do that: not if a disk has it.
     fn timeout(&self, late: &TimedOut<'_>) -> TimerReturn {
         match &self.rings {
             Some(route) => route.rings.call_off(route.of(late.hctx()), late),
@@ -391,7 +393,7 @@ mod tests {
             queue.flush().unwrap();
             driver.store().synced(Err(first.clone())).unwrap_err();
             assert_eq!(queue.flush().unwrap_err().kind(), first.kind(), "{io:?}: and told again");
-            // Reads and writes go on: it is for the client to decide what to save where.
+            // Reads and writes go on: the client decides what to save, and where.
             queue.write_at(512, vec![8; 512]).unwrap();
             assert_eq!(queue.read_at(0, 512).unwrap(), vec![7; 512]);
             queue.drain();

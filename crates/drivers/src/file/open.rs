@@ -28,7 +28,8 @@ pub(super) fn open(options: FileOptions, wq: &Workqueue) -> Result<FileDriver, O
     let opened = try_open(&options, wq, &mut created);
     opened.map_err(|kind| {
         if created {
-            // Nothing half-made is left behind. A failure to remove it is not the news here.
+            // Nothing half-made is left behind. A failure to remove it isn't reported: the first
+            // error matters.
             let _ = std::fs::remove_file(&options.path);
         }
         OpenError { path: options.path, kind }
@@ -55,7 +56,8 @@ fn try_open(
     }
     let (guard, new, for_qemu) = open_locked(options)?;
     let mut file = guard.file();
-    // Not before it is locked: a file that somebody else has locked is his, though we created it.
+    // Only once it is locked: a file that another server has locked belongs to that one, though
+    // this process created it.
     *created = new;
     let kind = file.metadata().map_err(step("reading its attributes"))?.file_type();
     check_type(kind)?;
@@ -80,13 +82,13 @@ fn try_open(
     };
     let align = if options.direct {
         let align = host_cache::with_blocks(host_cache::found(file), block_size)?;
-        // It is one thing to say so, and another to do it.
+        // A file system that says so may still refuse it.
         host_cache::go(file).map_err(step("reads and writes bypass the page cache"))?;
         Some(align)
     } else {
         None
     };
-    // Past the cache nothing is to be got into it.
+    // Past the cache there is nothing to prefetch into.
     let geometry = Geometry { can_prefetch: align.is_none(), ..geometry };
     let path = options.path.display().to_string();
     let alarm = Alarm::new(&path, options.name.clone(), options.observer.clone());
@@ -106,10 +108,10 @@ fn check_type(kind: FileType) -> Result<(), OpenErrorKind> {
     if kind.is_file() || kind.is_block_device() { Ok(()) } else { Err(OpenErrorKind::NotAFile) }
 }
 
-/// Opens the file; where it isn't there and a size says what it shall be, creates it. True: new.
+/// Opens the file; if it isn't there and a size is given, creates it. True: new.
 fn open_or_create(options: &FileOptions) -> Result<(File, bool), OpenErrorKind> {
-    // Before it is opened, and again after: opening a FIFO waits for somebody at its other end, and
-    // opening some devices does things.
+    // Before it is opened, and again after: opening a FIFO waits for its other end, and opening
+    // some devices has effects.
     let mut how = OpenOptions::new();
     how.read(true).write(!options.read_only);
     if let Ok(found) = std::fs::metadata(&options.path) {
@@ -133,7 +135,7 @@ fn open_or_create(options: &FileOptions) -> Result<(File, bool), OpenErrorKind> 
     }
     match how.create_new(true).open(&options.path) {
         Ok(file) => Ok((file, true)),
-        // Somebody was faster, and has it now: then it is his, and the lock will tell.
+        // Another process was faster, and has created it: the lock will tell who has it.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let file = how.create_new(false).open(&options.path);
             Ok((file.map_err(step("opening it"))?, false))
@@ -142,11 +144,11 @@ fn open_or_create(options: &FileOptions) -> Result<(File, bool), OpenErrorKind> 
     }
 }
 
-/// Times that a file is opened again that was replaced before it was locked.
+/// Number of times that a file is opened again that was replaced before it was locked.
 const REPLACED: usize = 3;
 
-/// Opens the file, or creates it, and locks it. Whether it is new, and whether QEMU's locks are
-/// taken.
+/// Opens the file, or creates it, and locks it. Returns whether it is new, and whether QEMU's locks
+/// are taken.
 fn open_locked(options: &FileOptions) -> Result<(FileGuard, bool, bool), OpenErrorKind> {
     let mut again = REPLACED;
     loop {
@@ -177,7 +179,7 @@ fn lock(file: &File, options: &FileOptions) -> Result<(), OpenErrorKind> {
     })
 }
 
-/// False: the file system has no such locks.
+/// Takes QEMU's locks. False: the file system has no such locks.
 fn lock_for_qemu(file: &File, options: &FileOptions) -> Result<bool, OpenErrorKind> {
     let taken = patiently(|| {
         qemu_locks::lock(file, options.read_only).map_err(|conflict| match conflict {
@@ -225,7 +227,8 @@ fn make_durable(file: &File, path: Option<&PathBuf>) -> Result<(), OpenErrorKind
     })
 }
 
-/// A new file survives a crash only once its folder does.
+/// Makes the folder's entry of a new file durable: the file survives a crash only once its folder
+/// does.
 fn sync_parent(path: &Path) -> io::Result<()> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,

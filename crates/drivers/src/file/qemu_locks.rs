@@ -1,10 +1,10 @@
-//! The locks by which QEMU's programs keep an image to themselves, taken beside `flock`, which QEMU
-//! doesn't look at.
+//! The locks by which QEMU's programs keep an image to themselves. They are taken beside `flock`,
+//! which QEMU ignores.
 //!
 //! QEMU gives each permission two bytes of the file (`block/file-posix.c`). A program that uses the
-//! permission read-locks byte 100 + N. One that lets nobody else use it read-locks byte 200 + N. So
-//! no lock by itself ever conflicts: each program takes its locks first, and then asks who else has
-//! some. Of two that come at the same time one at least finds the other.
+//! permission read-locks byte 100 + N. One that lets no other program use it read-locks byte 200 +
+//! N. So no lock by itself ever conflicts: each program takes its locks first, and then checks
+//! those of the others. Of two that come at the same time one at least finds the other.
 //!
 //! | N | permission | a writer here | a reader here |
 //! |---|---|---|---|
@@ -27,21 +27,21 @@ const ALONE: i64 = 200;
 const READ: i64 = 0;
 const WRITE: i64 = 1;
 const RESIZE: i64 = 3;
-/// Permissions that there are.
+/// Number of permissions.
 const COUNT: i64 = 4;
 
-/// Why a file isn't to be opened.
+/// The reason why a file isn't to be opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Conflict {
     /// Another program has it open for writing, or resizes it.
     Writer,
-    /// Another program has it open, and lets nobody read, write or resize it.
+    /// Another program has it open, and lets no other read, write or resize it.
     Alone,
     /// A lock of another kind is in the way.
     Other,
 }
 
-/// Takes the locks. `Ok(false)`: the file system has none. The caller lets go by closing the file.
+/// Takes the locks. `Ok(false)`: the file system has none. Closing the file releases them.
 pub(super) fn lock(file: &File, read_only: bool) -> Result<bool, Conflict> {
     let uses: &[i64] = if read_only { &[READ] } else { &[READ, WRITE] };
     let alone = [WRITE, RESIZE];
@@ -67,7 +67,7 @@ pub(super) fn lock(file: &File, read_only: bool) -> Result<bool, Conflict> {
 
 /// Resizes a file whose locks are taken, unless another program counts on its size.
 pub(super) fn resizing<T>(file: &File, resize: impl FnOnce() -> T) -> Result<T, Conflict> {
-    // An error: the file system has no such locks, and nobody else has any.
+    // An error: the file system has no such locks, and no other program has any.
     let _ = take(file, USES + RESIZE);
     // Its own descriptor finds no lock of its own.
     let found = check(file, &[RESIZE], &[]).map(|()| resize());
@@ -86,7 +86,7 @@ fn check(file: &File, uses: &[i64], alone: &[i64]) -> Result<(), Conflict> {
 
 fn let_go(file: &File) {
     for first in [USES, ALONE] {
-        // An error: it had none.
+        // An error: there was none.
         let _ = set(file, libc::F_UNLCK, first, COUNT);
     }
 }
@@ -113,7 +113,7 @@ fn set(file: &File, kind: libc::c_int, byte: i64, len: i64) -> io::Result<()> {
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Whether another open file has a lock on a byte. Where that can't be asked nobody has.
+/// Returns true if another open file has a lock on a byte; false also if that can't be asked.
 fn is_taken(file: &File, byte: i64) -> bool {
     let mut range = range(libc::F_WRLCK, byte, 1);
     // SAFETY: as in `set`; the command also writes to it.
@@ -127,7 +127,7 @@ mod tests {
 
     use super::*;
 
-    /// Another program that has the file open, with these bytes.
+    /// Opens the file as another program that locks these bytes.
     fn other(path: &std::path::Path, bytes: &[i64]) -> File {
         let file = File::options().read(true).write(true).open(path).unwrap();
         bytes.iter().for_each(|byte| take(&file, *byte).unwrap());

@@ -1,4 +1,4 @@
-//! The file of a device, and what can be done with it by calls that block.
+//! The file of a device, and the blocking operations on it.
 
 use std::fs::File;
 use std::io::{IoSlice, Seek, SeekFrom};
@@ -20,57 +20,57 @@ use super::write_log::WriteLog;
 use super::{host_cache, qemu_locks};
 use crate::file_guard::FileGuard;
 
-/// Bytes that are copied at once where memory doesn't fit, or that are zeroed at once.
+/// Number of bytes that are copied at once if memory doesn't fit, or that are zeroed at once.
 const PIECE: usize = 64 << 10;
 
 #[repr(align(4096))]
 struct Zeroes([u8; PIECE]);
 
-/// Zeroes to write where the file system can't zero a range; aligned for any file system.
+/// The zeroes to write if the file system can't zero a range; aligned for any file system.
 static ZEROES: Zeroes = Zeroes([0; PIECE]);
 
-/// A file, how to reach it, and whether what it holds can be trusted.
+/// A file, the way to reach it, and the record of whether its content can be trusted.
 pub(super) struct Store {
     file: FileGuard,
-    /// Has its name, too.
+    /// The alarm, which also has the file's name.
     alarm: Alarm,
     align: Option<Alignment>,
-    /// Of a regular file: a block device has its own.
+    /// The length of a regular file: a block device has its own.
     length: Option<Length>,
-    /// Where changes are logged.
+    /// The log of changes.
     log: Option<WriteLog>,
     doubt: FlushDoubt,
     found: ExtentCache,
-    /// The file lies in memory and nowhere else (tmpfs): nothing that is done with it waits for a
+    /// True if the file lies in memory and nowhere else (tmpfs): no operation on it waits for a
     /// disk, and nothing of it becomes durable.
     in_memory: bool,
-    /// QEMU's locks are taken.
+    /// True if QEMU's locks are taken.
     for_qemu: bool,
-    /// A: whether the file system can be asked to read without waiting, until it has said no.
+    /// A: true if the file system can be asked to read without waiting, until it has said no.
     /// Relaxed: a hint.
     reads_now: AtomicBool,
     /// A: the same of writes.
     writes_now: AtomicBool,
 }
 
-/// Whether a sync of the file has ever failed.
+/// The record of the first failed sync of the file.
 ///
-/// The kernel tells of a failed write-back once for each open file, takes the pages for clean, and
+/// The kernel reports a failed write-back once for each open file, takes the pages for clean, and
 /// lets the next `fdatasync` succeed although the bytes never reached the disk. So the failure is
-/// remembered here, and from then on no flush succeeds any more: a caller that asks again must not
-/// be told that the data is safe.
+/// remembered here, and from then on no flush succeeds: a caller that asks again must not be told
+/// that the data is safe.
 #[derive(Default)]
 struct FlushDoubt {
-    /// A: error number of the first sync that failed; 0 while none has. Set before that sync's
-    /// request completes, so a caller that was told of the failure flushes in vain. Release and
+    /// A: error number of the first sync that failed; 0 if none has. Set before that sync's request
+    /// completes, so a caller that was told of the failure can't flush with success. Release and
     /// Acquire.
     errno: AtomicU32,
 }
 
 impl Store {
-    /// `align` says that it goes past the cache, and what that asks for.
+    /// Creates the store. `align`: the device goes past the cache, which asks for this alignment.
     pub(super) fn new(file: FileGuard, alarm: Alarm, align: Option<Alignment>) -> Self {
-        // Past the cache all waits for the disk.
+        // Past the cache every operation waits for the disk.
         let now = || AtomicBool::new(align.is_none());
         let (reads_now, writes_now, in_memory) = (now(), now(), false);
         let (length, log, doubt, found) =
@@ -91,20 +91,20 @@ impl Store {
         }
     }
 
-    /// It is a regular file, which has to stay this long.
+    /// Sets the length that the file has to keep, if it is a regular one.
     pub(super) fn of_length(self, size: u64, on_loss: OnLoss) -> Self {
-        // Of a block device this would tell where its name lies.
+        // For a block device this would tell the place of its name.
         let in_memory = self.align.is_none() && lies_in_memory(self.file());
         self.file.grew(size);
         Self { length: Some(Length::new(on_loss)), in_memory, ..self }
     }
 
-    /// Its changes and flushes are logged there.
+    /// Sets the log of its changes and flushes.
     pub(super) fn logged(self, log: WriteLog) -> Self {
         Self { log: Some(log), ..self }
     }
 
-    /// Whether QEMU's locks are taken.
+    /// Sets whether QEMU's locks are taken.
     pub(super) fn locked_for_qemu(self, for_qemu: bool) -> Self {
         Self { for_qemu, ..self }
     }
@@ -117,12 +117,12 @@ impl Store {
         self.log.is_some()
     }
 
-    /// Does what needs no waiting, and says how it went; `None` where it isn't done, though a read
+    /// Does what needs no waiting, and returns the result; `None` if it isn't done, though a read
     /// may have got its first bytes. Never blocks, but for memory.
     pub(super) fn now(&self, rq: &mut RequestMut<'_>) -> Option<Result<(), IoError>> {
         match rq.op() {
             Op::Read => self.read_now(rq).then_some(Ok(())),
-            // To log it may wait.
+            // Logging may wait.
             Op::Write | Op::Flush if self.is_logged() => None,
             Op::Write => self.write_now(rq).then_some(Ok(())),
             Op::Flush => self.in_memory.then(|| self.sync()),
@@ -131,7 +131,7 @@ impl Store {
         }
     }
 
-    /// Whether a request may begin: a change that would make the file longer may not.
+    /// Checks that a request may begin: a change that would make the file longer may not.
     pub(super) fn admits(&self, rq: &Request) -> Result<(), IoError> {
         match (rq.op(), &self.length) {
             (Op::Read | Op::Flush | Op::Extents | Op::Prefetch, _) | (_, None) => Ok(()),
@@ -140,7 +140,7 @@ impl Store {
     }
 
     /// Makes it longer: to `wanted` bytes, or to as many whole blocks as it has by now. `least` is
-    /// what it has to have already.
+    /// the size that it has to have already.
     pub(super) fn grow(
         &self,
         wanted: Option<u64>,
@@ -149,7 +149,7 @@ impl Store {
     ) -> Result<u64, IoError> {
         use IoErrorKind::{InvalidInput, NoSpace};
         let block = u64::from(geometry.block_size);
-        // Where the end of a block device is, too.
+        // This is where the end of a block device is, too.
         let there = self.file().seek(SeekFrom::End(0));
         let there =
             there.map_err(|error| IoError::from_errno(error.raw_os_error().unwrap_or(0)))?;
@@ -193,7 +193,7 @@ impl Store {
         &self.alarm
     }
 
-    /// What tells that it is only read, since data of it is lost.
+    /// Returns the latch that makes it read-only once data of it is lost.
     pub(super) fn read_only_latch(&self) -> ReadOnlyLatch {
         self.length.as_ref().map_or_else(ReadOnlyLatch::never, Length::read_only_latch)
     }
@@ -206,8 +206,8 @@ impl Store {
         self.align
     }
 
-    /// Does a request, from byte `done` on where it is a write. (A read's progress is in the
-    /// request.) Blocks.
+    /// Does a request, from byte `done` on if it is a write. (A read's progress is in the request.)
+    /// Blocks.
     pub(super) fn perform(&self, rq: &mut RequestMut<'_>, done: u64) -> Result<(), IoError> {
         match &self.log {
             Some(log) => {
@@ -243,7 +243,8 @@ impl Store {
         }
     }
 
-    /// Reads what the host's cache has of a request, and says whether that was all. Never blocks.
+    /// Reads what the host's cache has of a request, and returns true if that was all. Never
+    /// blocks.
     fn read_now(&self, rq: &mut RequestMut<'_>) -> bool {
         if rq.len() > AT_ONCE || !self.reads_now.load(Ordering::Relaxed) {
             return false;
@@ -253,7 +254,7 @@ impl Store {
             let at = rq.offset() + rq.filled();
             let Some(room) = rq.rooms().next() else { return true };
             match host_cache::read(self.file(), room, at, flags) {
-                // SAFETY: so many bytes of the room are initialized now.
+                // SAFETY: this many bytes of the room are initialized now.
                 Ok(n) if n > 0 => unsafe { rq.advance(n as u64) },
                 Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
                     self.reads_now.store(false, Ordering::Relaxed);
@@ -265,14 +266,14 @@ impl Store {
         }
     }
 
-    /// Writes a request to the host's cache, and says whether all of it was. Where not, some may
-    /// be: a block that is written twice is the same twice. Never blocks, but for memory.
+    /// Writes a request to the host's cache, and returns true if all of it was written. Otherwise
+    /// some may be: a block that is written twice is the same twice. Never blocks, but for memory.
     fn write_now(&self, rq: &Request) -> bool {
         let durable = rq.flags().fua && !self.in_memory;
         if rq.len() > AT_ONCE || durable || !self.writes_now.load(Ordering::Relaxed) {
             return false;
         }
-        // Where it may not begin, a worker says why.
+        // If it may not begin, a worker says why.
         if self.admits(rq).is_err() {
             return false;
         }
@@ -297,22 +298,23 @@ impl Store {
         !rq.flags().fua || self.is_whole().is_ok()
     }
 
-    /// How the kernel is asked not to wait. In memory it needn't be, and tmpfs can't.
+    /// Returns the flags that ask the kernel not to wait. In memory they aren't needed, and tmpfs
+    /// can't do it.
     fn without_waiting(&self) -> ReadWriteFlags {
         if self.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
     }
 
-    /// Looks whether the file is as long as it has to be, and has a name.
+    /// Checks that the file is as long as it has to be, and has a name.
     pub(super) fn is_whole(&self) -> Result<(), IoError> {
         self.length.as_ref().map_or(Ok(()), |length| length.is_whole(&self.file, &self.alarm))
     }
 
-    /// Looks whether the file, and its write log, are what they were, and in their places. Blocks
-    /// as long as the lookup of a path does.
+    /// Checks that the file, and its write log, are unchanged, and in their places. Blocks as long
+    /// as the lookup of a path does.
     pub(super) fn look(&self) -> Result<(), IoError> {
         self.is_whole()?;
-        // Without its log it makes no change, which is worse than that the next server finds
-        // another file.
+        // Without its log it makes no change, which is worse than a next server that finds another
+        // file.
         let log = self.log.as_ref().map_or(Ok(()), WriteLog::verify);
         let found = log.and_then(|()| match &self.length {
             Some(_) => self.file.verify().map_err(|fault| Misplaced::file(&fault)),
@@ -322,9 +324,9 @@ impl Store {
         found.map_err(|misplaced| misplaced.error())
     }
 
-    /// How a flush that ended like this is to be answered.
+    /// Returns the answer to a flush that ended like this.
     pub(super) fn synced(&self, result: Result<(), IoError>) -> Result<(), IoError> {
-        // Behind the sync: what was written before is durable in what is left of the file only.
+        // Behind the sync: what was written before is durable only in what is left of the file.
         let whole = self.is_whole();
         match (result, self.doubt.errno.load(Ordering::Acquire)) {
             (Ok(()), _) if whole.is_err() => whole,
@@ -342,10 +344,10 @@ impl Store {
         }
     }
 
-    /// How a durable write that failed is to be answered. Either the bytes couldn't be written,
-    /// which harms nobody else, or they were and the sync failed, which is the last that anybody
-    /// hears of it. The kernel doesn't say which; writing some of the same bytes without the sync
-    /// does. Blocks.
+    /// Returns the answer to a durable write that failed. Either the bytes couldn't be written,
+    /// which harms no other change; or they were and the sync failed, which is reported only here.
+    /// The kernel doesn't say which, but writing some of the same bytes without the sync does.
+    /// Blocks.
     pub(super) fn failed_fua(&self, rq: &Request, error: IoError) -> Result<(), IoError> {
         let len = usize::try_from(rq.len()).unwrap_or(PIECE).min(PIECE);
         let mut some = self.aligned(len, AlignedBuf::zeroed);
@@ -362,7 +364,7 @@ impl Store {
         self.align.is_none_or(|align| align.fits(at, address, len))
     }
 
-    /// The last place at or before `at` where a transfer may begin.
+    /// Returns the last place at or before `at` where a transfer may begin.
     fn start_of(&self, at: u64) -> u64 {
         at - at % u64::from(self.align.map_or(1, |align| align.offset))
     }
@@ -396,7 +398,7 @@ impl Store {
         }
     }
 
-    /// Somebody has made the file shorter behind our back.
+    /// Handles a read that found the file's end: another program has made the file shorter.
     fn ended(&self, at: u64) -> IoError {
         match &self.length {
             Some(length) => length.ended(&self.file, &self.alarm, at),
@@ -516,7 +518,7 @@ impl Store {
                     return Ok(Fallocate::Done);
                 }
                 Err(Errno::INTR) => {}
-                // NODEV and INVAL: what some file systems and block devices say for the same.
+                // NODEV and INVAL: some file systems and block devices say this for the same.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV | Errno::INVAL) => {
                     return Ok(Fallocate::CannotDo);
                 }
@@ -547,7 +549,7 @@ enum Fallocate {
     CannotDo,
 }
 
-/// Whether a regular file lies on a file system that has no disk.
+/// Returns true if a regular file lies on a file system that has no disk.
 fn lies_in_memory(file: &File) -> bool {
     // `TMPFS_MAGIC` and `RAMFS_MAGIC`.
     let found = rustix::fs::fstatfs(file).map(|found| found.f_type as u64 & 0xffff_ffff);
@@ -580,7 +582,8 @@ mod tests {
         )
     }
 
-    /// What a file system without a cache would ask for; the temporary file doesn't mind.
+    /// The alignment that a file system without a cache would need; the temporary file doesn't
+    /// mind.
     const ALIGN: Option<Alignment> = Some(Alignment { memory: 512, offset: 512 });
 
     #[test]

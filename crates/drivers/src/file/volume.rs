@@ -1,9 +1,9 @@
-//! A file, and the ways that a request takes which needs no ring: on the spot, or on a worker.
+//! A file, and the ways of a request that need no ring: on the spot, or on a worker.
 //!
-//! On the spot goes what the host's cache has, or takes: a copy, for the submitter's own CPU. A
-//! worker does what blocks where there is no ring, changes of the host's cache that can't be tried
-//! without waiting, and what a ring's answer left half done: short, interrupted, not supported. It
-//! is carried on here until it has succeeded or failed for good.
+//! What the host's cache has, or takes, goes on the spot: a copy, by the submitter's own CPU. A
+//! worker does what blocks if there is no ring, changes of the host's cache that can't be tried
+//! without waiting, and what a ring's answer left half done: short, interrupted, not supported. The
+//! worker carries it on until it has succeeded or failed for good.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,7 +35,7 @@ impl Volume {
         &self.store
     }
 
-    /// Does a request that needs no waiting; any other it gives back, perhaps with a read's first
+    /// Does a request that needs no waiting; gives back any other, perhaps with a read's first
     /// bytes in it.
     #[inline]
     pub(super) fn now(&self, mut rq: Started) -> Option<Started> {
@@ -46,16 +46,16 @@ impl Volume {
         None
     }
 
-    /// Whether a worker does better with it than a ring, whose kernel would only have a thread of
-    /// its own do it.
+    /// Returns true if a worker does better with it than a ring, whose kernel would only make a
+    /// thread of its own do it.
     pub(super) fn is_for_workers(&self, rq: &Request) -> bool {
         let logged = self.store.is_logged() && !matches!(rq.op(), Op::Read | Op::Extents);
         logged || rq.op() == Op::Write && self.store.align().is_none()
     }
 
-    /// Has the submitter do a change of the cache when it may block, where it
-    /// [works](for_drivers::works), and no such change has taken long of late. Any other request it
-    /// gives back, also one with `fua`: that waits for the disk each time.
+    /// Makes the submitter do a change of the cache when it may block, if it
+    /// [works](for_drivers::works), and no such change has taken long of late. Gives back any other
+    /// request, also one with `fua`: that waits for the disk each time.
     pub(super) fn put_off(self: &Arc<Self>, mut rq: Started) -> Option<Started> {
         // A change that is logged may be a flush.
         let may = self.is_for_workers(&rq) && !self.store.is_logged() && !rq.flags().fua;
@@ -71,30 +71,31 @@ impl Volume {
         None
     }
 
-    /// Has a worker do the request, or its rest. (A read's progress is in the request.)
+    /// Makes a worker do the request, or its rest. (A read's progress is in the request.)
     pub(super) fn work(self: &Arc<Self>, rq: Started) {
         let lane = if rq.op() == Op::Write { &self.lanes.changes } else { &self.lanes.others };
         lane.push(self, rq, &self.wq);
     }
 
-    /// Does a request, and says whether that was quick, as changes of the cache should be. Blocks.
+    /// Does a request, and returns true if that was quick, as changes of the cache should be.
+    /// Blocks.
     fn perform(&self, rq: &mut RequestMut<'_>) -> (Result<(), IoError>, bool) {
         let is_change = self.is_for_workers(rq) && !rq.flags().fua;
         let mut perform = || context::blocking("file I/O", || self.store.perform(rq, 0));
         if is_change { self.write_policy.watch(perform) } else { (perform(), true) }
     }
 
-    /// Has a worker carry on a write whose first `done` bytes are written.
+    /// Makes a worker carry on a write whose first `done` bytes are written.
     pub(super) fn carry_on(self: Arc<Self>, rq: Started, done: u64) {
         self.on_worker(rq, move |store, rq| store.perform(rq, done));
     }
 
-    /// Has a worker find out why a write with `fua` failed in a ring.
+    /// Makes a worker find out why a write with `fua` failed in a ring.
     pub(super) fn failed_fua(self: Arc<Self>, rq: Started, error: IoError) {
         self.on_worker(rq, move |store, rq| store.failed_fua(rq, error));
     }
 
-    /// Where there are no workers any more, the request completes as gone.
+    /// Runs on a worker. If there are no workers any more, the request completes as gone.
     fn on_worker(
         self: Arc<Self>,
         rq: Started,
@@ -114,7 +115,7 @@ impl Volume {
     }
 }
 
-/// The volume of a request that was taken out of a lane or an inbox.
+/// Returns the volume of a request that was taken out of a lane or an inbox.
 pub(super) fn of(rq: &mut Started) -> Option<Arc<Volume>> {
     rq.take_owner()?.downcast().ok()
 }
@@ -128,7 +129,7 @@ pub(super) fn perform(mut rq: Started) {
     rq.complete(result);
 }
 
-/// Does a change that was put off, unless as many submitters as make sense are at it; false where
+/// Does a change that was put off, unless as many submitters as make sense are at it; false if
 /// workers do better with the next ones. Blocks.
 fn by_submitter(mut rq: Started) -> bool {
     let Some(volume) = of(&mut rq) else {
@@ -151,12 +152,13 @@ pub(super) fn gone(mut rq: Started) {
     rq.complete(Err(IoError::workers_gone()));
 }
 
-/// Cannot be: the one that put it there put its volume with it.
+/// Makes the error of a request without its volume, which cannot be: the pusher put that there with
+/// it.
 pub(super) fn lost() -> IoError {
     IoError::with(IoErrorKind::Gone, "the file device lost track of the request's file")
 }
 
-/// A request that waits for a worker. Dropped, it completes: no worker comes any more.
+/// A request that waits for a worker. Its drop completes it: no worker comes any more.
 struct WaitingRequest(Option<Started>);
 
 impl Drop for WaitingRequest {
@@ -167,13 +169,13 @@ impl Drop for WaitingRequest {
     }
 }
 
-/// Whether a submitter may do a change of a file's cache by itself: the changes have been quick of
-/// late, and few submitters do. When one last took long.
+/// The policy by which a submitter may do a change of a file's cache itself: the changes have been
+/// quick of late, and few submitters do. It has the time when one last took long.
 pub(super) struct CacheWritePolicy {
     made: Instant,
-    /// A: when that was over, in ms since `made`, and 1 more; 0: never. Relaxed: a hint.
+    /// A: time when that was over, in ms since `made`, and 1 more; 0: never. Relaxed: a hint.
     disturbed: AtomicU64,
-    /// A: how many submitters are at one. Relaxed: a hint.
+    /// A: number of submitters that are at one. Relaxed: a hint.
     submitters: AtomicU16,
 }
 
@@ -187,15 +189,15 @@ impl CacheWritePolicy {
         disturbed == 0 || self.ms(now) >= disturbed + CALM_AFTER.as_millis() as u64
     }
 
-    /// Does a change, and says whether that was quick.
+    /// Does a change, and returns true if that was quick.
     pub(super) fn watch<R>(&self, change: impl FnOnce() -> R) -> (R, bool) {
         let began = time::now();
         let done = change();
         (done, self.note(began, time::now()))
     }
 
-    /// Runs `change` in a submitter; `None` where so many are at one already that it would only
-    /// wait for them.
+    /// Runs `change` in a submitter; `None` if so many are at one already that it would only wait
+    /// for them.
     pub(super) fn one_of_few<R>(&self, change: impl FnOnce() -> R) -> Option<R> {
         let others = self.submitters.fetch_add(1, Ordering::Relaxed);
         let _place = SubmitterCount(self);
@@ -214,7 +216,7 @@ impl CacheWritePolicy {
         at.saturating_duration_since(self.made).as_millis() as u64 + 1
     }
 
-    /// As if one had taken so long that none is quick any more.
+    /// Acts as if one change had taken so long that none is quick any more.
     #[cfg(test)]
     pub(super) fn disturb_for_ever(&self) {
         self.note(self.made, self.made + 1_000_000 * CALM_AFTER);
@@ -275,7 +277,7 @@ mod tests {
             write.on_complete(move |done| told.send((thread::current().id(), done)).unwrap())
         }
 
-        /// How many of so many this thread has done.
+        /// Returns how many of `count` requests this thread has done.
         fn mine(&self, count: usize) -> usize {
             let done = self.done.iter().take(count);
             let mine = done.filter(|(thread, done)| {

@@ -1,6 +1,6 @@
-//! A log of what changes a file, in the format of the kernel's `dm-log-writes` (QEMU's
-//! `blklogwrites` writes it too, and `replay-log` of xfstests reads it): what the file may hold
-//! after a crash can be made of it, moment by moment.
+//! A log of the changes to a file, in the format of the kernel's `dm-log-writes` (QEMU's
+//! `blklogwrites` writes it too, and `replay-log` of xfstests reads it). From it, each possible
+//! content of the file after a crash can be made, moment by moment.
 //!
 //! ```text
 //! sector 0   magic, version, number of entries, bytes of a sector
@@ -9,12 +9,11 @@
 //! ```
 //!
 //! All words are little-endian, of 64 bits but for the last of the super block. A change is logged
-//! when it is done, before it is acknowledged: so the super block's number of entries counts it
-//! then. A flush has its entry before it is sent to the disk: in front of it are the changes that
-//! it makes durable, and those that end while it runs are behind it, as `dm-log-writes` has it. One
-//! that fails becomes a mark: it has made nothing durable. Changes that overlap wait for one
-//! another, from the disk to the log: so they come in the log in the order in which the disk had
-//! them.
+//! when it is done, before it is acknowledged: the super block's number of entries counts it then.
+//! A flush has its entry before it is sent to the disk. In front of it are the changes that it
+//! makes durable; those that end while it runs are behind it, as in `dm-log-writes`. If the flush
+//! fails, its entry becomes a mark: it has made nothing durable. Changes that overlap wait for one
+//! another, from the disk to the log, so both have them in the same order.
 //!
 //! The log survives the server, not the machine: it lies in the host's cache.
 
@@ -33,7 +32,7 @@ use crate::file_guard::FileGuard;
 
 const MAGIC: u64 = 0x006a_7366_7773_6872;
 const VERSION: u64 = 1;
-/// The smallest block that a device can have.
+/// Size of the smallest block that a device can have.
 const SECTOR: u64 = 512;
 const FLUSH: u64 = 1;
 const FUA: u64 = 2;
@@ -42,27 +41,26 @@ const MARK: u64 = 8;
 
 /// A log that is being written.
 pub(super) struct WriteLog {
-    /// It has to be in its place, and as long as what was written of it.
+    /// The log's file, which has to be in its place, and as long as what was written of it.
     file: FileGuard,
-    /// For people.
+    /// Name of the log, for people.
     name: String,
-    /// L: is the lock, held while an entry is written; guards where the log ends.
+    /// L: is the lock, held while an entry is written; guards the end of the log.
     end: Mutex<LogEnd>,
-    /// L: is the lock; guards the bytes that changes are at which aren't logged yet. No two
-    /// overlap.
+    /// L: is the lock; guards the byte ranges of changes that aren't logged yet. No two overlap.
     under_way: Mutex<Vec<Range<u64>>>,
     /// Tells that one of them has ended.
     ended: Condvar,
 }
 
-/// A change that is under way, and that no other may overlap.
+/// A change in flight, which no other may overlap.
 struct ActiveChange<'a> {
     log: &'a WriteLog,
     bytes: Range<u64>,
 }
 
 impl<'a> ActiveChange<'a> {
-    /// Waits for those that overlap. They wait for no other while they have their bytes.
+    /// Waits for changes that overlap. They wait for no other while they have their bytes.
     fn begin(log: &'a WriteLog, rq: &Request) -> Self {
         let bytes = rq.offset()..rq.offset().saturating_add(rq.len());
         let overlap = |other: &Range<u64>| other.start < bytes.end && bytes.start < other.end;
@@ -93,10 +91,10 @@ struct LogEnd {
     entries: u64,
 }
 
-/// What follows an entry.
+/// The data that follows an entry.
 enum EntryData<'a> {
     None,
-    /// In the entry's own sector.
+    /// Text in the entry's own sector.
     Text(&'a str),
     Of(&'a Request),
     Zeroes,
@@ -130,8 +128,7 @@ impl WriteLog {
         Ok(log)
     }
 
-    /// Whether what was logged is where the log was opened. Blocks as long as the lookup of its
-    /// path does.
+    /// Checks that the log is where it was opened. Blocks as long as the lookup of its path does.
     pub(super) fn verify(&self) -> Result<(), Misplaced> {
         self.file.verify().map_err(|fault| Misplaced::log(&self.name, &fault))
     }
@@ -169,7 +166,7 @@ impl WriteLog {
         .map(drop)
     }
 
-    /// Writes an entry behind all others, and where it is.
+    /// Writes an entry behind all others, and returns its place.
     fn append(&self, first: u64, sectors: u64, flags: u64, data: EntryData<'_>) -> io::Result<u64> {
         let mut end = self.end.lock();
         let at = end.at;
@@ -199,7 +196,7 @@ impl WriteLog {
                 self.file.grew(new.at);
             }
             Err(error) => {
-                // Nothing of it is to be taken for what a later entry has.
+                // No rest of it may be taken for a later entry's data.
                 let _ = self.file.file().set_len(at);
                 return Err(error);
             }
@@ -215,7 +212,7 @@ impl WriteLog {
         Ok(at)
     }
 
-    /// The flush whose entry is there has failed.
+    /// Takes back the entry of a flush that has failed.
     fn take_back(&self, at: u64) {
         const TEXT: &str = "a flush that failed";
         let entry = sector(&[0, 0, MARK, TEXT.len() as u64], TEXT);
@@ -225,7 +222,7 @@ impl WriteLog {
     }
 }
 
-/// Where the log ends; `None` where it is none, or not of this kind.
+/// Finds the end of the log; `None` if it is no log, or not of this kind.
 fn find_end(file: &File, len: u64) -> io::Result<Option<LogEnd>> {
     let word = |bytes: &[u8], n: usize| {
         let mut word = [0; 8];
@@ -248,7 +245,8 @@ fn find_end(file: &File, len: u64) -> io::Result<Option<LogEnd>> {
             return Ok(None);
         }
         file.read_exact_at(&mut bytes, at)?;
-        // Without sectors it is a flush or a mark, and has a flag: somebody wrote zeroes over it.
+        // An entry without sectors is a flush or a mark, and has a flag: another program wrote
+        // zeroes over it.
         if (word(&bytes, 1), word(&bytes, 2)) == (0, 0) {
             return Ok(None);
         }
@@ -262,7 +260,7 @@ fn find_end(file: &File, len: u64) -> io::Result<Option<LogEnd>> {
     Ok(Some(LogEnd { at, entries }))
 }
 
-/// A sector that begins with these words, and a text.
+/// Makes a sector that begins with these words, and a text.
 fn sector(words: &[u64], text: &str) -> Vec<u8> {
     let mut bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     bytes.extend(text.as_bytes());
@@ -348,8 +346,8 @@ mod tests {
         );
     }
 
-    /// Whether a change that comes when another one is done, and not logged yet, is over before
-    /// that one. One that `may` be is waited for; any other gets some chances.
+    /// Returns true if a change that comes when another one is done, and not logged yet, is over
+    /// before that one. One that `may` be is waited for; any other gets some chances.
     fn goes_by(first: &mut RequestMut<'_>, second: &mut RequestMut<'_>, may: bool) -> bool {
         let (_dir, path) = log();
         let (log, over) = (&WriteLog::open(&path).unwrap(), &AtomicBool::new(false));

@@ -1,7 +1,7 @@
 //! The check of a mirror: region by region, the legs in sync are read and compared. The resync's
-//! item does it when nothing is left to be resynced, and a step of it holds the same lock of its
-//! region, so that no write is in the middle there. A difference, or a place that can't be read, is
-//! only told, or, where that is asked for, called stale: then the resync makes it alike.
+//! item does it when nothing is left to be resynced. A step of it holds the same lock of its
+//! region, so that no write is in progress there. A difference, or a place that can't be read, is
+//! only reported, or, with `repair`, marked stale: then the resync makes it alike.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,23 +14,23 @@ use super::legs::{EVENTS, each};
 use super::record::LastCheck;
 use super::{MirrorEvent, MirrorState};
 
-/// Most places that are told one by one; all are counted.
+/// Largest number of places that are reported one by one; all are counted.
 const MOST_PLACES: usize = 64;
 
-/// How a check goes, or went.
+/// The progress or the result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MirrorCheck {
-    /// It goes on. Else it is over, or was [stopped](super::Mirror::stop_check) before all was
-    /// checked.
+    /// True while it runs. Else it is over, or was [stopped](super::Mirror::stop_check) before all
+    /// was checked.
     pub running: bool,
-    /// Whether what it finds is repaired.
+    /// True if what it finds is repaired.
     pub repair: bool,
     /// Bytes of the mirror that were looked at.
     pub checked: u64,
     /// Bytes of the mirror.
     pub size: u64,
-    /// How long it took so far.
+    /// Its duration so far.
     pub took: Duration,
     /// Bytes, of all legs together, that differ from the first leg in sync that could be read
     /// there.
@@ -41,40 +41,40 @@ pub struct MirrorCheck {
     pub lost: u64,
     /// Bytes of `differ` and `unreadable` that were repaired.
     pub repaired: u64,
-    /// Where the first 64 of them are.
+    /// The first 64 places found.
     pub places: Vec<MirrorPlace>,
 }
 
-/// The last check of a mirror that came to its end, also before a restart where the mirror keeps a
-/// record.
+/// The last check of a mirror that came to its end. If the mirror keeps a record, it may be one
+/// before a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MirrorChecked {
-    /// When it ended, since 1970, to a second.
+    /// Time of its end, since 1970, to a second.
     pub ended: Duration,
-    /// How long it took.
+    /// Its duration.
     pub took: Duration,
-    /// As of [`MirrorCheck`], as the following.
+    /// Bytes that differed, as in [`MirrorCheck`]; the fields below too.
     pub differ: u64,
-    /// See there.
+    /// Bytes that could not be read.
     pub unreadable: u64,
-    /// See there.
+    /// Bytes that no leg could read.
     pub lost: u64,
-    /// See there.
+    /// Bytes that were repaired.
     pub repaired: u64,
 }
 
-/// A place where a leg of a mirror wasn't as it should be.
+/// A place where a leg of a mirror was wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MirrorPlace {
-    /// Which leg.
+    /// Number of the leg.
     pub leg: usize,
     /// Bytes of the mirror.
     pub range: Range<u64>,
-    /// The leg that it differs from, and is repaired from; `None` where no leg could be read.
+    /// The leg that it differs from, and is repaired from; `None` if no leg could be read.
     pub from: Option<usize>,
-    /// Why it can't be read; `None`: it differs.
+    /// The reason why it can't be read; `None`: it differs.
     pub error: Option<IoError>,
 }
 
@@ -84,32 +84,31 @@ pub(super) struct Check {
     /// The region that is looked at next.
     at: usize,
     pub(super) rate: u64,
-    /// Which check it is: one may be stopped, and the next one begun, while a step is in the
-    /// middle.
+    /// Number of the check: one may be stopped, and the next one begun, during a step.
     id: u64,
-    /// It may look at it by now.
+    /// True if the next region is due.
     due: bool,
-    /// `None`: there was none yet.
+    /// The report; `None`: there was no check yet.
     pub(super) report: Option<MirrorCheck>,
     began: Stamp,
-    /// The last one that came to its end, as the record is to have it.
+    /// The last check that came to its end, for the record.
     pub(super) last: LastCheck,
-    /// The record hasn't got that yet.
+    /// True if the record lacks that check.
     unrecorded: bool,
 }
 
 impl Check {
-    /// Of a mirror whose record has this.
+    /// Creates the state of a mirror whose record has this check.
     pub(super) fn new(last: LastCheck) -> Check {
         Check { last, ..Check::default() }
     }
 
-    /// What the record is to have, where it hasn't.
+    /// Takes the check that the record lacks, if any.
     pub(super) fn take_unrecorded(&mut self) -> Option<LastCheck> {
         std::mem::take(&mut self.unrecorded).then_some(self.last)
     }
 
-    /// The last one that came to its end.
+    /// Returns the last check that came to its end.
     pub(super) fn last(&self) -> Option<MirrorChecked> {
         let LastCheck { since, took, differ, unreadable, lost, repaired } = self.last;
         (took != 0).then(|| MirrorChecked {
@@ -122,7 +121,7 @@ impl Check {
         })
     }
 
-    /// Ends it, since all was checked.
+    /// Ends the check, since all was checked.
     fn complete(&mut self) -> Option<MirrorCheck> {
         let report = self.end()?;
         let took = u32::try_from(report.took.as_millis()).unwrap_or(u32::MAX).max(1);
@@ -133,7 +132,7 @@ impl Check {
         Some(report)
     }
 
-    /// False where one goes on.
+    /// Begins a check; false if one is running.
     pub(super) fn begin(&mut self, rate: u64, repair: bool, size: u64) -> bool {
         if self.is_running() {
             return false;
@@ -148,7 +147,7 @@ impl Check {
         self.report.as_ref().is_some_and(|report| report.running)
     }
 
-    /// Ends it; what it has found, where it was going on.
+    /// Ends the check, and returns its report if it was running.
     pub(super) fn end(&mut self) -> Option<MirrorCheck> {
         let report = self.report.as_mut().filter(|report| report.running)?;
         report.running = false;
@@ -158,7 +157,7 @@ impl Check {
 }
 
 impl Check {
-    /// Check `id` has looked at a region of so many bytes; whether what was found there is to be
+    /// Notes what check `id` found in a region of this many bytes; returns true if that is to be
     /// repaired.
     fn note(&mut self, id: u64, region: usize, bytes: u64, found: &[MirrorPlace]) -> bool {
         let Some(report) = self.report.as_mut().filter(|r| r.running && self.id == id) else {
@@ -186,7 +185,7 @@ impl Check {
 }
 
 impl MirrorState {
-    /// The region that a check wants next.
+    /// Returns the region that a check wants next.
     pub(super) fn next_to_check(&self, keeper: &Keeper) -> Option<usize> {
         let mut check = keeper.check.lock();
         if !check.is_running() || !check.due {
@@ -202,13 +201,13 @@ impl MirrorState {
         None
     }
 
-    /// The time for the next region has come. A kick of the resync doesn't wait for that.
+    /// Makes the next region due, whose time has come. A kick of the resync doesn't wait for that.
     pub(super) fn check_on(keeper: &Keeper) {
         keeper.check.lock().due = true;
         keeper.kick_resync();
     }
 
-    /// A check is over.
+    /// Reports a check that is over.
     pub(super) fn tell_checked(&self, keeper: &Keeper, report: MirrorCheck) {
         let MirrorCheck { checked, differ, unreadable, repaired, .. } = report;
         match differ + unreadable {
@@ -226,14 +225,14 @@ impl MirrorState {
         keeper.kick();
     }
 
-    /// Compares the legs in a region, which is locked, and makes them alike there where that is
-    /// asked for: how large it is, and whether it made them alike.
+    /// Compares the legs in a region, which is locked, and makes them alike there if that is asked
+    /// for. Returns the region's size, and true if it made them alike.
     pub(super) fn check_region(&self, keeper: &Keeper, region: usize) -> (u64, bool) {
         let check = keeper.check.lock();
         let (id, runs) = (check.id, check.is_running());
         drop(check);
         if !runs {
-            // Stopped, while the last writer was waited for.
+            // Stopped during the wait for the last writer.
             return (0, false);
         }
         let (whole, size) = self.pieces(keeper, region);
@@ -249,7 +248,7 @@ impl MirrorState {
         (whole.end - whole.start, alike)
     }
 
-    /// Makes the legs alike in a region where this was found; whether they are.
+    /// Makes the legs alike in a region where this was found; returns true if they are.
     fn repair(&self, keeper: &Keeper, id: u64, region: usize, found: &[MirrorPlace]) -> bool {
         if self.legs.states.active().count_ones() == 1 {
             return false;
@@ -264,7 +263,7 @@ impl MirrorState {
         keeper.regions.mark_stale(region);
         let (_, alike) = self.copy_region(keeper, region);
         if alike {
-            // Not those that were dropped instead.
+            // Without those that were dropped instead.
             let kept = self.legs.states.in_sync();
             let kept = found.iter().filter(|place| kept & 1 << place.leg != 0);
             let bytes: u64 = kept.map(|place| place.range.end - place.range.start).sum();
@@ -305,7 +304,7 @@ impl MirrorState {
     }
 }
 
-/// Where they differ, in whole blocks; blocks that follow each other are one.
+/// Returns where they differ, in whole blocks; adjacent blocks are joined.
 fn differences(a: &[u8], b: &[u8], block: usize) -> impl Iterator<Item = Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for (n, (a, b)) in a.chunks(block).zip(b.chunks(block)).enumerate() {

@@ -1,4 +1,4 @@
-//! Requests of the mirror's own to its legs: reading and writing the record, and flushes. All of it
+//! The mirror's own requests to its legs: reading and writing the record, and flushes. All of it
 //! blocks.
 
 use std::sync::Arc;
@@ -14,36 +14,36 @@ use crate::below::StackError;
 
 /// The records of all legs.
 pub(super) struct Disk {
-    /// The mirror's.
+    /// The mirror's block size.
     block_size: u32,
-    /// Whether there are any. Else what is written is taken for written, and nothing is ever found.
+    /// True if there are records. Else writes succeed without effect, and no record is ever found.
     pub(super) is_kept: bool,
-    /// A: for each leg the slot of its newest head, or `NO_HEAD`; the next one goes to the other
-    /// one, which may come to nothing. Relaxed: the keeper's, and before that the opener's.
+    /// A: the slot of each leg's newest head, or `NO_HEAD`; the next head goes to the other slot,
+    /// whose content may be lost. Relaxed: changed by the keeper, and before that by the opener.
     slots: Box<[AtomicUsize]>,
 }
 
-/// No slot: a leg has no head.
+/// The slot of a leg that has no head.
 const NO_HEAD: usize = 2;
 
-/// How a leg's part of something ended.
+/// The results of a request on each leg.
 pub(super) type LegResults = Vec<(usize, Result<(), IoError>)>;
 
 impl Disk {
-    /// Where not `is_kept`, nothing is written down.
+    /// Creates the records; if not `is_kept`, nothing is written down.
     pub(super) fn new(block_size: u32, is_kept: bool) -> Self {
         let slots = (0..MOST_LEGS).map(|_| AtomicUsize::new(NO_HEAD)).collect();
         Self { block_size, is_kept, slots }
     }
 
-    /// As [`Legs::renumber`].
+    /// Renumbers the legs: see [`Legs::renumber`].
     pub(super) fn renumber(&mut self, numbers: &[usize]) {
         for (at, &n) in numbers.iter().enumerate().rev() {
             self.slots.swap(at, n);
         }
     }
 
-    /// How many bytes of a leg of `size` are for data: what is in front of the record.
+    /// Returns how many bytes of a leg of `size` are for data: what is in front of the record.
     pub(super) fn room_on(&self, name: &str, size: u64) -> Result<u64, StackError> {
         if !self.is_kept {
             return Ok(size / u64::from(self.block_size) * u64::from(self.block_size));
@@ -54,7 +54,7 @@ impl Disk {
         Ok(place.start)
     }
 
-    /// Where the record is on leg `n`, which is there.
+    /// Returns the place of the record on leg `n`, which is there.
     fn place(&self, legs: &Legs, n: usize) -> RecordLayout {
         self.place_on(&*legs.device(n))
     }
@@ -64,7 +64,7 @@ impl Disk {
         RecordLayout::on(size, self.block_size).expect("a leg has room for a record")
     }
 
-    /// The newest head on leg `n`, or `None` where there is none.
+    /// Reads the newest head on leg `n`; `None` if there is none.
     pub(super) fn read_head(&self, legs: &Legs, n: usize) -> Result<Option<Head>, IoError> {
         if !self.is_kept {
             return Ok(None);
@@ -83,8 +83,8 @@ impl Disk {
         Ok(newest)
     }
 
-    /// Whether the place of the record on a leg, all that a mirror ever writes there, holds nothing
-    /// but zeroes, and perhaps half of a first head.
+    /// Returns true if the place of the record on a leg, all that a mirror ever writes there, holds
+    /// nothing but zeroes, and perhaps half of a first head.
     pub(super) fn is_vacant(&self, device: &dyn BlockDevice) -> Result<bool, IoError> {
         if !self.is_kept {
             return Ok(true);
@@ -97,7 +97,7 @@ impl Disk {
         Ok(is_zero(rest) && (is_zero(first) || Head::is_half_written(first)))
     }
 
-    /// The bits on leg `n`.
+    /// Reads the bits on leg `n`.
     pub(super) fn read_bits(
         &self,
         legs: &Legs,
@@ -111,14 +111,14 @@ impl Disk {
         Ok(bits)
     }
 
-    /// Writes a head to these legs, and makes it durable. Where that fails, the head may be there,
-    /// or half of it: the one before it stays, and the next one takes its place.
+    /// Writes a head to these legs, and makes it durable. If that fails, the head may be there, or
+    /// half of it: the one before it stays, and the next one takes its place.
     pub(super) fn write_head(&self, legs: &Legs, which: u32, head: &Head) -> LegResults {
         let slot = |n: usize| self.slots[n].load(Ordering::Relaxed);
         let next = |n: usize| if slot(n) == 0 { 1 } else { 0 };
         let first = each(which).filter(|&n| slot(n) == NO_HEAD).fold(0, |legs, n| legs | 1 << n);
-        // A block of its own, which is written as a whole: half of the head shows then for what it
-        // is.
+        // It is a block of its own, which is written as a whole: half of the head is then
+        // recognized as such.
         let mut ended = self.write_durably(legs, first, |n| {
             let block = legs.device(n).geometry().block_size as usize;
             vec![(self.place(legs, n).head(0), Head::beginning(block))]
@@ -185,8 +185,8 @@ impl Disk {
     }
 }
 
-/// A head at the end of `device`, and where its record begins. The mirror may have had other legs
-/// beside it, with larger blocks, so that of each size is looked for.
+/// Finds a head at the end of `device`, and the start of its record. The mirror may have had other
+/// legs beside it, with larger blocks, so each block size is tried.
 pub(super) fn find_head(device: &dyn BlockDevice) -> Result<Option<(u64, Head)>, IoError> {
     let geometry = device.geometry();
     let sizes = (12..=16).map(|shift| 1 << shift).filter(|size| *size >= geometry.block_size);
@@ -201,7 +201,7 @@ pub(super) fn find_head(device: &dyn BlockDevice) -> Result<Option<(u64, Head)>,
     Ok(None)
 }
 
-/// The legs on which all went well, and those on which something failed.
+/// Returns the legs on which all went well, and those on which something failed.
 pub(super) fn masks(ended: &LegResults) -> (u32, u32) {
     let of = |good: bool| {
         ended.iter().filter(|(_, end)| end.is_ok() == good).fold(0, |legs, (n, _)| legs | 1 << n)
@@ -214,7 +214,7 @@ pub(super) fn flush(legs: &Legs, which: u32) -> LegResults {
     together(legs, each(which).map(|n| (n, Request::flush())))
 }
 
-/// Sends requests to legs, all at once, and waits for all of them. The caller tells of those that
+/// Sends requests to legs, all at once, and waits for all of them. The caller reports those that
 /// fail.
 fn together(legs: &Legs, requests: impl Iterator<Item = (usize, Request)>) -> LegResults {
     let requests: Vec<_> = requests.collect();
@@ -232,8 +232,9 @@ fn together(legs: &Legs, requests: impl Iterator<Item = (usize, Request)>) -> Le
     ended
 }
 
-/// Copies a range from leg `from` to legs `to`, where those have something else. `Err`: it can't be
-/// read. `Ok`: who could not be written, and why; where `read_only`, nobody is written.
+/// Copies a range from leg `from` to those of the legs `to` that differ there. `Err`: it can't be
+/// read. `Ok`: the legs that could not be written, with the errors; with `read_only`, no leg is
+/// written.
 pub(super) fn copy(
     legs: &Legs,
     from: usize,
@@ -244,7 +245,7 @@ pub(super) fn copy(
     let data = legs.device(from).read_at(offset, len)?.freeze();
     let mut failed = Vec::new();
     for n in each(to) {
-        // Most of what a crash left open is alike, and reading spares what a write costs: sparse
+        // Most of what a crash left open is alike, and reading costs less than writing. Sparse
         // files stay sparse, too.
         let alike = legs.device(n).read_at(offset, len).is_ok_and(|theirs| theirs[..] == data[..]);
         let written = match (alike, read_only) {

@@ -1,6 +1,6 @@
 //! The keeper of a mirror's record: one work item, which never runs twice at once. It alone changes
-//! what is on disk there, so nothing of that needs a lock that a request could meet. The kernel's
-//! is the thread `md_raid1` with the bitmap's daemon.
+//! the record on disk, so no request needs a lock for that. The kernel's is the thread `md_raid1`
+//! with the bitmap's daemon.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -22,11 +22,11 @@ use crate::mirror::regions::{RegionAge, RegionEntry, Regions};
 use crate::mirror::resync::Cursor;
 use crate::mirror::{MirrorEvent, MirrorOptions, MirrorState, disk, leg_states, list};
 
-/// What the keeper is asked for by a bit.
+/// The requests to the keeper, a bit each.
 pub(super) mod wish {
-    /// The time for a look at regions that may be clean has come.
+    /// Bit of a look at regions that may be clean.
     pub(crate) const CLEAN: u32 = 1;
-    /// As CLEAN, whatever the time; there will be no other.
+    /// All regions may be cleaned, whatever the time; there will be no later look.
     pub(crate) const SETTLE: u32 = 2;
     /// The resync has found no region that is stale.
     pub(crate) const SYNCED: u32 = 4;
@@ -44,54 +44,56 @@ pub(super) struct Keeper {
     pub(super) unrecorded: Inbox<Box<ParkedRequest<HeldRequest>>>,
     /// A: bits of `wish`; set with Release by the thread that then kicks, taken with Acquire.
     wishes: AtomicU32,
-    /// A: legs that somebody wants back; as `wishes`, for the search.
+    /// A: legs that are wanted back; as `wishes`, for the search.
     pub(super) asked: AtomicU32,
     /// A: of those, legs whose device has been looked for; as `wishes`.
     pub(super) wanted: AtomicU32,
-    /// A: the end is near: the resync stops where it is. Relaxed: it looks between any two steps.
+    /// A: true once the mirror settles: the resync stops where it is. Relaxed: it looks between any
+    /// two steps.
     pub(super) settling: AtomicBool,
-    /// L: is the lock; guards what only the work item touches, and its maker before that.
+    /// L: is the lock; guards the keeper's state, which the work item alone touches, and its maker
+    /// before that.
     pub(super) state: Mutex<KeeperState>,
-    /// L: is the lock, held through a step of the resync: who takes a leg back takes it too, so
-    /// that no step is in the middle of a copy that the leg is not part of.
+    /// L: is the lock, held through a step of the resync. A thread that takes a leg back takes it
+    /// too, so that no step is copying without that leg.
     pub(super) cursor: Mutex<Cursor>,
-    /// L: is the lock, held for a moment; guards the check, and what it has found.
+    /// L: is the lock, held for a moment; guards the check and its findings.
     pub(super) check: SpinLock<Check>,
     /// A: bytes that this resync has looked at; Relaxed, for reports.
     pub(super) resynced: AtomicU64,
-    /// L: is the lock, held for a push or a take; guards what the observer has not been told yet.
+    /// L: is the lock, held for a push or a take; guards the events for the observer.
     events: SpinLock<Vec<MirrorEvent>>,
     pub(super) queue: Workqueue,
     work: Work,
     pub(super) resync: Work,
     clean: Work,
     pub(super) check_on: Work,
-    /// Looks for devices, which may take long: nobody waits for that.
+    /// The item that looks for devices, which may take long: nothing waits for it.
     pub(super) search: Work,
     retry: Work,
-    /// Whether there are workers.
+    /// The record of whether there are workers.
     pub(super) end: EndOfWorkers,
 }
 
-/// The keeper's own.
+/// The keeper's own state.
 pub(super) struct KeeperState {
     pub(super) head: Head,
-    /// A bit for each region, as it is on disk: set before a write goes there.
+    /// A bit for each region, as on disk: set before a write goes there.
     pub(super) bits: Vec<u8>,
     /// Changes that wait, oldest first.
     pub(super) line: VecDeque<Box<ParkedRequest<Started>>>,
-    /// When the first of `rounds` was, and how often bits were set since.
+    /// The time of the first of `rounds`, and the number of times since that bits were set.
     begun: Option<Stamp>,
     rounds: u32,
-    /// A leg that is used has no head, or an older one.
+    /// True if a leg that is used has no head, or an older one.
     pub(super) unwritten: bool,
-    /// Bits were set since the heads were written: a leg may hold what its head doesn't tell of.
+    /// True if bits were set since the heads were written: a leg may hold what its head doesn't
+    /// tell of.
     changed: bool,
-    /// The timers that run.
+    /// True while the timer for cleaning runs; the next field is for retries.
     cleaning: bool,
     retrying: bool,
-    /// A resync was told to have begun, and not to have ended: for which legs; 0: for those in
-    /// sync.
+    /// The legs of a resync whose begin was reported, and its end not; 0: those in sync.
     pub(super) resyncing: Option<u32>,
 }
 
@@ -112,17 +114,16 @@ impl KeeperState {
         }
     }
 
-    /// The head that is to be written next, and that is not known to be on disk.
+    /// Returns the head to write next, which is not known to be on disk.
     pub(super) fn next_head(&mut self, in_sync: u32) -> Head {
-        // This number is never used again: who knows where a head has come that could not be
-        // written?
+        // This number is never used again: a head that could not be written may be anywhere.
         self.head.events += 1;
         self.head.in_sync = in_sync;
         self.unwritten = true;
         self.head.clone()
     }
 
-    /// The regions whose bit is set.
+    /// Returns the regions whose bit is set.
     pub(super) fn dirty(&self) -> Vec<usize> {
         let bytes = self.bits.iter().enumerate().filter(|(_, byte)| **byte != 0);
         bytes
@@ -146,7 +147,7 @@ unsafe impl<R> HasLink for ParkedRequest<R> {
     }
 }
 
-/// What a round leaves to be done without a lock held.
+/// Work that a round leaves to be done without a lock held.
 #[derive(Default)]
 struct DeferredWork {
     send: Vec<(Started, std::ops::Range<usize>)>,
@@ -202,28 +203,28 @@ impl Keeper {
         }
     }
 
-    /// Has the keeper make a round, which begins after this call. Never blocks; any context.
+    /// Queues a round of the keeper, which begins after this call. Never blocks; any context.
     pub(super) fn kick(&self) {
-        // It may be queued already, and takes what was put in before this call. Or there are no
-        // workers any more: a thread that has put something in asks for that.
+        // The item may be queued already, and takes what was put in before this call. Or there are
+        // no workers any more: a thread that has put something in asks for that.
         let _ = self.queue.queue(&self.work);
     }
 
-    /// Has the resync make a step. Never blocks; any context.
+    /// Queues a step of the resync. Never blocks; any context.
     pub(super) fn kick_resync(&self) {
         // It may be queued already, or its timer runs: then it holds no region and is due by
         // itself.
         let _ = self.queue.queue(&self.resync);
     }
 
-    /// A change has to wait until its regions let it in. With no lock held; any context.
+    /// Parks a change until its regions let it in. With no lock held; any context.
     pub(super) fn park(&self, rq: Started) {
         self.waiting.push(Box::new(ParkedRequest { link: Link::new(), rq }));
         self.kick();
         self.unless_alone();
     }
 
-    /// A change that has succeeded has to wait until the record says who lacks it. With no lock
+    /// Holds a change that has succeeded until the record says which leg lacks it. With no lock
     /// held; any context.
     pub(super) fn hold(&self, rq: HeldRequest) {
         self.unrecorded.push(Box::new(ParkedRequest { link: Link::new(), rq }));
@@ -231,17 +232,17 @@ impl Keeper {
         self.unless_alone();
     }
 
-    /// Whether there is a record.
+    /// Returns true if there is a record.
     pub(super) fn has_record(&self) -> bool {
         self.disk.is_kept
     }
 
-    /// The observer is to be told.
+    /// Notes an event for the observer.
     pub(super) fn note(&self, event: MirrorEvent) {
         self.events.lock().push(event);
     }
 
-    /// The resync has found nothing more.
+    /// Notes that the resync has found nothing more.
     pub(super) fn synced(&self) {
         self.wish(wish::SYNCED);
     }
@@ -259,13 +260,13 @@ impl Keeper {
         self.check_on.cancel();
         self.clean.cancel();
         self.retry.cancel();
-        // From here on nobody comes back: the legs are about to close.
+        // From here on no leg comes back: the legs are about to close.
         self.search.disable_sync();
         self.wish(wish::SETTLE);
         self.work.flush();
     }
 
-    /// Bytes to be resynced, and bytes that a crash now would have resynced.
+    /// Returns the bytes to be resynced, and the bytes that a crash now would have resynced.
     pub(super) fn amounts(&self) -> (u64, u64) {
         let dirty = (0..self.regions.len()).filter(|&n| self.regions.is_dirty(n)).count();
         let bytes = |n: usize| n as u64 * self.regions.size();
@@ -274,13 +275,13 @@ impl Keeper {
 }
 
 impl MirrorState {
-    /// One round of the keeper.
+    /// Makes one round of the keeper.
     pub(super) fn keep(self: &Arc<Self>, keeper: &Keeper) {
         let mut todo = DeferredWork::default();
         let mut guard = keeper.state.lock();
         let state = &mut *guard;
         let wishes = keeper.wishes.swap(0, Ordering::Acquire);
-        // Those that come from here on are for the next round: what they wait for may come later
+        // Requests that come from here on are for the next round: what they wait for may come later
         // too.
         let ended: Vec<_> = keeper.unrecorded.take().collect();
         state.line.extend(keeper.waiting.take());
@@ -307,7 +308,8 @@ impl MirrorState {
         }
         self.set_timers(keeper, state);
         drop(guard);
-        // Behind the lock: who was left in the line has nobody else, where this was the last round.
+        // Behind the lock: if this was the last round, no other thread looks after what was left in
+        // the line.
         keeper.unless_alone();
         for (rq, result) in todo.answer {
             rq.complete(result);
@@ -321,7 +323,7 @@ impl MirrorState {
         self.tell(keeper);
     }
 
-    /// Brings the heads on disk up to date, where they aren't.
+    /// Brings the heads on disk up to date, if they aren't.
     pub(super) fn record(&self, keeper: &Keeper, state: &mut KeeperState) -> Result<(), IoError> {
         loop {
             if !state.unwritten && self.legs.states.is_recorded() {
@@ -331,8 +333,8 @@ impl MirrorState {
         }
     }
 
-    /// Writes a head to all legs that are used, and to those of `joining`, which are out; which of
-    /// these have it.
+    /// Writes a head to all legs that are used, and to those of `joining`, which are out; returns
+    /// which of the latter have it.
     pub(super) fn write_heads(
         &self,
         keeper: &Keeper,
@@ -369,19 +371,19 @@ impl MirrorState {
         Ok(good & joining)
     }
 
-    /// Part: at the end a copy of a leg that was made meanwhile becomes an old one. Two heads,
-    /// since a leg is believed whose head is as new as the last that all have: the second says that
-    /// this is the first.
+    /// Makes each copy of a leg that was made meanwhile an old one, at the end (Part). It takes two
+    /// heads, since a leg is believed if its head is as new as the last that all have: the second
+    /// says that this is the first.
     fn part_from_copies(&self, keeper: &Keeper, state: &mut KeeperState) {
         for _ in 0..2 {
-            // Where it fails the copy is told from the leg no better than before.
+            // If this fails, the copy is told from the leg no better than before.
             if self.write_heads(keeper, state, 0).is_err() {
                 return;
             }
         }
     }
 
-    /// Sends on the changes whose regions let them in, after it has set the bits that they lack.
+    /// Sends on the changes whose regions let them in, after setting the bits that they lack.
     fn admit(&self, keeper: &Keeper, state: &mut KeeperState, todo: &mut DeferredWork) {
         let refused = self.enter(keeper, state, todo);
         let mut lacking: Vec<usize> = refused
@@ -420,7 +422,7 @@ impl MirrorState {
         }
     }
 
-    /// Lets in whom its regions let in; what the others need.
+    /// Lets in the changes whose regions let them in; returns the regions that the others need.
     fn enter(
         &self,
         keeper: &Keeper,
@@ -469,11 +471,11 @@ impl MirrorState {
                 let error = errors(ended).next().map(|(_, error)| error);
                 return Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)));
             }
-            // A leg that has them was dropped meanwhile, and those that are left haven't.
+            // A leg that has the bits was dropped meanwhile, and those that are left lack them.
         }
     }
 
-    /// Says that a resync begins, and has it begin. `joined`: the legs that it is for, also where a
+    /// Reports that a resync begins, and starts it. `joined`: the legs that it is for, also if a
     /// step has dropped them already.
     pub(super) fn begin_resync(&self, keeper: &Keeper, state: &mut KeeperState, joined: u32) {
         let rebuilding = self.legs.states.rebuilding() | joined;
@@ -487,7 +489,8 @@ impl MirrorState {
         keeper.kick_resync();
     }
 
-    /// Nothing is stale any more: legs that were being resynced have everything.
+    /// Ends the resync when nothing is stale any more: legs that were being resynced have
+    /// everything.
     fn finish_resync(&self, keeper: &Keeper, state: &mut KeeperState) {
         if keeper.regions.stale() != 0 {
             return keeper.kick_resync();
@@ -505,9 +508,9 @@ impl MirrorState {
             }
         }
         let done = self.legs.states.promote(rebuilding);
-        // Told at the next opportunity where it can't be now: until then they are only not trusted.
+        // If this fails, it is told at the next opportunity: until then they are only not trusted.
         let _ = self.record(keeper, state);
-        // Where all legs that it was for are out nothing has been made alike.
+        // If all legs that it was for are out, nothing has been made alike.
         let ended = |legs: u32| legs == 0 || done != 0;
         if state.resyncing.take().is_some_and(ended) {
             let (legs, bytes) = (list(done), keeper.resynced.load(Ordering::Relaxed));
@@ -517,11 +520,11 @@ impl MirrorState {
         }
     }
 
-    /// Promote: the legs in sync say first, durably, that those are too which have been resynced.
-    /// Changes may count there from then on, and the others be dropped for failing them: a leg that
+    /// Makes the legs in sync say first, durably, that the resynced ones are too (Promote). From
+    /// then on changes may count there, and the others be dropped for failing them: a leg that
     /// doesn't know of that would be believed alone.
     fn announce(&self, keeper: &Keeper, state: &mut KeeperState) -> Result<(), IoError> {
-        // Before the head is sent: it may be on disk from then on, also where it fails.
+        // Before the head is sent: it may be on disk from then on, also if it fails.
         let new = self.legs.states.claim();
         if new == 0 {
             return Ok(());
@@ -538,7 +541,7 @@ impl MirrorState {
         Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)))
     }
 
-    /// Takes the bits of regions away that nobody has written to lately.
+    /// Takes the bits of regions away that were not written to lately.
     fn clean(&self, keeper: &Keeper, state: &mut KeeperState, at_once: bool) {
         let dirty = state.dirty();
         let age = |n: usize| keeper.regions.age(n);
@@ -549,8 +552,8 @@ impl MirrorState {
         }
         let old: Vec<usize> = dirty.into_iter().filter(|&n| age(n) == RegionAge::Old).collect();
         // After the look: a write that was seen to have ended there was seen to have dropped a leg.
-        // A write that is out needs the bits when it comes back. And each leg has to have a head
-        // that tells it from what it was before.
+        // A write that is in flight needs the bits when it comes back. And each leg has to have a
+        // head that tells it from its earlier state.
         let is_whole = state.head.whole == state.head.events;
         if old.is_empty() || self.legs.out() != 0 || !is_whole || !keeper.has_record() {
             return;
@@ -595,18 +598,18 @@ impl MirrorState {
     }
 }
 
-/// Those of a round of requests that failed.
+/// Returns the failed ones of a round of requests.
 pub(super) fn errors(ended: disk::LegResults) -> impl Iterator<Item = (usize, IoError)> {
     ended.into_iter().filter_map(|(n, end)| Some((n, end.err()?)))
 }
 
 // A mirror without workers: its keeper's item never runs again, so what waits for it ends here.
-// Recording takes a thread that may block, and nobody who comes here is known to be one.
-// `README.md` beside this file argues that nobody is overlooked.
+// Recording takes a thread that may block, and no caller here is known to be one. `README.md`
+// beside this file argues that no request is overlooked.
 
 impl MirrorState {
-    /// The workers are gone for good. Never blocks: a round of the keeper may be waiting for a leg
-    /// that is told of it after this mirror, by this thread.
+    /// Ends what waits, since the workers are gone for good. Never blocks: a round of the keeper
+    /// may be waiting for a leg that this thread tells of it after this mirror.
     pub(super) fn workers_are_gone(&self) {
         self.keeper.end.come();
         self.keeper.refuse_all();
@@ -615,21 +618,22 @@ impl MirrorState {
 }
 
 impl Keeper {
-    /// Ask, behind whatever was left for the keeper. With no lock held; any context.
+    /// Asks, behind whatever was left for the keeper, whether the workers are gone (Ask). With no
+    /// lock held; any context.
     pub(super) fn unless_alone(&self) {
         if self.end.has_come() {
             self.refuse_all();
         }
     }
 
-    /// Look: what waits for the record can't be recorded any more, and fails. Never blocks.
+    /// Fails what waits for the record, which can't be written any more (Look). Never blocks.
     #[cold]
     fn refuse_all(&self) {
-        // Taken: its owner asks when it has left it.
+        // If it is taken, its owner asks when it has left it.
         let line = self.state.try_lock().map(|mut state| std::mem::take(&mut state.line));
         let parked = line.into_iter().flatten().chain(self.waiting.take());
         parked.for_each(|parked| parked.rq.complete(Err(IoError::workers_gone())));
-        // These have succeeded on the legs: nobody could say later which ones.
+        // These have succeeded on the legs, but on which ones would be forgotten.
         let unrecorded = self.unrecorded.take();
         unrecorded.for_each(|parked| parked.rq.complete(Err(IoError::workers_gone())));
     }

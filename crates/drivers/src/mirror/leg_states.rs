@@ -1,11 +1,11 @@
-//! Which legs of a mirror are used, and which ones its record may call in sync: two words, each
-//! change of which has a name here. `README.md` beside this file argues it.
+//! The states of a mirror's legs: those that are used, and those that its record may call in sync.
+//! Each change of these two words has a name here. `README.md` beside this file argues it.
 //!
 //! | legs | set by | means |
 //! |---|---|---|
-//! | in sync | the keeper's `promote`, until a drop | they have everything that was acknowledged |
-//! | being resynced | the keeper's `rebuild`, until `promote` or a drop | changes go there, reads don't |
-//! | claimed | the keeper's `claim`, until its `recorded` | a head that counts, or may be on disk, calls them in sync |
+//! | in sync | `promote`, until a drop | they have everything that was acknowledged |
+//! | being resynced | `rebuild`, until `promote` or a drop | changes go there, reads don't |
+//! | claimed | `claim`, until `recorded` | a head that may be on disk calls them in sync |
 //!
 //! A leg in sync is always claimed. One that is claimed and not in sync keeps changes from being
 //! acknowledged.
@@ -34,7 +34,8 @@ fn split(state: u64) -> (u32, u32) {
 }
 
 impl LegStates {
-    /// These are in sync. Nothing is known of the record yet: all are claimed.
+    /// Creates the states where these are in sync. The record's content is unknown yet: all are
+    /// claimed.
     pub fn new(in_sync: u32) -> Self {
         let (state, claimed) = (AtomicU64::new(in_sync.into()), AtomicU32::new(u32::MAX));
         Self { state, claimed, pinned: 0 }
@@ -62,23 +63,23 @@ impl LegStates {
         in_sync | rebuilding
     }
 
-    /// These are never dropped. Before anybody else sees the mirror.
+    /// Marks these as never dropped. Called before any other thread sees the mirror.
     pub fn pin(&mut self, legs: u32) {
         self.pinned = legs;
     }
 
-    /// These are in sync, and no others are used. Before anybody else sees the mirror.
+    /// Makes these in sync, and uses no others. Called before any other thread sees the mirror.
     pub fn set(&self, in_sync: u32) {
         self.state.store(in_sync.into(), Ordering::Release);
     }
 
-    /// A change, or what the mirror does for itself, has succeeded on some legs and failed on
-    /// others. `None`: no leg in sync has it, or one that is pinned hasn't: it failed, and no leg
-    /// is the worse for it. Else it has succeeded, and those on which it failed are out: which ones
-    /// those are.
+    /// Settles a change, or a request of the mirror's own, that has succeeded on some legs and
+    /// failed on others. `None`: no leg in sync has it, or one that is pinned lacks it; it failed,
+    /// and no leg is dropped. Else it has succeeded, and the legs on which it failed are out; those
+    /// are returned.
     ///
-    /// One step: a leg that comes in sync in the middle would make a change count of which the leg
-    /// that is copied from knows nothing.
+    /// It is one step. Otherwise a leg could come in sync in the middle, and a change would count
+    /// that the source of its copy lacks.
     pub fn settle(&self, succeeded: u32, failed: u32) -> Option<u32> {
         let may = |in_sync: u32| in_sync & succeeded != 0 && failed & self.pinned == 0;
         if failed == 0 {
@@ -93,8 +94,7 @@ impl LegStates {
         Some((in_sync | rebuilding) & failed)
     }
 
-    /// Takes leg `n` out; false where it was out, is pinned, or is the last one that has
-    /// everything.
+    /// Takes leg `n` out; false if it was out, is pinned, or is the last one that has everything.
     pub fn drop_leg(&self, n: usize) -> bool {
         if self.pinned & 1 << n != 0 {
             return false;
@@ -112,7 +112,7 @@ impl LegStates {
         self.state.fetch_or(u64::from(legs) << 32, Ordering::AcqRel);
     }
 
-    /// Claim: the legs that are being resynced, and that a head may call in sync from now on.
+    /// Claims the legs that are being resynced, which a head may call in sync from now on (Claim).
     ///
     /// A change that fails on one of them has either dropped it before, so that it isn't among
     /// them; or finds it claimed.
@@ -127,8 +127,8 @@ impl LegStates {
         rebuilding & new
     }
 
-    /// Those of `legs` that are still being resynced have everything now; which ones those are.
-    /// They are claimed.
+    /// Makes in sync those of `legs` that are still being resynced, and returns them. They are
+    /// claimed.
     pub fn promote(&self, legs: u32) -> u32 {
         let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, |state| {
             let done = u64::from(split(state).1 & legs);
@@ -139,63 +139,62 @@ impl LegStates {
         }
     }
 
-    /// A head that calls these in sync, as they were a moment ago, is durable on one of them, and
-    /// newer than all others: no other leg is claimed any more.
+    /// Ends all claims but those of `in_sync`: a head that calls these in sync is durable on one of
+    /// them, and newer than all others.
     pub fn recorded(&self, in_sync: u32) {
         // Release: once that is durable; pairs with `is_behind`.
         self.claimed.store(in_sync, Ordering::Release);
     }
 
-    /// Whether the record may call a leg in sync that isn't: then no change that it lacks may be
-    /// acknowledged.
+    /// Returns true if the record may call a leg in sync that isn't: then no change that it lacks
+    /// may be acknowledged.
     pub fn is_behind(&self) -> bool {
-        // Acquire: who acknowledges because of it comes behind what is durable.
+        // Acquire: a thread that acknowledges because of it comes behind what is durable.
         self.claimed.load(Ordering::Acquire) & !self.in_sync() != 0
     }
 
-    /// Whether the record says what is so, as far as is known.
+    /// Returns true if the record is right, as far as is known.
     pub fn is_recorded(&self) -> bool {
         self.claimed.load(Ordering::Relaxed) == self.in_sync()
     }
 }
 
-// Policy of a mirror: which leg a read goes to, how fast it resyncs, how large its regions are.
-// Pure.
+// Policy of a mirror: the leg of a read, the pace of a resync, the size of regions. Pure.
 
-/// Most regions of a mirror: what 8 KiB of bits have room for.
+/// Largest number of regions of a mirror: 8 KiB of bits have room for it.
 pub(super) const MOST_REGIONS: u64 = 65_536;
-/// Smallest region: a smaller one would have more writes wait for the record, and a resync of it
-/// takes a moment anyway.
+/// Size of the smallest region, as a power of two: a smaller one would make more writes wait for
+/// the record, and a resync of it takes a moment anyway.
 pub(super) const SMALLEST_REGION: u32 = 20;
-/// Regions that get their bits at once where writes follow each other.
+/// Number of regions that get their bits at once if writes follow each other.
 const AHEAD: usize = 8;
-/// Rounds of bits after which, within one time of cleaning, twice as many regions get theirs at
-/// once.
+/// Number of rounds of bits after which, within one time of cleaning, twice as many regions get
+/// theirs at once.
 const ROUNDS: u32 = 32;
-/// Reads of a leg that may fail before it is dropped, where the place can be written anew. As many
-/// as the kernel forgives within an hour.
+/// Number of reads of a leg that may fail before it is dropped, if the place can be written anew.
+/// The kernel forgives as many within an hour.
 pub(super) const MOST_FORGIVEN: u64 = 20;
-/// How long after a try to make a region alike that failed the resync goes on: it may try there
+/// Time after which the resync goes on when a region could not be made alike: it may try there
 /// again.
 pub(super) const AGAIN: Duration = Duration::from_secs(5);
-/// Reads that follow each other stay on a disk that seeks while it has no more than so many others
-/// in flight than the least busy leg.
+/// Slack of sequential reads: they stay on a disk that seeks while it has no more than this many
+/// others in flight than the least busy leg.
 const SEQUENTIAL_SLACK: u64 = 8;
 
-/// A leg as a read sees it.
+/// A leg, as a read sees it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LegView {
     pub(super) leg: usize,
     /// Requests in flight.
     pub(super) in_flight: u64,
-    /// Where its last read ended.
+    /// End of its last read.
     pub(super) head: u64,
     pub(super) rotational: bool,
 }
 
-/// The leg for a read at `offset`: as `read_balance` of the kernel's raid1. A disk that seeks keeps
-/// what follows its last read; else it is the leg with the fewest requests in flight, and among
-/// those the one whose head is nearest.
+/// Chooses the leg for a read at `offset`, as `read_balance` of the kernel's raid1. A disk that
+/// seeks keeps what follows its last read. Else it is the leg with the fewest requests in flight,
+/// and among those the one whose head is nearest.
 pub(super) fn choose(legs: impl Iterator<Item = LegView> + Clone, offset: u64) -> Option<usize> {
     let least = legs.clone().map(|leg| leg.in_flight).min()?;
     let follows = |leg: &LegView| {
@@ -205,8 +204,8 @@ pub(super) fn choose(legs: impl Iterator<Item = LegView> + Clone, offset: u64) -
     legs.clone().find(follows).or_else(|| legs.min_by_key(nearest)).map(|leg| leg.leg)
 }
 
-/// Why a leg that comes late can't serve a mirror that others use already; `None`: it can. Its
-/// limits don't matter, its queue keeps them.
+/// Returns why a leg that comes late can't serve a mirror that others use already; `None`: it can.
+/// Its limits don't matter, its queue keeps them.
 pub(super) fn misfit(mirror: &Geometry, leg: &Geometry) -> Option<&'static str> {
     let misfits = [
         (leg.block_size > mirror.block_size, "its blocks are larger than the mirror's"),
@@ -221,18 +220,18 @@ pub(super) fn misfit(mirror: &Geometry, leg: &Geometry) -> Option<&'static str> 
     misfits.into_iter().find_map(|(is_one, why)| is_one.then_some(why))
 }
 
-/// How long the resync waits after a step of `bytes` that took `took`: it keeps to `most` bytes a
-/// second, and to `least` while others have work for the legs.
+/// Returns how long the resync waits after a step of `bytes` that took `took`. It keeps to `most`
+/// bytes a second, and to `least` while other requests use the legs.
 pub(super) fn pause(bytes: u64, took: Duration, busy: bool, least: u64, most: u64) -> Duration {
     let rate = if busy { least.min(most) } else { most };
     let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX)).saturating_sub(took)
 }
 
-/// The regions whose bits are set with that of region `n`. Where the one in front has its bit,
-/// somebody writes in order, and would wait at each region. Where bits were set in so many `rounds`
-/// lately, somebody writes all over the place: then the bits become coarse, twice as coarse each
-/// time, so that all of a device takes some hundreds of rounds.
+/// Returns the regions whose bits are set with that of region `n`. If the one in front has its bit,
+/// writes come in order, and would wait at each region. If bits were set in many `rounds` lately,
+/// writes are scattered. Then the bits become coarse, twice as coarse each time, so that all of a
+/// device takes some hundreds of rounds.
 pub(super) fn with(n: usize, follows: bool, rounds: u32, regions: usize) -> Range<usize> {
     let group = 1 << (rounds / ROUNDS).min(MOST_REGIONS.trailing_zeros());
     let start = n / group * group;
@@ -240,7 +239,7 @@ pub(super) fn with(n: usize, follows: bool, rounds: u32, regions: usize) -> Rang
     start..end.min(regions)
 }
 
-/// The size of a region, as a power of two.
+/// Returns the size of a region, as a power of two.
 pub(super) fn region_shift(size: u64) -> u32 {
     let least = size.div_ceil(MOST_REGIONS).next_power_of_two().trailing_zeros();
     least.max(SMALLEST_REGION)
@@ -372,7 +371,7 @@ mod policy_tests {
         assert_eq!(with(5, true, ROUNDS, 100), 4..13);
         assert_eq!(with(70, false, 5 * ROUNDS, 100), 64..96);
         assert_eq!(with(70, false, u32::MAX, 100), 0..100);
-        // How many rounds it takes where each write goes to another region.
+        // The number of rounds if each write goes to another region.
         let (regions, mut rounds) = (MOST_REGIONS as usize, 0);
         let mut set = vec![false; regions];
         for n in (0..regions).map(|n| n * 40_503 % regions) {

@@ -1,4 +1,4 @@
-//! The legs of a mirror: which ones are used, and for what.
+//! The legs of a mirror: their devices, and the requests that go to them.
 
 use std::sync::Arc;
 
@@ -15,28 +15,28 @@ use crate::mirror::leg_states::LegStates;
 /// [`MirrorEvent`](super::MirrorEvent).
 pub(super) const EVENTS: &str = "corewise_drivers::mirror_events";
 
-/// Most legs of a mirror: a bit each in half a word.
+/// Largest number of legs of a mirror: a bit each in half a word.
 pub(super) const MOST_LEGS: usize = 32;
 
 /// The devices, and the state of each.
 pub(super) struct Legs {
-    /// A place for each number that a leg may have.
+    /// The places, one for each number that a leg may have.
     legs: Box<[Leg]>,
-    /// A: how many of them legs have, or had: no higher number is used. The keeper's, as `removed`;
-    /// Relaxed: what a leg is good for is in `states`.
+    /// A: count of the numbers that legs have, or had: no higher number is used. Changed by the
+    /// keeper, as `removed`; Relaxed: the legs' states are in `states`.
     len: AtomicUsize,
-    /// A: those that are no legs any more. The keeper's.
+    /// A: numbers whose legs were removed. Changed by the keeper.
     removed: AtomicU32,
     pub(super) states: LegStates,
     /// I: legs that were made just now, a bit each, by the places in which they were given.
     new: u32,
-    /// A: legs that are out, and that somebody wants back; Relaxed, for reports.
+    /// A: legs that are out and wanted back; Relaxed, for reports.
     called: AtomicU32,
     /// L: is the lock, held by the thread that gives a leg a device.
     giving: Mutex<()>,
 }
 
-/// A leg, as a mirror is made of it.
+/// A leg, as given to a new mirror.
 #[non_exhaustive]
 pub enum MirrorLeg {
     /// A device.
@@ -44,11 +44,11 @@ pub enum MirrorLeg {
     /// A device that was made just now. It is refused as the first leg of a new mirror if another
     /// leg may hold data.
     New(Arc<dyn BlockDevice>),
-    /// One that could not be had.
+    /// A device that could not be had.
     Missing {
-        /// What it is called.
+        /// Name of the device.
         name: String,
-        /// Why it isn't there.
+        /// The reason why it is missing.
         why: String,
     },
 }
@@ -60,17 +60,17 @@ impl From<Arc<dyn BlockDevice>> for MirrorLeg {
 }
 
 struct Leg {
-    /// L: is the lock, held for a moment; guards what its device is called.
+    /// L: is the lock, held for a moment; guards the name of its device.
     name: SpinLock<Arc<str>>,
-    /// A leg without a device is out, and it gets another one only while it is.
+    /// The leg's device. A leg without one is out, and it gets another one only while it is.
     there: ReadMostly<Option<Arc<LegPresence>>>,
-    /// A: how many devices it had so far. Relaxed: changed by the thread that gives it one.
+    /// A: number of devices that it had so far. Relaxed: changed by the thread that gives it one.
     eras: AtomicU64,
-    /// L: is the lock, held for a moment; guards why the leg is out.
+    /// L: is the lock, held for a moment; guards the reason why the leg is out.
     why: SpinLock<String>,
     load: CachePadded<LegLoad>,
-    /// How often the log has that it was dropped, that it stays out, and that it failed and is
-    /// kept: that may go on for ever.
+    /// Throttle of the log lines that say that it was dropped; the two below are for lines that it
+    /// stays out, and that it failed and is kept. These may go on for ever.
     dropped: Throttle,
     stays: Throttle,
     kept: Throttle,
@@ -99,31 +99,32 @@ impl Drop for Leg {
 /// A device in the place of a leg.
 pub(super) struct LegPresence {
     pub(super) device: Arc<dyn BlockDevice>,
-    /// How many devices were here before: what becomes of a request to one of them says nothing
+    /// Number of devices that were here before: the result of a request to one of them says nothing
     /// about this one.
     pub(super) era: u64,
 }
 
 const THERE: &str = "a leg without a device is out, and nothing goes there";
 
-/// What reads choose by, and the resync paces itself by. Relaxed throughout: a stale number costs
-/// balance only.
+/// The numbers by which reads are spread and the resync paces itself. Relaxed throughout: a stale
+/// number costs balance only.
 #[derive(Default)]
 struct LegLoad {
-    /// A: requests in flight.
+    /// A: number of requests in flight.
     in_flight: AtomicU64,
-    /// A: requests so far.
+    /// A: number of requests so far.
     begun: AtomicU64,
-    /// A: where the last read ended.
+    /// A: end of the last read.
     head: AtomicU64,
-    /// A: reads that failed and were forgiven.
+    /// A: number of reads that failed and were forgiven.
     forgiven: AtomicU64,
-    /// A: whether the device seeks.
+    /// A: true if the device seeks.
     rotational: AtomicBool,
 }
 
 impl Legs {
-    /// Those that are there are in sync, until [`set`](LegStates::set) says which ones are.
+    /// Creates legs of which all that are there are in sync, until [`set`](LegStates::set) says
+    /// which ones are.
     pub(super) fn new(legs: Vec<MirrorLeg>) -> Result<Self, StackError> {
         match legs.len() {
             0 => return Err(StackError::new("a mirror needs at least one leg")),
@@ -169,13 +170,13 @@ impl Legs {
         Ok(Self { legs, len, removed, states, new, called, giving: Mutex::new(()) })
     }
 
-    /// Whether the leg that was given in this place was made just now.
+    /// Returns true if the leg that was given in this place was made just now.
     pub(super) fn is_new(&self, place: usize) -> bool {
         self.new & 1 << place != 0
     }
 
-    /// The legs get these numbers, each a higher one than that before it; these others were
-    /// removed. Before anybody else sees the mirror.
+    /// Gives the legs these numbers, each higher than the one before it; `removed` ones were
+    /// removed. Called before any other thread sees the mirror.
     pub(super) fn renumber(&mut self, numbers: &[usize], removed: u32) {
         // From the last one on: its new place is free.
         for (at, &n) in numbers.iter().enumerate().rev() {
@@ -186,67 +187,68 @@ impl Legs {
         self.removed.store(removed, Ordering::Relaxed);
     }
 
-    /// How many numbers legs have, or had.
+    /// Returns how many numbers legs have, or had.
     pub(super) fn len(&self) -> usize {
         self.len.load(Ordering::Relaxed)
     }
 
-    /// The numbers that are legs.
+    /// Returns the numbers that are legs.
     pub(super) fn members(&self) -> u32 {
         all(self.len()) & !self.removed()
     }
 
-    /// Those that are no legs any more.
+    /// Returns the numbers whose legs were removed.
     pub(super) fn removed(&self) -> u32 {
         self.removed.load(Ordering::Relaxed)
     }
 
-    /// The number of the next leg. One that was removed before only where there is no other, since
+    /// Returns the number of the next leg. A removed one's is used only if there is no other, since
     /// the legs are given in the order of their numbers.
     pub(super) fn free(&self) -> Option<usize> {
         let len = self.len();
         if len < MOST_LEGS { Some(len) } else { each(self.removed()).next() }
     }
 
-    /// Number `n`, which was [`free`](Legs::free), is a leg, which is out.
+    /// Makes number `n`, which was [`free`](Legs::free), a leg, which is out.
     pub(super) fn admit(&self, n: usize) {
         self.len.fetch_max(n + 1, Ordering::Relaxed);
         self.removed.fetch_and(!(1 << n), Ordering::Relaxed);
     }
 
-    /// Leg `n`, which is out, is none any more.
+    /// Removes leg `n`, which is out.
     pub(super) fn dismiss(&self, n: usize) {
         self.removed.fetch_or(1 << n, Ordering::Relaxed);
     }
 
-    /// What is in the place of leg `n` now, where a device is.
+    /// Returns what is in the place of leg `n`, if it has a device.
     pub(super) fn there(&self, n: usize) -> Option<Arc<LegPresence>> {
         self.legs[n].there.read().clone()
     }
 
-    /// The device of leg `n`, which is there. A caller that may meet a [`swap`](Legs::swap) says
-    /// why the other device would do as well.
+    /// Returns the device of leg `n`, which is there. A caller that may meet a [`swap`](Legs::swap)
+    /// says why the other device would do as well.
     pub(super) fn device(&self, n: usize) -> Arc<dyn BlockDevice> {
         self.there(n).expect(THERE).device.clone()
     }
 
-    /// Those that are there.
+    /// Returns the devices that are there.
     pub(super) fn devices(&self) -> impl Iterator<Item = Arc<dyn BlockDevice>> {
         (0..self.len()).filter_map(|n| Some(self.there(n)?.device.clone()))
     }
 
-    /// Whether leg `n` has a device.
+    /// Returns true if leg `n` has a device.
     pub(super) fn is_there(&self, n: usize) -> bool {
         self.there(n).is_some()
     }
 
-    /// Whether a request to the device of that era says anything about the one that leg `n` has.
+    /// Returns true if leg `n` still has the device of that era, so that a request's result
+    /// concerns it.
     pub(super) fn is_of(&self, n: usize, era: u64) -> bool {
         self.there(n).is_some_and(|there| there.era == era)
     }
 
-    /// The device of leg `n`, which is out, unless it has one by now: that is as good; or was
-    /// removed meanwhile. May block.
+    /// Gives leg `n`, which is out, this device. If it has one by now, or was removed meanwhile,
+    /// nothing changes. May block.
     pub(super) fn put(&self, n: usize, device: Arc<dyn BlockDevice>) {
         let giving = self.giving.lock();
         if !self.is_there(n) && self.removed() & 1 << n == 0 {
@@ -255,8 +257,8 @@ impl Legs {
         drop(giving);
     }
 
-    /// As [`put`](Legs::put), in place of what it has, which the caller gets. No step of the resync
-    /// is in the middle. May block.
+    /// Gives leg `n` this device in place of its own, which the caller gets. No step of the resync
+    /// is in progress. May block.
     pub(super) fn swap(
         &self,
         n: usize,
@@ -268,8 +270,8 @@ impl Legs {
         former.map(|there| there.device.clone())
     }
 
-    /// What leg `n` has, which was removed: that has nothing then. No step of the resync is in the
-    /// middle. May block.
+    /// Takes the device of leg `n`, which was removed. No step of the resync is in progress. May
+    /// block.
     pub(super) fn take(&self, n: usize) -> Option<Arc<dyn BlockDevice>> {
         let giving = self.giving.lock();
         let former = self.legs[n].there.swap(None);
@@ -288,59 +290,59 @@ impl Legs {
         leg.there.swap(Some(Arc::new(LegPresence { device, era })))
     }
 
-    /// What the device of leg `n` is called. Any context.
+    /// Returns the name of leg `n`'s device. Any context.
     pub(super) fn name(&self, n: usize) -> Arc<str> {
         self.legs[n].name.lock().clone()
     }
 
-    /// Why leg `n`, which is out, is that.
+    /// Returns why leg `n` is out.
     pub(super) fn why(&self, n: usize) -> String {
         self.legs[n].why.lock().clone()
     }
 
-    /// Leg `n`, which is out, is that for this reason. Any context.
+    /// Sets the reason why leg `n` is out. Any context.
     pub(super) fn set_why(&self, n: usize, why: String) {
         let former = std::mem::replace(&mut *self.legs[n].why.lock(), why);
         drop(former);
     }
 
-    /// Limits how often the log has that leg `n` was dropped.
+    /// Returns the throttle of log lines that leg `n` was dropped.
     pub(super) fn dropped(&self, n: usize) -> &Throttle {
         &self.legs[n].dropped
     }
 
-    /// As [`dropped`](Legs::dropped), that it failed and is kept.
+    /// Returns the throttle of log lines that it failed and is kept.
     pub(super) fn kept(&self, n: usize) -> &Throttle {
         &self.legs[n].kept
     }
 
-    /// As [`dropped`](Legs::dropped), that it stays out.
+    /// Returns the throttle of log lines that it stays out.
     pub(super) fn stays(&self, n: usize) -> &Throttle {
         &self.legs[n].stays
     }
 
-    /// These legs, which are out, are wanted back.
+    /// Marks these legs, which are out, as wanted back.
     pub(super) fn call(&self, legs: u32) {
         self.called.fetch_or(legs, Ordering::Relaxed);
     }
 
-    /// It is decided what becomes of these.
+    /// Clears the mark of these legs: it is decided whether they come back.
     pub(super) fn answered(&self, legs: u32) {
         self.called.fetch_and(!legs, Ordering::Relaxed);
     }
 
-    /// Legs that are wanted back, and of which nothing is decided.
+    /// Returns the legs that are wanted back and not decided.
     pub(super) fn called(&self) -> u32 {
         self.called.load(Ordering::Relaxed)
     }
 
-    /// Legs that nothing goes to.
+    /// Returns the legs to which no request goes.
     pub(super) fn out(&self) -> u32 {
         self.members() & !self.states.active()
     }
 
-    /// The leg for a read at `offset` that was tried on `tried` in vain. `source`: where the legs
-    /// may differ there, all are to read the same one.
+    /// Chooses the leg for a read at `offset` that failed on the legs `tried`. `source`: where the
+    /// legs may differ, all reads go to the same one.
     pub(super) fn choose(&self, offset: u64, tried: u32, source: bool) -> Option<usize> {
         let legs = self.states.in_sync() & !tried;
         if source {
@@ -356,51 +358,52 @@ impl Legs {
         leg_states::choose(each(legs).map(view), offset)
     }
 
-    /// A read of the bytes up to `end` goes to leg `n`.
+    /// Counts a read of the bytes up to `end` that goes to leg `n`.
     pub(super) fn begin_read(&self, n: usize, end: u64) {
         self.legs[n].load.head.store(end, Ordering::Relaxed);
         self.begin(n);
     }
 
-    /// A read of leg `n` failed that another one could do: whether it may go on all the same.
+    /// Counts a read of leg `n` that failed and another leg could do. Returns true if the leg may
+    /// go on all the same.
     pub(super) fn forgive(&self, n: usize) -> bool {
         self.legs[n].load.forgiven.fetch_add(1, Ordering::Relaxed) < leg_states::MOST_FORGIVEN
     }
 
-    /// A request goes to leg `n`.
+    /// Counts a request that goes to leg `n`.
     pub(super) fn begin(&self, n: usize) {
         let load = &self.legs[n].load;
         load.in_flight.fetch_add(1, Ordering::Relaxed);
         load.begun.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// It is back.
+    /// Counts its end.
     pub(super) fn end(&self, n: usize) {
         self.legs[n].load.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How many requests have gone to legs so far; the resync's own aren't counted.
+    /// Returns how many requests have gone to legs so far; the resync's own aren't counted.
     pub(super) fn begun(&self) -> u64 {
         self.legs.iter().map(|leg| leg.load.begun.load(Ordering::Relaxed)).sum()
     }
 
-    /// Whether requests are in flight.
+    /// Returns true if requests are in flight.
     pub(super) fn busy(&self) -> bool {
         self.legs.iter().any(|leg| leg.load.in_flight.load(Ordering::Relaxed) != 0)
     }
 }
 
-/// A bit for each of `n` legs.
+/// Returns a bit for each of `n` legs.
 pub(super) fn all(n: usize) -> u32 {
     u32::MAX.checked_shr((MOST_LEGS - n) as u32).unwrap_or(0)
 }
 
-/// How many numbers are in use where these are.
+/// Returns how many numbers are in use if these are.
 fn all_used(legs: u32) -> usize {
     MOST_LEGS - legs.leading_zeros() as usize
 }
 
-/// The legs whose bit is set.
+/// Iterates over the legs whose bit is set.
 pub(super) fn each(mut legs: u32) -> impl Iterator<Item = usize> + Clone {
     std::iter::from_fn(move || {
         let n = legs.trailing_zeros();

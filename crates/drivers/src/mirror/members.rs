@@ -15,10 +15,10 @@ use crate::mirror::record::{Head, HeadRelation, apart};
 use crate::mirror::{MirrorEvent, MirrorState, disk, leg_states};
 
 impl MirrorState {
-    /// The device becomes a leg, whose number is returned.
+    /// Adds the device as a leg, and returns its number.
     pub(super) fn add(self: &Arc<Self>, device: Arc<dyn BlockDevice>) -> Result<usize, StackError> {
         let keeper = &self.keeper;
-        // As a round of the keeper, which waits meanwhile.
+        // This acts as a round of the keeper, which waits meanwhile.
         let mut state = keeper.state.lock();
         let added = self.may_change(keeper).and_then(|()| {
             let n = self
@@ -39,8 +39,8 @@ impl MirrorState {
         added
     }
 
-    /// Enrol: the device is leg `n`, which is out, and the others say so. Where that fails there is
-    /// no such leg.
+    /// Makes the device leg `n`, which is out, and the others say so (Enrol). If that fails, there
+    /// is no such leg.
     fn enrol(
         &self,
         keeper: &Keeper,
@@ -52,7 +52,7 @@ impl MirrorState {
         // It lacks everything, and the others say so before it can be taken for one of them.
         let regions: Vec<usize> = (0..keeper.regions.len()).collect();
         self.set_bits(keeper, state, &regions)?;
-        // No step of the resync is in the middle.
+        // No step of the resync is in progress.
         let step = keeper.cursor.lock();
         drop(self.legs.swap(n, device));
         drop(step);
@@ -69,8 +69,7 @@ impl MirrorState {
             self.legs.admit(n);
             state.unwritten = true;
             self.say_so(keeper, state, n).inspect_err(|_| {
-                // Should the head be there all the same, the next one says that this number is no
-                // leg.
+                // If the head is there all the same, the next one says that this number is no leg.
                 self.legs.dismiss(n);
                 state.head.removed |= 1 << n;
                 state.unwritten = true;
@@ -86,7 +85,7 @@ impl MirrorState {
         Ok(())
     }
 
-    /// Greet: the first head of leg `n`, which is new.
+    /// Writes the first head of leg `n`, which is new (Greet).
     fn greet(&self, keeper: &Keeper, state: &mut KeeperState, n: usize) -> Result<(), StackError> {
         for (_, end) in disk::flush(&self.legs, 1 << n) {
             end?;
@@ -107,7 +106,7 @@ impl MirrorState {
         }
     }
 
-    /// Leg `n` is none any more; its former device is returned.
+    /// Removes leg `n`; its former device is returned.
     pub(super) fn remove(
         self: &Arc<Self>,
         n: usize,
@@ -121,7 +120,7 @@ impl MirrorState {
             .and_then(|()| self.strike(keeper, &mut state, n));
         let removed = removed.map(|()| {
             self.bid_farewell(keeper, &state, n);
-            // No step of the resync is in the middle: one that was would find nothing there.
+            // No step of the resync is in progress: it would find nothing there.
             let step = keeper.cursor.lock();
             let former = self.legs.take(n);
             drop(step);
@@ -134,14 +133,14 @@ impl MirrorState {
         removed
     }
 
-    /// Strike: leg `n` is out, and the others say that it is none any more.
+    /// Puts leg `n` out, and makes the others say that it is removed (Strike).
     fn strike(&self, keeper: &Keeper, state: &mut KeeperState, n: usize) -> Result<(), StackError> {
         self.put_out(n, "it was removed")?;
         self.legs.dismiss(n);
         state.head.removed |= 1 << n;
         state.unwritten = true;
         self.say_so(keeper, state, n).inspect_err(|_| {
-            // It is out, as after any failure. Should the head be there all the same, the leg is
+            // It is out, as after any failure. If the head is there all the same, the leg is
             // refused at the next start.
             state.head.removed &= !(1 << n);
             state.unwritten = true;
@@ -149,9 +148,9 @@ impl MirrorState {
         })
     }
 
-    /// Farewell: the leg has it in its own record too, so that it is never taken for a disk that
-    /// has nothing of this mirror. Behind the others' heads; where it can't be written they alone
-    /// know.
+    /// Notes the removal in the leg's own record too, so that it is never taken for a disk without
+    /// this mirror (Farewell). This comes behind the others' heads; if it can't be written, they
+    /// alone know.
     fn bid_farewell(&self, keeper: &Keeper, state: &KeeperState, n: usize) {
         if !self.legs.is_there(n) {
             return;
@@ -166,7 +165,7 @@ impl MirrorState {
 // Another device in the place of a leg, while requests go on.
 
 impl MirrorState {
-    /// The device takes the place of leg `n`, whose former device is returned.
+    /// Puts the device in the place of leg `n`, whose former device is returned.
     pub(super) fn replace(
         self: &Arc<Self>,
         n: usize,
@@ -174,7 +173,7 @@ impl MirrorState {
     ) -> Result<Option<Arc<dyn BlockDevice>>, StackError> {
         let keeper = &self.keeper;
         self.is_member(n)?;
-        // As a round of the keeper, which waits meanwhile.
+        // This acts as a round of the keeper, which waits meanwhile.
         let mut state = keeper.state.lock();
         let replaced = self
             .may_change(keeper)
@@ -185,8 +184,7 @@ impl MirrorState {
                 self.say_so(keeper, &mut state, n)
             });
         let replaced = replaced.map(|()| {
-            // No step of the resync is in the middle: one that was would read this one for the
-            // former.
+            // No step of the resync is in progress: it would read this one for the former.
             let step = keeper.cursor.lock();
             let former = self.legs.swap(n, device);
             drop(step);
@@ -203,7 +201,7 @@ impl MirrorState {
         replaced
     }
 
-    /// Whether there is a leg `n`.
+    /// Checks that there is a leg `n`.
     pub(super) fn is_member(&self, n: usize) -> Result<(), StackError> {
         match n < self.legs.len() && self.legs.members() & 1 << n != 0 {
             true => Ok(()),
@@ -211,7 +209,7 @@ impl MirrorState {
         }
     }
 
-    /// Whether legs may change at all.
+    /// Checks that legs may change at all.
     pub(super) fn may_change(&self, keeper: &Keeper) -> Result<(), StackError> {
         if keeper.settling.load(Ordering::Relaxed) || keeper.end.has_come() {
             return Err(StackError::new("the mirror has come to its end"));
@@ -219,7 +217,7 @@ impl MirrorState {
         Ok(())
     }
 
-    /// Whether the device can be leg `n`, which has another one, or is new.
+    /// Checks that the device can be leg `n`, which has another one, or is new.
     pub(super) fn may_come(
         &self,
         keeper: &Keeper,
@@ -240,7 +238,7 @@ impl MirrorState {
             return vacant(&keeper.disk, &**device);
         };
         // It was this leg before it was replaced: it comes back like one that was out. A new leg
-        // gets everything, whichever it was.
+        // gets everything, whatever it was before.
         let is_new = self.legs.members() & 1 << n == 0;
         let is_this = is_new || head.leg as usize == n || self.legs.members() & head.bit() == 0;
         let returns = head.mirror == state.head.mirror && is_this;
@@ -255,7 +253,7 @@ impl MirrorState {
         )))
     }
 
-    /// Leg `n` is out from here on.
+    /// Puts leg `n` out.
     pub(super) fn put_out(&self, n: usize, reason: &str) -> Result<(), StackError> {
         let (name, states) = (self.legs.name(n), &self.legs.states);
         if states.active() & 1 << n != 0 && !states.drop_leg(n) && states.active() & 1 << n != 0 {
@@ -270,7 +268,7 @@ impl MirrorState {
         Ok(())
     }
 
-    /// Leave: the others say, durably, what has become of leg `n`, which is out.
+    /// Makes the others say, durably, that leg `n` is out (Leave).
     pub(super) fn say_so(
         &self,
         keeper: &Keeper,
@@ -285,10 +283,10 @@ impl MirrorState {
     }
 }
 
-// Legs of a mirror that are out, and come back: who looks for them, and what they lack.
+// Legs of a mirror that are out, and come back: the search for them, and what they lack.
 
 impl MirrorState {
-    /// Legs that are out are to be tried again; false where there are no workers who could. Any
+    /// Asks for another try of legs that are out; false if there are no workers for that. Any
     /// context.
     pub(super) fn take_back(&self, keeper: &Keeper, legs: u32) -> bool {
         self.legs.call(legs);
@@ -303,7 +301,7 @@ impl MirrorState {
         !alone
     }
 
-    /// Looks for the devices of legs that have none, and hands all that are wanted to the keeper.
+    /// Looks for the devices of legs that have none, and gives all that are wanted to the keeper.
     pub(super) fn search(&self, keeper: &Keeper) {
         let asked = keeper.asked.swap(0, Ordering::Acquire);
         for n in each(asked & self.legs.out()).filter(|&n| !self.legs.is_there(n)) {
@@ -329,7 +327,7 @@ impl MirrorState {
         Ok(())
     }
 
-    /// Whether a device can be a leg of the mirror, which others use already.
+    /// Checks that a device can be a leg of the mirror, which others use already.
     pub(super) fn fits(
         &self,
         keeper: &Keeper,
@@ -349,7 +347,7 @@ impl MirrorState {
         Ok(())
     }
 
-    /// Whether leg `n`, which is out, may come back. If so, the bits say what it lacks.
+    /// Checks that leg `n`, which is out, may come back. If so, the bits say what it lacks.
     pub(super) fn may_return(
         &self,
         keeper: &Keeper,
@@ -372,12 +370,12 @@ impl MirrorState {
             Some((_, events)) => state.head.events = state.head.events.max(events),
             None => vacant(&keeper.disk, &*self.legs.device(n))?,
         }
-        // It isn't what it was: everything is to be copied.
+        // It isn't the leg that it was: everything is to be copied.
         let regions: Vec<usize> = (0..keeper.regions.len()).collect();
         Ok(self.set_bits(keeper, state, &regions)?)
     }
 
-    /// Tries legs again that are out, and has them resynced.
+    /// Tries legs again that are out, and starts their resync.
     pub(super) fn take_legs_back(&self, keeper: &Keeper, state: &mut KeeperState) {
         let wanted = keeper.wanted.swap(0, Ordering::Acquire);
         let mut back = 0;
@@ -408,8 +406,8 @@ impl MirrorState {
         self.legs.answered(wanted);
     }
 
-    /// Lets changes go to these legs, which are out, and has them resynced: the bits say what they
-    /// lack.
+    /// Lets changes go to these legs, which are out, and starts their resync: the bits say what
+    /// they lack.
     pub(super) fn resync_legs(&self, keeper: &Keeper, state: &mut KeeperState, back: u32) {
         // Join: their own record calls them not in sync before anything else is written there.
         let joined = match self.write_heads(keeper, state, back) {
@@ -422,15 +420,15 @@ impl MirrorState {
         if joined == 0 {
             return;
         }
-        // No step of the resync is in the middle: one that was could take a region for synced that
-        // these legs have no copy of.
+        // No step of the resync is in progress: it could take a region for synced that these legs
+        // have no copy of.
         let step = keeper.cursor.lock();
         self.legs.states.rebuild(joined);
         // Each write while they were out has its bit: none is cleared meanwhile.
         let dirty = state.dirty();
         dirty.iter().for_each(|&n| keeper.regions.mark_stale(n));
         drop(step);
-        // Their own bits count from the moment in which they are in sync.
+        // Their own bits count from the moment that they are in sync.
         let ended = keeper.disk.write_bits(&self.legs, joined, &state.bits, &dirty);
         for (n, error) in errors(ended) {
             self.drop_leg(n, &error);

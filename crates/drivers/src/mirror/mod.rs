@@ -1,7 +1,8 @@
-//! `mirror`: RAID-1 over other block devices. Writes go to every leg, a read to one of them.
+//! The driver `mirror`: RAID-1 over other block devices. Writes go to every leg, a read to one of
+//! them.
 //!
 //! `README.md` beside this file argues what a crash and a failed leg leave behind, and how the
-//! resync and writes keep out of each other's way.
+//! resync and writes avoid conflicts.
 
 mod check;
 #[cfg(test)]
@@ -46,16 +47,16 @@ use regions::Overlaps;
 ///   that doesn't help, or after 20 times.
 /// - The last leg in sync is never dropped: its errors are told to the client.
 ///
-/// Dropping a leg is logged as an error; [`Mirror::status`] tells.
+/// Dropping a leg is logged as an error, and [`Mirror::status`] shows it.
 ///
 /// A leg is in sync when it was copied from one that is. [`Mirror::open`] keeps a record on each
-/// leg: it knows which legs are in sync, takes legs back, and resyncs, also after a crash, only
-/// what may differ. Without a record ([`MirrorOptions::record`]) nobody could say later which leg
-/// was dropped: the first one, which the others are copied from at each start, is never dropped
-/// then, and a change that fails there fails.
+/// leg. The record knows which legs are in sync, takes legs back, and resyncs, also after a crash,
+/// only what may differ. Without a record ([`MirrorOptions::record`]) a dropped leg would be
+/// forgotten at the next start. So the first leg, which the others are copied from at each start,
+/// is then never dropped, and a change that fails there fails.
 pub struct Mirror {
     inner: Arc<MirrorState>,
-    /// Has the keeper told of the end of the workers.
+    /// The notice that tells the keeper of the end of the workers.
     _notice: EndNotice,
 }
 
@@ -63,41 +64,40 @@ struct MirrorState {
     legs: Legs,
     geometry: Geometry,
     overlaps: Overlaps,
-    /// Whether it began with a leg that lacked changes that were flushed.
+    /// True if it began with a leg that lacked changes that were flushed.
     outdated: bool,
-    /// The keeper of the record, which also sees to resyncs.
+    /// The keeper of the record, which also runs resyncs.
     keeper: Keeper,
 }
 
-/// How a mirror behaves; see [`Mirror::open`].
+/// The options of a mirror; see [`Mirror::open`].
 #[derive(Clone)]
 #[non_exhaustive]
 pub struct MirrorOptions {
-    /// Whether a record is kept on the legs, as it is unless said otherwise.
+    /// True if a record is kept on the legs; the default.
     pub record: bool,
-    /// Least bytes a second that a resync does while others have work for the legs; 10 MiB unless
-    /// said otherwise.
+    /// Least bytes a second that a resync does while other requests use the legs; default 10 MiB.
     pub resync_least: u64,
-    /// Most bytes a second that a resync does; 400 MiB unless said otherwise.
+    /// Most bytes a second that a resync does; default 400 MiB.
     pub resync_most: u64,
-    /// How long a region has to be left alone before the record says that its legs are alike:
-    /// between once and twice this; 5 s unless said otherwise.
+    /// Time without writes after which the record says that a region's legs are alike: between once
+    /// and twice this; default 5 s.
     pub clean_after: Duration,
-    /// How long after it was dropped a leg is tried again, and so on; `None` (as it is unless said
-    /// otherwise): only when [`Mirror::take_back`] asks for it.
+    /// Time after which a dropped leg is tried again, and so on; `None`, the default: only when
+    /// [`Mirror::take_back`] asks for it.
     pub retry: Option<Duration>,
-    /// Which legs may be missing at the beginning; those that were out when the mirror was last up,
-    /// unless said otherwise.
+    /// The legs that may be missing at the beginning; by default those that were out when the
+    /// mirror was last up.
     pub degraded: Degraded,
-    /// Is asked for the device of a leg that was missing, by its number, when that is tried again;
-    /// `None`: it stays out. Called on a worker, which may block; requests go on meanwhile. A panic
-    /// in it is caught.
+    /// Function that finds the device of a missing leg, by its number, when that is tried again;
+    /// `None`: the leg stays out. Called on a worker, which may block; requests go on meanwhile. A
+    /// panic in it is caught.
     pub find: Option<Arc<FindLeg>>,
-    /// Size of the regions of a new mirror, as a power of two from 12 to 40; `None`, and where
-    /// there would be more than 65 536 of them: by its size, 1 MiB up to 64 GiB.
+    /// Size of the regions of a new mirror, as a power of two from 12 to 40. `None`, and if there
+    /// would be more than 65 536 of them: by its size, 1 MiB up to 64 GiB.
     pub region_shift: Option<u32>,
-    /// Is told what happens, on a worker; it may block, though nothing is recorded meanwhile.
-    /// Dropped with the mirror. A panic in it is caught.
+    /// Function that is called at each event, on a worker; it may block, though nothing is recorded
+    /// meanwhile. Dropped with the mirror. A panic in it is caught.
     pub observer: Option<Arc<MirrorObserver>>,
 }
 
@@ -118,7 +118,7 @@ impl Default for MirrorOptions {
 }
 
 impl MirrorOptions {
-    /// The defaults.
+    /// Creates the default options.
     pub fn new() -> Self {
         Self::default()
     }
@@ -144,7 +144,7 @@ impl MirrorOptions {
         self
     }
 
-    /// Sets how long a region has to be left alone.
+    /// Sets how long a region has to stay without writes.
     #[must_use]
     pub fn clean_after(mut self, time: Duration) -> Self {
         self.clean_after = time;
@@ -182,7 +182,7 @@ impl MirrorOptions {
         self
     }
 
-    /// Sets the listener to what happens.
+    /// Sets the listener to the mirror's events.
     #[must_use]
     pub fn observer(mut self, observer: impl Fn(&MirrorEvent) + Send + Sync + 'static) -> Self {
         self.observer = Some(Arc::new(observer));
@@ -204,88 +204,87 @@ impl fmt::Debug for MirrorOptions {
     }
 }
 
-/// The listener to what happens to a mirror.
+/// The listener to a mirror's events.
 pub type MirrorObserver = dyn Fn(&MirrorEvent) + Send + Sync;
 
-/// The finder of a leg's device, which may say why there is none.
+/// The finder of a leg's device; its error says why there is none.
 pub type FindLeg = dyn Fn(usize) -> Result<Arc<dyn BlockDevice>, String> + Send + Sync;
 
-/// Something that happened to a mirror.
+/// An event of a mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MirrorEvent {
     /// The mirror began without a leg.
     Missing {
-        /// Which one.
+        /// Number of the leg.
         leg: usize,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A leg is out: it failed, or what it lacks can't be read where it is copied from.
+    /// A leg is out: it failed, or what it lacks can't be read from its source.
     Dropped {
-        /// Which one.
+        /// Number of the leg.
         leg: usize,
-        /// Why.
+        /// The reason.
         error: IoError,
     },
     /// A leg has another device, which lacks everything.
     Replaced {
-        /// Which one.
+        /// Number of the leg.
         leg: usize,
     },
-    /// There is another leg, which lacks everything.
+    /// A new leg has joined, which lacks everything.
     Added {
-        /// Its number.
+        /// Number of the leg.
         leg: usize,
     },
-    /// A leg is none any more.
+    /// A leg was removed.
     Removed {
-        /// Which number it had.
+        /// Number that it had.
         leg: usize,
-        /// What its device is called.
+        /// Name of its device.
         device: String,
     },
-    /// A resync has so many bytes to look at.
+    /// A resync has begun.
     ResyncBegan {
-        /// Legs that lack something; none after a crash, where all have what was acknowledged.
+        /// Legs that lack something; none after a crash, since all have what was acknowledged.
         legs: Vec<usize>,
-        /// In bytes.
+        /// Bytes that it has to look at.
         bytes: u64,
     },
     /// A check is over, or was stopped.
     CheckEnded {
-        /// What it has found.
+        /// The result of the check.
         check: MirrorCheck,
     },
-    /// A resync is over; not told where it was for legs that all were dropped meanwhile.
+    /// A resync is over. There is no event for one whose legs were all dropped meanwhile.
     ResyncEnded {
         /// Legs that have everything from now on.
         legs: Vec<usize>,
-        /// How many bytes it has looked at, and made alike where they differed.
+        /// Bytes that it has looked at, and made alike if they differed.
         bytes: u64,
     },
 }
 
-/// What a mirror is at.
+/// The state of a mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MirrorStatus {
     /// Each leg, by its number.
     pub legs: Vec<LegState>,
-    /// Bytes that a resync has yet to look at; 0 where none is needed.
+    /// Bytes that a resync has yet to look at; 0 if none is needed.
     pub to_resync: u64,
     /// Bytes that it has looked at, or that the last one did.
     pub resynced: u64,
-    /// Bytes of regions that the record says may differ: what a crash now would have resynced.
+    /// Bytes of regions that may differ by the record: a crash now would have these resynced.
     pub dirty: u64,
-    /// The check that goes on, or the last one since the mirror was opened; `None`: there was none
-    /// yet.
+    /// The present check, or the last one since the mirror was opened; `None`: there was none yet.
     pub check: Option<MirrorCheck>,
-    /// The last check that came to its end; `None`: the record knows of none, or there is no
-    /// record, and was none since it was opened.
+    /// The last check that came to its end. `None`: the record knows of none; without a record,
+    /// there was none since it was opened.
     pub checked: Option<MirrorChecked>,
-    /// Since when there was no check, since 1970, to a second: since the last one ended, or the
-    /// record began; without a record, since the mirror was opened.
+    /// Start of the time without a check, since 1970, to a second. It is the end of the last check,
+    /// or the beginning of the record; without a record, that of the mirror.
     pub unchecked_since: Duration,
 }
 
@@ -319,20 +318,20 @@ impl fmt::Display for MirrorStatus {
     }
 }
 
-/// What a leg is good for.
+/// The state of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LegState {
-    /// It has everything.
+    /// The leg has everything.
     InSync,
-    /// It gets what it lacks. After a crash: it has what was acknowledged, and is being made like
-    /// the first one in sync where they may differ.
+    /// The leg gets what it lacks. After a crash: it has what was acknowledged, and is made like
+    /// the first one in sync in the regions that may differ.
     Resyncing,
-    /// It failed, or is missing; nothing goes there.
+    /// The leg failed, or is missing; no request goes there.
     Out,
-    /// It is out, and being tried again.
+    /// The leg is out, and is tried again.
     Returning,
-    /// It is no leg any more; the others keep their numbers.
+    /// The leg was removed; the others keep their numbers.
     Removed,
 }
 
@@ -349,19 +348,19 @@ impl fmt::Display for LegState {
 }
 
 impl Mirror {
-    /// How many numbers legs have, or had: those that were [removed](Mirror::remove) count too. Any
+    /// Returns how many numbers legs have, or had: [removed](Mirror::remove) ones count too. Any
     /// context.
     pub fn legs(&self) -> usize {
         self.inner.legs.len()
     }
 
-    /// What the device of leg `n` is called; `None` where there is no such leg. Any context.
+    /// Returns the name of leg `n`'s device; `None` if there is no such leg. Any context.
     pub fn leg_name(&self, n: usize) -> Option<String> {
         let legs = &self.inner.legs;
         self.inner.is_member(n).ok().map(|()| legs.name(n).to_string())
     }
 
-    /// What it is at, a moment ago. Any context.
+    /// Returns the state of the mirror a moment ago. Any context.
     pub fn status(&self) -> MirrorStatus {
         let (legs, keeper) = (&self.inner.legs, &self.inner.keeper);
         let (to_resync, dirty) = keeper.amounts();
@@ -385,20 +384,20 @@ impl Mirror {
         MirrorStatus { legs, to_resync, resynced, dirty, check, checked, unchecked_since }
     }
 
-    /// Whether it keeps a record: which legs are in sync, and what the others lack.
+    /// Returns true if it keeps a record: which legs are in sync, and what the others lack.
     pub fn has_record(&self) -> bool {
         self.inner.keeper.has_record()
     }
 
-    /// Why leg `n` is out; `None` where there is no such leg, or it isn't. Any context.
+    /// Returns why leg `n` is out; `None` if there is no such leg, or it isn't. Any context.
     pub fn why_out(&self, n: usize) -> Option<String> {
         let legs = &self.inner.legs;
         (n < legs.len() && legs.out() & 1 << n != 0).then(|| legs.why(n))
     }
 
-    /// Asks for leg `n`, which was dropped or missing, to be tried again: if it can be had and
-    /// written to it is resynced, and is in sync after that; else [`why_out`](Mirror::why_out) says
-    /// why it isn't. False where there is no such leg, it isn't out, the mirror has settled, or the
+    /// Asks for another try of leg `n`, which was dropped or missing. If it can be had and written
+    /// to, it is resynced, and is in sync after that; else [`why_out`](Mirror::why_out) says why it
+    /// isn't. Returns false if there is no such leg, it isn't out, the mirror has settled, or the
     /// worker pools were shut down. Any context; it happens on a worker.
     #[must_use = "false: there is nothing to take back"]
     pub fn take_back(&self, n: usize) -> bool {
@@ -411,20 +410,19 @@ impl Mirror {
         inner.take_back(keeper, 1 << n)
     }
 
-    /// Puts another device in the place of leg `n`, whatever that one is at, while requests go on.
-    /// The leg is out from then on and is resynced: it is in sync when it has everything. Until
-    /// then the mirror has one leg less. Returns the former device, where there was one: the mirror
-    /// asks it nothing more. Blocks as long as it takes to write the record. The next
-    /// [`open`](Mirror::open) has to be given the new device in that place.
+    /// Replaces the device of leg `n`, in any state of the leg, while requests go on. The leg is
+    /// then out and is resynced: it is in sync when it has everything. Until then the mirror has
+    /// one leg less. Returns the former device, if there was one: the mirror sends nothing more to
+    /// it. Blocks as long as it takes to write the record. The next [`open`](Mirror::open) has to
+    /// be given the new device in that place.
     ///
     /// # Errors
-    /// Where there is no leg `n`; where it is the only one that has everything, or the first one of
-    /// a mirror without a record; where the device is a leg already, is too small, can't do what
-    /// the mirror was said to do, or has something else where the record belongs (the record of
-    /// this very leg is none of that); where the record can't be written: then the leg is out, and
-    /// keeps its device; where the mirror has settled, or the worker pools were shut down. A device
-    /// that can't be written to afterwards is no error: the leg is out, and
-    /// [`why_out`](Mirror::why_out) says why.
+    /// If there is no leg `n`; if it is the only one that has everything, or the first one of a
+    /// mirror without a record; if the mirror has settled, or the worker pools were shut down. If
+    /// the device is a leg already, is too small, lacks an ability that the mirror has, or holds
+    /// other data where the record belongs (the record of this very leg is fine). If the record
+    /// can't be written: then the leg is out, and keeps its device. A device that can't be written
+    /// to afterwards is no error: the leg is out, and [`why_out`](Mirror::why_out) says why.
     pub fn replace(
         &self,
         n: usize,
@@ -433,40 +431,40 @@ impl Mirror {
         self.inner.replace(n, device)
     }
 
-    /// Another leg joins, while requests go on. It is resynced: it is in sync when it has
+    /// Adds another leg, while requests go on. It is resynced: it is in sync when it has
     /// everything. Returns its number, which is higher than those of the others, as long as there
     /// is one up to 31; then that of a leg that was removed. Blocks as long as it takes to write
     /// the record. The next [`open`](Mirror::open) has to be given the device too, in the order of
     /// the numbers.
     ///
     /// # Errors
-    /// As of [`replace`](Mirror::replace), where that is about the device; where there are 32 legs;
-    /// where the device or the record can't be written. Then there is no such leg. A device that
-    /// can't be written to afterwards is no error: the leg is out, and [`why_out`](Mirror::why_out)
-    /// says why.
+    /// As of [`replace`](Mirror::replace), if they concern the device; if there are 32 legs; if the
+    /// device or the record can't be written. Then there is no such leg. A device that can't be
+    /// written to afterwards is no error: the leg is out, and [`why_out`](Mirror::why_out) says
+    /// why.
     pub fn add(&self, device: Arc<dyn BlockDevice>) -> Result<usize, StackError> {
         self.inner.add(device)
     }
 
-    /// Leg `n` is none any more, whatever it is at, while requests go on. The others keep their
-    /// numbers. Returns its device, where there was one: the mirror asks it nothing more, and has
-    /// told it in its record. Blocks as long as it takes to write the record. The next
-    /// [`open`](Mirror::open) has to be given the others alone, in the order of their numbers: it
-    /// refuses this one, until that is [added](Mirror::add) again.
+    /// Removes leg `n`, in any state, while requests go on. The others keep their numbers. Returns
+    /// its device, if there was one: the mirror sends nothing more to it, and has noted that in its
+    /// record. Blocks as long as it takes to write the record. The next [`open`](Mirror::open) has
+    /// to be given the others alone, in the order of their numbers: it refuses this one, until that
+    /// is [added](Mirror::add) again.
     ///
     /// # Errors
-    /// Where there is no leg `n`; where it is the only one that has everything, or the first one of
-    /// a mirror without a record; where the record can't be written: then the leg is out; where the
-    /// mirror has settled, or the worker pools were shut down.
+    /// If there is no leg `n`; if it is the only one that has everything, or the first one of a
+    /// mirror without a record; if the record can't be written: then the leg is out; if the mirror
+    /// has settled, or the worker pools were shut down.
     pub fn remove(&self, n: usize) -> Result<Option<Arc<dyn BlockDevice>>, StackError> {
         self.inner.remove(n)
     }
 
-    /// Begins a check: all legs in sync are read and compared, while requests go on, at most `rate`
-    /// bytes of the mirror a second (`None`: as fast as a resync). With `repair` what differs, or
-    /// can't be read, is written anew, with what the first leg in sync has that can be read there;
-    /// else it is only told, by [`status`](Mirror::status) and
-    /// [`CheckEnded`](MirrorEvent::CheckEnded). False where one goes on already, the mirror has
+    /// Begins a check, while requests go on: all legs in sync are read and compared, at most `rate`
+    /// bytes of the mirror a second (`None`: as fast as a resync). With `repair`, bytes that
+    /// differ, or can't be read, are written anew with those of the first leg in sync that can be
+    /// read there. Without it, they are only reported, by [`status`](Mirror::status) and
+    /// [`CheckEnded`](MirrorEvent::CheckEnded). Returns false if a check is running, the mirror has
     /// settled, or the worker pools were shut down. Any context; workers do it.
     #[must_use = "false: no check was begun"]
     pub fn check(&self, rate: Option<u64>, repair: bool) -> bool {
@@ -480,7 +478,7 @@ impl Mirror {
         began
     }
 
-    /// Ends a check where it is; false where none goes on. Any context.
+    /// Stops the check; returns false if there is none. Any context.
     #[must_use = "false: there was no check"]
     pub fn stop_check(&self) -> bool {
         let stopped = self.inner.keeper.check.lock().end();
@@ -489,27 +487,27 @@ impl Mirror {
         was
     }
 
-    /// Ends a resync where it is, and has the record say what is so: without writes in flight, that
-    /// all legs are alike but for what is yet to be resynced. Call it when the queue over the
-    /// mirror has been drained, before the legs close, and before the worker pools are shut down:
-    /// after that the record stays as it is. May block.
+    /// Stops a resync, and brings the record up to date: without writes in flight, all legs are
+    /// alike but for what is yet to be resynced. Call it when the queue over the mirror has been
+    /// drained, before the legs close, and before the worker pools are shut down: after that the
+    /// record stays as it is. May block.
     #[track_caller]
     pub fn settle(&self) {
         self.inner.keeper.settle();
     }
 }
 
-/// What the legs that are there can do together.
+/// Returns what the legs that are there can do together.
 fn check(legs: &Legs) -> Result<Geometry, StackError> {
     let all = below::combine(legs.devices());
-    // A leg that can't do what another one has done would be dropped.
+    // A leg that lacks an ability of another one would be dropped.
     all.map(|all| Geometry { can_fast_zero: false, ..all }).ok_or_else(|| {
         StackError::new(format!("'{}' is missing, and so are all others", legs.name(0)))
     })
 }
 
 impl MirrorState {
-    /// Leg `n` failed: drops it, unless it is the last one that has everything. Any context.
+    /// Drops leg `n`, which failed, unless it is the last one that has everything. Any context.
     fn drop_leg(&self, n: usize, error: &IoError) {
         match self.legs.states.drop_leg(n) {
             true => self.tell_dropped(n, error),
@@ -517,7 +515,8 @@ impl MirrorState {
         }
     }
 
-    /// Leg `n` failed, and isn't dropped: no other one has everything, or it is out already.
+    /// Reports that leg `n` failed, and isn't dropped: no other one has everything, or it is out
+    /// already.
     fn tell_kept(&self, n: usize, error: &IoError) {
         if error.is_logged() {
             return;
@@ -532,7 +531,7 @@ impl MirrorState {
         });
     }
 
-    /// Leg `n` was dropped.
+    /// Reports that leg `n` was dropped.
     fn tell_dropped(&self, n: usize, error: &IoError) {
         let name = self.legs.name(n);
         let why = match error.device_below(&name) {
@@ -543,7 +542,7 @@ impl MirrorState {
         self.legs.dropped(n).tell(|| {
             let (device, error) = (name, error.clone());
             let in_sync = self.legs.states.in_sync().count_ones();
-            // Not that it failed: it may be that nothing can be copied to it.
+            // The message doesn't say that it failed: perhaps nothing can be copied to it.
             move |left_out: Option<u64>| {
                 tracing::error!(target: EVENTS, leg = n, device = &*device, %error, left_out, in_sync, "a leg of a mirror is dropped");
             }
@@ -552,11 +551,11 @@ impl MirrorState {
         self.keeper.kick();
     }
 
-    /// Drops those on which something failed that others could do.
+    /// Drops the legs on which a request failed that others could do.
     fn drop_failed(&self, ended: &disk::LegResults) {
         let (good, bad) = disk::masks(ended);
         let dropped = self.legs.states.settle(good, bad).unwrap_or_default();
-        // Once, though several of its pieces may have failed.
+        // Reported once, though several of its pieces may have failed.
         let mut told = 0;
         for (n, end) in ended {
             let Err(error) = end else { continue };
@@ -570,7 +569,7 @@ impl MirrorState {
     }
 }
 
-/// The legs of a mask, as numbers.
+/// Returns the legs of a mask, as numbers.
 fn list(legs: u32) -> Vec<usize> {
     each(legs).collect()
 }

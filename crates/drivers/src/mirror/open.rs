@@ -1,4 +1,4 @@
-//! A mirror with a record comes to life: what its legs say is put together, and written down anew.
+//! The start of a mirror with a record: the legs' records are put together, and written down anew.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Weak};
@@ -17,29 +17,29 @@ use crate::mirror::regions::Regions;
 use crate::mirror::{Mirror, MirrorEvent, MirrorOptions, MirrorState, check, disk, leg_states};
 
 impl Mirror {
-    /// Mirrors over `legs`.
+    /// Opens a mirror over `legs`.
     ///
     /// With a record ([`MirrorOptions::record`]) it lies at the end of each leg, and takes 64 KiB
-    /// up to 128 KiB (more with blocks above 16 KiB). Legs that have none are new. Where all are, a
-    /// mirror is made of them: it has what the first one has, and the others are in sync when they
-    /// were copied from it. A leg that was out is resynced, and so is what was being written when a
-    /// crash came; nothing waits for that. Workers of `wq` do it. May block, as long as the legs
-    /// do.
+    /// up to 128 KiB (more with blocks above 16 KiB). Legs that have none are new. If all are new,
+    /// a mirror is made of them: it has what the first one has, and the others are in sync once
+    /// they were copied from it. A leg that was out is resynced, and so is what was being written
+    /// when a crash came; nothing waits for that. Workers of `wq` do it. May block, as long as the
+    /// legs do.
     ///
-    /// Without a record nothing is known of the legs: the first one is what the mirror has, and the
+    /// Without a record the legs' states are unknown. The mirror has what the first leg has; the
     /// others are compared with it, and copied where they differ, each time.
     ///
     /// A leg that is missing, or can't be read, is out from the beginning;
-    /// [`MirrorOptions::degraded`] says whether that may be.
+    /// [`MirrorOptions::degraded`] says whether that is allowed.
     ///
     /// # Errors
-    /// Where there are no legs, or more than 32; where a leg is missing that may not be, or is too
-    /// small (a new mirror is as large as the first one); where legs belong to different mirrors,
-    /// are in another order than when it was made, or were used without each other; where one
-    /// without a record has something else in its place; where the first leg of a new mirror, or of
-    /// one without a record, is empty, and would be copied over one that isn't; where none that has
-    /// everything can be read, or the record can't be written. Without a record: where the first
-    /// leg is missing, or one has a record all the same, whatever mirror's that is.
+    /// If there are no legs, or more than 32; if a leg is missing that may not be, or is too small
+    /// (a new mirror is as large as the first one); if legs belong to different mirrors, are in
+    /// another order than when it was made, or were used without each other. If one without a
+    /// record has other data in its place; if the first leg of a new mirror, or of one without a
+    /// record, is empty, and would be copied over one that isn't; if none that has everything can
+    /// be read, or the record can't be written. Without a record: if the first leg is missing, or
+    /// one has a record all the same, of any mirror.
     pub fn open(
         legs: impl IntoIterator<Item = impl Into<MirrorLeg>>,
         options: MirrorOptions,
@@ -58,7 +58,7 @@ impl Mirror {
 }
 
 impl MirrorState {
-    /// A mirror that nobody has told of the end of the workers yet.
+    /// Opens a mirror that hasn't been told of the end of the workers yet.
     pub(super) fn open(
         mut legs: Legs,
         options: MirrorOptions,
@@ -81,8 +81,8 @@ impl MirrorState {
         let mut head = match &assembled.newest {
             Some(head) => {
                 let mut head = checked(head.clone(), room, &geometry)?;
-                // Before anything that a client writes: who begins with a copy of these legs has
-                // another name.
+                // Before anything that a client writes: a mirror that begins with a copy of these
+                // legs has another name.
                 head.fork(chance());
                 head.events = assembled.events;
                 head.legs = legs.len() as u32;
@@ -113,7 +113,7 @@ impl MirrorState {
     }
 }
 
-/// What the legs' records say together, where the mirror may begin with it.
+/// Puts the legs' records together, and checks that the mirror may begin with them.
 fn from_record(
     disk: &mut Disk,
     legs: &mut Legs,
@@ -133,8 +133,8 @@ fn from_record(
     Ok(assembled)
 }
 
-/// What is so without a record: the first leg has everything, as it did the last time, since it is
-/// never dropped.
+/// Returns the state without a record: the first leg has everything, as it did the last time, since
+/// it is never dropped.
 fn from_nothing(legs: &Legs, degraded: Degraded) -> Result<Assembled, StackError> {
     for n in (0..legs.len()).filter(|&n| legs.is_there(n)) {
         unrecorded(&legs.name(n), &*legs.device(n))?;
@@ -151,7 +151,7 @@ fn from_nothing(legs: &Legs, degraded: Degraded) -> Result<Assembled, StackError
     Ok(Assembled { in_sync: SOURCE, blank: here & !SOURCE, missing, ..Assembled::default() })
 }
 
-/// The newest head of each leg; `None` where nothing can be read.
+/// Reads the newest head of each leg; `None` if nothing can be read.
 fn heads(disk: &Disk, legs: &Legs) -> Vec<Option<Option<Head>>> {
     let head = |n: usize| {
         if !legs.is_there(n) {
@@ -164,7 +164,7 @@ fn heads(disk: &Disk, legs: &Legs) -> Vec<Option<Option<Head>>> {
 }
 
 impl MirrorState {
-    /// Writes the record anew, and begins what it asks for.
+    /// Writes the record anew, and begins the resync that it asks for.
     fn start(self: &Arc<Self>, assembled: &Assembled) -> Result<(), StackError> {
         let keeper = &self.keeper;
         let failed =
@@ -191,7 +191,7 @@ impl MirrorState {
             );
         }
         let dirty = state.dirty();
-        // The bits first: who has a head is taken to lack no more than they say.
+        // The bits first: a leg that has a head is taken to lack no more than they say.
         if !dirty.is_empty() {
             self.set_bits(keeper, &mut state, &dirty).map_err(failed)?;
         }
@@ -199,10 +199,10 @@ impl MirrorState {
             let (device, why) = (self.legs.name(leg), self.legs.why(leg));
             tracing::error!(target: EVENTS, leg, device = &*device, why, "a mirror starts without this leg");
             keeper.note(MirrorEvent::Missing { leg, why });
-            // Has it told, and the next try due.
+            // Reports the events, and makes the next try due.
             keeper.kick();
         }
-        // One leg alone differs from nobody.
+        // One leg alone differs from none.
         if self.legs.states.in_sync().count_ones() > 1 {
             dirty.into_iter().for_each(|n| keeper.regions.mark_stale(n));
         }
@@ -212,7 +212,7 @@ impl MirrorState {
         // tells them from copies that were made before it.
         state.unwritten = true;
         self.record(keeper, &mut state).map_err(failed)?;
-        // Not where one has begun, also if its legs are out again by now.
+        // Not if a resync has begun, also if its legs are out again by now.
         if keeper.regions.stale() != 0 && state.resyncing.is_none() {
             self.begin_resync(keeper, &mut state, 0);
         }
@@ -220,8 +220,7 @@ impl MirrorState {
     }
 }
 
-/// A mirror that was not there before has what its first leg has, and that has to fit on the
-/// others.
+/// Checks that the content of a new mirror's first leg fits on the others.
 fn fit_on_all(disk: &Disk, legs: &Legs) -> Result<(), StackError> {
     let mut rooms = Vec::new();
     for device in legs.devices() {
@@ -238,7 +237,7 @@ fn fit_on_all(disk: &Disk, legs: &Legs) -> Result<(), StackError> {
     }
 }
 
-/// The head of a mirror that was not there before.
+/// Makes the head of a new mirror.
 fn new_head(size: u64, options: &MirrorOptions, legs: usize) -> Head {
     let fits = |shift: &u32| {
         (12..=40).contains(shift) && size.div_ceil(1 << shift) <= leg_states::MOST_REGIONS
@@ -253,12 +252,12 @@ fn new_head(size: u64, options: &MirrorOptions, legs: usize) -> Head {
     Head { mirror, size, region_shift, legs, in_sync: SOURCE, ..Head::default() }
 }
 
-/// As much chance as the standard library has: enough to tell two mirrors apart.
+/// Returns the standard library's randomness: enough to tell two mirrors apart.
 fn chance() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// A disk without a record must have nothing of value where it belongs.
+/// Checks that a disk without a record has nothing of value where it belongs.
 pub(super) fn vacant(disk: &Disk, device: &dyn BlockDevice) -> Result<(), StackError> {
     // A place that can't be read now fails when it is written.
     if disk.is_vacant(device).unwrap_or(true) {
@@ -271,11 +270,11 @@ pub(super) fn vacant(disk: &Disk, device: &dyn BlockDevice) -> Result<(), StackE
     )))
 }
 
-/// A leg of a mirror without a record is compared with the first one, and overwritten: it is part
-/// of no mirror that has one, of which it may be the only leg that has everything, or one that
-/// lacks half of it.
+/// Checks that a leg of a mirror without a record is part of no mirror that has one. The leg is
+/// compared with the first one, and overwritten: it may be the only leg of the other mirror that
+/// has everything.
 pub(super) fn unrecorded(name: &str, device: &dyn BlockDevice) -> Result<(), StackError> {
-    // A place that can't be read now is no record that anybody could go by.
+    // A place that can't be read now is no record that any code could use.
     let Ok(Some((start, head))) = disk::find_head(device) else { return Ok(()) };
     Err(StackError::new(format!(
         "'{name}' holds the record of a mirror, as leg {} of {}. The record knows which legs are \
@@ -287,7 +286,7 @@ pub(super) fn unrecorded(name: &str, device: &dyn BlockDevice) -> Result<(), Sta
     )))
 }
 
-/// What makes a device one that never had the record which begins at `start`.
+/// Tells how to make a device one that never had the record which begins at `start`.
 pub(super) fn how_to_discard(name: &str, device: &dyn BlockDevice, start: u64) -> String {
     let bytes = device.geometry().size - start;
     format!(
@@ -299,7 +298,7 @@ pub(super) fn how_to_discard(name: &str, device: &dyn BlockDevice, start: u64) -
     )
 }
 
-/// A head that is true of these legs.
+/// Checks that a head fits these legs.
 fn checked(head: Head, room: u64, geometry: &Geometry) -> Result<Head, StackError> {
     let regions = head.size.checked_shr(head.region_shift).unwrap_or(u64::MAX);
     let in_blocks = head.size.checked_rem(geometry.block_size.into()) == Some(0);
@@ -318,7 +317,7 @@ fn checked(head: Head, room: u64, geometry: &Geometry) -> Result<Head, StackErro
     Ok(head)
 }
 
-/// The regions that may differ, by what the legs say that are in sync.
+/// Returns the regions that may differ, by the records of the legs that are in sync.
 fn bits(
     disk: &Disk,
     legs: &Legs,

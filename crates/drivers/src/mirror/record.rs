@@ -1,5 +1,6 @@
-//! What a mirror writes down at the end of each leg: who belongs to it, which legs are in sync, and
-//! in which regions they may differ. Only bytes here; `disk.rs` reads and writes them. Pure.
+//! The record of a mirror at the end of each leg: the legs that belong to it, those that are in
+//! sync, and the regions where they may differ. Only bytes here; `disk.rs` reads and writes them.
+//! Pure.
 //!
 //! ```text
 //! 0                       data, as large as the first leg allowed when the mirror was made
@@ -8,9 +9,9 @@
 //!                  + 2 P  bits: one for each region
 //! ```
 //!
-//! P is 4 KiB, or the leg's block size where that is larger; R is 64 KiB, or as much as that takes.
-//! A head is 2 KiB with a checksum, and none is written over the newest one of its leg, so that one
-//! is whole whatever became of the other. Bits need no checksum: a bit is set before the write that
+//! P is 4 KiB, or the leg's block size if that is larger; R is 64 KiB, or as much as that takes. A
+//! head is 2 KiB with a checksum. No head is written over the newest one of its leg, so that one is
+//! whole whatever the state of the other. Bits need no checksum: a bit is set before the write that
 //! it is about is sent, so what a torn piece says too little was never written.
 
 use super::legs::{MOST_LEGS, all, each};
@@ -22,41 +23,41 @@ const HEAD: usize = 2048;
 /// The first words of a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Head {
-    /// Which mirror this is.
+    /// Identity of the mirror.
     pub(super) mirror: [u8; 16],
-    /// Grows with each head that is written, also with one that failed.
+    /// Number that grows with each head that is written, also with one that failed.
     pub(super) events: u64,
-    /// The events of the last head before this one that all legs in sync have. A leg in sync has
-    /// that one at least: an older one is a disk that was replaced since, or a copy of one.
+    /// Events of the last head before this one that all legs in sync have. A leg in sync has that
+    /// one at least: an older one is a disk that was replaced since, or a copy of one.
     pub(super) common: u64,
-    /// The events of the last head that went to all legs of the mirror. Bits are taken away only
-    /// after it, and not while a leg is out: a leg that has this head or a later one lacks no more
+    /// Events of the last head that went to all legs of the mirror. Bits are taken away only after
+    /// it, and not while a leg is out. So a leg that has this head or a later one lacks no more
     /// than the bits say.
     pub(super) whole: u64,
     /// Bytes of the mirror.
     pub(super) size: u64,
     pub(super) region_shift: u32,
-    /// How many numbers legs have, or had.
+    /// Count of the numbers that legs have, or had.
     pub(super) legs: u32,
-    /// A bit for each of them that is no leg any more.
+    /// Bits of the legs that were removed.
     pub(super) removed: u32,
-    /// Which one of them this is.
+    /// Number of the leg that this head is on.
     pub(super) leg: u32,
-    /// A bit for each leg that has everything that was acknowledged. A leg without one lacks what
-    /// the bits say, or everything, and nobody reads from it.
+    /// Bits of the legs that have everything that was acknowledged. A leg without a bit lacks what
+    /// the bits say, or everything, and is never read from.
     pub(super) in_sync: u32,
-    /// Where the mirror began anew, the last time first; at most `FORKS`.
+    /// The times that the mirror began anew, the last one first; at most `FORKS`.
     pub(super) forks: Vec<MirrorBegin>,
     /// The last check.
     pub(super) checked: LastCheck,
 }
 
-/// The last check that came to its end. All zeroes in a record that is older than this.
+/// The last check that came to its end. All zeroes in a record that is older than this field.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct LastCheck {
-    /// When it ended, in seconds since 1970; where there was none, when the record began.
+    /// Time of its end, in seconds since 1970; if there was none, the time when the record began.
     pub(super) since: u64,
-    /// How long it took, in milliseconds, at least 1; 0 where there was none.
+    /// Its duration in milliseconds, at least 1; 0 if there was none.
     pub(super) took: u32,
     /// Bytes as of [`MirrorCheck`](super::MirrorCheck), each.
     pub(super) differ: u64,
@@ -65,28 +66,30 @@ pub(super) struct LastCheck {
     pub(super) repaired: u64,
 }
 
-/// The mirror began, with what was there: a copy of it, or legs that were left out, might do so
-/// too.
+/// A start of the mirror, with the legs that were there: a copy of it, or legs that were left out,
+/// might start too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MirrorBegin {
-    /// What it goes by since; not 0, which is what a mirror goes by that never began anew.
+    /// Identity of the mirror's history since then; not 0, which a mirror has that never began
+    /// anew.
     pub(super) history: u64,
-    /// The events until then, which they have in common.
+    /// Events until then, which the histories have in common.
     pub(super) events: u64,
 }
 
-/// Forks that a head has room for: a leg that was away for more starts isn't known any more.
+/// Number of forks that a head has room for: a leg that was away for more starts isn't known any
+/// more.
 const FORKS: usize = 120;
-/// Where they are in a head.
+/// Offset of the forks in a head.
 const FORKED: usize = 60;
-/// Where the rest is.
+/// Offset of the rest in a head.
 const REST: usize = FORKED + 16 * FORKS;
-/// Where the last check is.
+/// Offset of the last check in a head.
 const CHECKED: usize = REST + 20;
 const _: () = assert!(CHECKED + 44 <= HEAD);
 
 impl Head {
-    /// As bytes, in a piece of `piece` bytes.
+    /// Encodes the head in a piece of `piece` bytes.
     pub(super) fn encode(&self, piece: usize) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(piece);
         bytes.extend(MAGIC);
@@ -116,22 +119,23 @@ impl Head {
         bytes
     }
 
-    /// How every head begins, in a block of `len` bytes.
+    /// Returns the beginning of every head, in a block of `len` bytes.
     pub(super) fn beginning(len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         bytes[..MAGIC.len()].copy_from_slice(MAGIC);
         bytes
     }
 
-    /// Whether a piece holds a head that was not written to its end.
+    /// Returns true if a piece holds a head that was not written to its end.
     pub(super) fn is_half_written(piece: &[u8]) -> bool {
         piece.starts_with(MAGIC) && Self::decode(piece).is_none()
     }
 
-    /// How a leg with this head, which the mirror with head `newest` does without, stands to that.
+    /// Returns how the head of a leg, which the mirror with head `newest` does without, relates to
+    /// that.
     ///
-    /// The mirror has all that the leg has, if they are of one history, or the mirror left the
-    /// leg's after what this has seen.
+    /// The mirror has all that the leg has if both have one history, or if the mirror left the
+    /// leg's history after what this head has seen.
     pub(super) fn follows(&self, newest: &Head) -> HeadRelation {
         match (self.is_seen_by(newest), self.is_in_sync()) {
             (true, _) if self.events >= newest.whole => HeadRelation::Yes,
@@ -140,22 +144,22 @@ impl Head {
         }
     }
 
-    /// The bit of the leg that this is.
+    /// Returns the leg's bit.
     pub(super) fn bit(&self) -> u32 {
         1u32.checked_shl(self.leg).unwrap_or(0)
     }
 
-    /// Whether the leg has everything by its own word.
+    /// Returns true if the leg has everything by its own head.
     fn is_in_sync(&self) -> bool {
         self.in_sync & self.bit() != 0
     }
 
-    /// The numbers that are legs of the mirror.
+    /// Returns the numbers that are legs of the mirror.
     fn members(&self) -> u32 {
         all((self.legs as usize).min(MOST_LEGS)) & !self.removed
     }
 
-    /// Whether the mirror with head `newest` came by this head on its way.
+    /// Returns true if the mirror with head `newest` has passed this head.
     fn is_seen_by(&self, newest: &Head) -> bool {
         let forks = &newest.forks;
         if self.history() == newest.history() {
@@ -173,18 +177,19 @@ impl Head {
         self.forks.first().map_or(0, |fork| fork.history)
     }
 
-    /// Whether a leg with this head, which `newest` calls in sync, is the one that was meant.
+    /// Returns true if a leg with this head, which `newest` calls in sync, is the one that was
+    /// meant.
     fn is_up_to(&self, newest: &Head) -> bool {
         self.is_seen_by(newest) && self.events >= newest.common
     }
 
-    /// The mirror begins. `chance`: differs from any other's.
+    /// Begins the mirror anew. `chance` differs from any other's.
     pub(super) fn fork(&mut self, chance: u64) {
         self.forks.truncate(FORKS - 1);
         self.forks.insert(0, MirrorBegin { history: chance.max(1), events: self.events });
     }
 
-    /// From a piece; `None` where that holds no whole head.
+    /// Decodes a piece; `None` if it holds no whole head.
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let head = bytes.get(..HEAD)?;
         let word =
@@ -223,17 +228,17 @@ impl Head {
     }
 }
 
-/// Where things lie on a leg.
+/// The places of the record on a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordLayout {
-    /// Where the record begins: what is in front of it is for data.
+    /// Offset of the record: what is in front of it is for data.
     pub(super) start: u64,
     /// Bytes of a piece, which is written as a whole.
     pub(super) piece: u64,
 }
 
 impl RecordLayout {
-    /// On a leg of this size and block size; `None` where it has no room.
+    /// Returns the layout for a leg of this size and block size; `None` if it has no room.
     pub(super) fn on(size: u64, block_size: u32) -> Option<Self> {
         let piece = u64::from(block_size).max(4096);
         let reserve = (4 * piece).max(64 << 10);
@@ -241,62 +246,61 @@ impl RecordLayout {
         Some(Self { start, piece }).filter(|place| place.start > 0)
     }
 
-    /// Where a head is: in slot 0 or 1.
+    /// Returns the offset of the head in slot 0 or 1.
     pub(super) fn head(&self, slot: usize) -> u64 {
         self.start + slot as u64 * self.piece
     }
 
-    /// Where piece `n` of the bits is.
+    /// Returns the offset of piece `n` of the bits.
     pub(super) fn bits(&self, n: usize) -> u64 {
         self.start + (2 + n as u64) * self.piece
     }
 
-    /// How many pieces so many regions take.
+    /// Returns the number of pieces for the bits of `regions` regions.
     pub(super) fn pieces(&self, regions: usize) -> usize {
         regions.div_ceil(8).div_ceil(self.piece as usize)
     }
 }
 
-/// What the records of all legs say together.
+/// The result of all legs' records together.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Assembled {
-    /// The newest head; `None` where no leg has one: a new mirror.
+    /// The newest head; `None` if no leg has one: a new mirror.
     pub(super) newest: Option<Head>,
-    /// The events of any head, at most: those of a leg that has to be copied may be more than the
-    /// newest one's.
+    /// Largest events of any head: those of a leg that has to be copied may be more than the newest
+    /// one's.
     pub(super) events: u64,
     /// Legs that have everything.
     pub(super) in_sync: u32,
     /// Legs with a record of this mirror that lack what the bits say.
     pub(super) behind: u32,
-    /// Legs without a record, or with one that is no word about what they lack: they lack
-    /// everything.
+    /// Legs without a record, or with one that doesn't tell what they lack: they lack everything.
     pub(super) blank: u32,
-    /// Of those, legs without a record.
+    /// The blank legs that have no record.
     pub(super) unwritten: u32,
     /// Legs that had everything, and were opened without changes that were flushed. They lack
-    /// everything, or, where no other leg is in sync, one of them is the source.
+    /// everything, or, if no other leg is in sync, one of them is the source.
     pub(super) outdated: u32,
-    /// Legs of which nothing is known.
+    /// Legs that could not be read.
     pub(super) missing: u32,
     /// The number of each leg, in the order in which they were given.
     pub(super) numbers: Vec<usize>,
 }
 
 impl Assembled {
-    /// Legs that had everything when the mirror was last up, and of which that isn't known any
-    /// more.
+    /// Returns the legs that had everything when the mirror was last up, and are not known to have
+    /// it now.
     pub(super) fn lost(&self) -> u32 {
         self.newest.as_ref().map_or(0, |head| head.in_sync) & !self.in_sync & !self.outdated
     }
 
-    /// Whether the mirror begins with a leg that lacks changes that were flushed.
+    /// Returns true if the mirror begins with a leg that lacks changes that were flushed.
     pub(super) fn is_outdated(&self) -> bool {
         self.in_sync & self.outdated != 0
     }
 
-    /// Whether it may come to life without the legs that are missing, and those that aren't what
-    /// they were.
+    /// Checks that the mirror may start without the legs that are missing, and those that were
+    /// replaced.
     pub(super) fn may_start(
         &self,
         policy: Degraded,
@@ -315,7 +319,7 @@ impl Assembled {
         Err(StackError::new(format!("'{}' {}, and {why}", name(n), self.fate(n))))
     }
 
-    /// What became of leg `n`, which isn't in sync.
+    /// Returns in words why leg `n` isn't in sync.
     fn fate(&self, n: usize) -> &'static str {
         if self.missing & 1 << n != 0 {
             "is missing"
@@ -327,26 +331,26 @@ impl Assembled {
     }
 }
 
-/// Which legs may be missing when a mirror comes to life. In any case one that has everything has
-/// to be there, and a mirror is made of all its legs. A leg that had everything, and is another
-/// disk now, or an older copy of itself, is as good as missing.
+/// The legs that may be missing when a mirror starts. In any case one that has everything has to be
+/// there, and a new mirror is made of all its legs. A leg that had everything, and is another disk
+/// now, or an older copy of itself, counts as missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Degraded {
-    /// None.
+    /// All legs have to be there.
     Never,
-    /// Those that were out when it was last up: what was acknowledged is on the others.
-    /// (`mdadm --assemble`.)
+    /// The legs may be missing that were out when the mirror was last up: the others have what was
+    /// acknowledged. (`mdadm --assemble`.)
     #[default]
     Known,
-    /// Any. Where the missing one has the newest writes, they are missing too, and it is refused
+    /// Any leg may be missing. If it has the newest writes, they are missing too, and it is refused
     /// when it comes back. (`mdadm --assemble --run`.)
     Always,
 }
 
-/// Puts together what was found on each leg: a head, none, or (outer `None`) nothing could be read.
-/// The legs are given in the order of their numbers, which has a gap where one was removed; behind
-/// them those that are to be added. `outdated`: a bit for each place whose leg was opened without
+/// Puts together the heads of all legs: a head, none, or (outer `None`) an unreadable leg. The legs
+/// are given in the order of their numbers, which has a gap if one was removed. Behind them come
+/// those that are to be added. `outdated`: a bit for each place whose leg was opened without
 /// changes that were flushed.
 pub(super) fn assemble(
     found: &[Option<Option<Head>>],
@@ -354,8 +358,8 @@ pub(super) fn assemble(
     name: impl Fn(usize) -> String,
 ) -> Result<Assembled, StackError> {
     let heads = || found.iter().enumerate().filter_map(|(at, f)| Some((at, f.as_ref()?.as_ref()?)));
-    // The newest one; but a leg that was being resynced has no word against one that was in sync,
-    // and went on.
+    // The newest head goes on; but one in sync that went on wins over a leg that was being
+    // resynced.
     let goes_on =
         |newest: &Head| heads().all(|(_, head)| head.is_seen_by(newest) || !head.is_in_sync());
     let newest = |fits: &dyn Fn(&Head) -> bool| {
@@ -369,7 +373,7 @@ pub(super) fn assemble(
                 name(unread)
             )));
         }
-        // A new mirror has what its first leg has; nothing is known of the others.
+        // A new mirror has what its first leg has; the others' content is unknown.
         let (in_sync, blank) = (SOURCE, all(found.len()) & !SOURCE);
         let (unwritten, numbers) = (blank, (0..found.len()).collect());
         return Ok(Assembled { in_sync, blank, unwritten, numbers, ..Assembled::default() });
@@ -386,7 +390,7 @@ pub(super) fn assemble(
         match found {
             None => all.missing |= bit,
             Some(None) => (all.blank, all.unwritten) = (all.blank | bit, all.unwritten | bit),
-            // The changes that it lacks may be heads, too.
+            // The changes that it lacks may include heads.
             Some(Some(head))
                 if is_outdated && newest.in_sync & bit != 0 && head.is_seen_by(newest) =>
             {
@@ -395,7 +399,7 @@ pub(super) fn assemble(
             Some(Some(head)) if newest.in_sync & bit != 0 && head.is_up_to(newest) => {
                 all.in_sync |= bit;
             }
-            // One that is added has nothing, whatever became of the last time.
+            // A leg that is added has nothing, whatever its former record says.
             Some(Some(head)) => match head.follows(newest) {
                 HeadRelation::Apart => return Err(apart(&name(at))),
                 HeadRelation::Yes if newest.members() & bit != 0 && !is_outdated => {
@@ -428,7 +432,7 @@ pub(super) fn assemble(
     Ok(all)
 }
 
-/// All heads have to be of one mirror.
+/// Checks that all heads are of one mirror.
 fn are_of_one_mirror<'a>(
     heads: impl Iterator<Item = (usize, &'a Head)>,
     name: impl Fn(usize) -> String,
@@ -453,8 +457,8 @@ fn are_of_one_mirror<'a>(
     )))
 }
 
-/// The number of each leg that was given: those that the newest head knows, in order, and then new
-/// ones.
+/// Returns the number of each leg that was given: those that the newest head knows, in order, and
+/// then new ones.
 fn numbers(
     found: &[Option<Option<Head>>],
     newest: &Head,
@@ -513,10 +517,10 @@ fn numbers(
     Ok(numbers)
 }
 
-/// The leg that all others are copied from where nothing else is known: the first one.
+/// The bit of the leg that all others are copied from if nothing else is known: the first one.
 pub(super) const SOURCE: u32 = 1;
 
-/// The legs of a mirror were used without each other.
+/// Makes the error that the legs of a mirror were used without each other.
 pub(super) fn apart(name: &str) -> StackError {
     StackError::new(format!(
         "'{name}' was used without the other legs, and they without it, so nothing tells which \
@@ -525,14 +529,15 @@ pub(super) fn apart(name: &str) -> StackError {
     ))
 }
 
-/// How the head of a leg that isn't in sync stands to the mirror's.
+/// The relation of the head of a leg that isn't in sync to the mirror's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeadRelation {
     /// The leg lacks no more than the mirror's bits say.
     Yes,
-    /// It was not in sync when those whom it followed were left behind: it may lack anything.
+    /// The leg was not in sync when the legs that it followed were left behind: it may lack
+    /// anything.
     No,
-    /// It took writes that the mirror's legs know nothing of.
+    /// The leg took writes that the mirror's legs don't have.
     Apart,
 }
 
@@ -547,7 +552,7 @@ mod tests {
         Head { region_shift: 20, legs: 2, leg, in_sync, ..head }
     }
 
-    /// As `head`, of a mirror that went on alone after so many events.
+    /// Returns `head` as of a mirror that went on alone after this many events.
     fn forked(at: u64, history: u64, mut head: Head) -> Head {
         let events = std::mem::replace(&mut head.events, at);
         head.fork(history);
@@ -676,7 +681,7 @@ mod tests {
 
     #[test]
     fn a_leg_is_what_its_own_head_says_and_not_what_the_others_say_of_its_place() {
-        // It was replaced, and the new one is in sync by now.
+        // The leg was replaced, and the new one is in sync by now.
         let newest = Head { whole: 7, ..head(0, 9, 0b11) };
         let old =
             put_together(&[Some(Some(newest.clone())), Some(Some(head(1, 5, 0b11)))]).unwrap();
@@ -689,7 +694,7 @@ mod tests {
             "bits were taken away since"
         );
         assert_eq!(head(1, 7, 0b11).follows(&newest), HeadRelation::Yes);
-        // Rounds that could be written nowhere leave a leg in sync as far behind as they were many.
+        // Rounds that could be written nowhere leave a leg in sync behind by their number.
         let newest = Head { common: 5, ..head(0, 9, 0b11) };
         let late = put_together(&[Some(Some(newest)), Some(Some(head(1, 5, 0b11)))]).unwrap();
         assert_eq!((late.in_sync, late.lost()), (0b11, 0));

@@ -1,13 +1,13 @@
-//! The regions of a mirror: who writes there, and what the record on disk says about it. One word
-//! each, so that every question has one answer at a time; `README.md` beside this file argues it.
+//! The regions of a mirror: the writers there, and the record's word about them. Each has one word,
+//! so that every question has one answer at a time; `README.md` beside this file argues it.
 //!
 //! | part of the word | set by | means |
 //! |---|---|---|
-//! | writers | a write that enters, until it exits | so many are in flight there |
-//! | DIRTY | the keeper, once that is durable on disk | the record says that the legs may differ here |
+//! | writers | a write that enters, until it exits | number of writes in flight there |
+//! | DIRTY | the keeper, once it is durable on disk | the record says: the legs may differ here |
 //! | RECENT | a write that enters | the keeper leaves DIRTY alone for another round |
-//! | STALE | the finder of that | the legs differ here, as far as is known: to be resynced |
-//! | LOCKED | the resync | nobody may enter; with no writers, the region is the resync's |
+//! | STALE | the finder of a difference | the legs differ here, as far as known: resync it |
+//! | LOCKED | the resync | no write may enter; without writers, the resync has it |
 
 use std::ops::Range;
 
@@ -20,28 +20,28 @@ const RECENT: u32 = 1 << 17;
 const STALE: u32 = 1 << 18;
 const LOCKED: u32 = 1 << 19;
 
-/// How [`Regions::enter`] went.
+/// The result of [`Regions::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "`Wait { wake: true }` obliges the caller to run the resync"]
 pub enum RegionEntry {
     /// The write may begin.
     In,
-    /// It has to wait: for the record, or for the resync. Where `wake`, the resync waits for a
+    /// The write has to wait: for the record, or for the resync. If `wake`, the resync waits for a
     /// region that has just been left again.
     Wait {
-        /// The caller has to run the resync.
+        /// True if the caller has to run the resync.
         wake: bool,
     },
 }
 
-/// What the keeper finds in a region that it might clean.
+/// The age of a region that the keeper might clean.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegionAge {
-    /// Nothing is to be done there.
+    /// The region is clean.
     Clean,
-    /// Written to since the last look, or just now, or not in sync yet: not now.
+    /// The region was written to since the last look, or just now, or isn't in sync yet: not now.
     Young,
-    /// Nobody has written since the last look.
+    /// The region was not written to since the last look.
     Old,
 }
 
@@ -49,8 +49,8 @@ pub enum RegionAge {
 pub struct Regions {
     /// A: one for each region; the orderings are argued where it is changed.
     words: Box<[AtomicU32]>,
-    /// A: how many regions are stale; Relaxed, a reader that sees an old number reads from a leg as
-    /// it could have done a moment before.
+    /// A: number of stale regions. Relaxed: a reader that sees an old number reads from a leg as it
+    /// could have done a moment before.
     stale: AtomicUsize,
     shift: u32,
 }
@@ -66,28 +66,28 @@ impl Regions {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of regions.
     pub fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// Whether there is none: a device without a byte.
+    /// Returns true if there is none: a device without a byte.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// Bytes of a region; the last one may have fewer.
+    /// Returns the bytes of a region; the last one may have fewer.
     pub fn size(&self) -> u64 {
         1 << self.shift
     }
 
-    /// The regions that a range of bytes touches.
+    /// Returns the regions that a range of bytes touches.
     pub fn of(&self, offset: u64, len: u64) -> Range<usize> {
         let end = (offset + len).div_ceil(1 << self.shift);
         (offset >> self.shift) as usize..end as usize
     }
 
-    /// A write asks to begin: it enters all of these regions or none. Lock-free.
+    /// Begins a write: it enters all of these regions or none. Lock-free.
     pub fn enter(&self, regions: Range<usize>) -> RegionEntry {
         for n in regions.clone() {
             // Acquire pairs with the Release of `mark` (what the write relies on is durable), and
@@ -104,8 +104,8 @@ impl Regions {
         RegionEntry::In
     }
 
-    /// A write has ended on all legs. True where the resync waits for one of these regions, and
-    /// nobody is left in that: the caller has to run it.
+    /// Ends a write, which has ended on all legs. True: the resync waits for one of these regions,
+    /// which has no writer left, and the caller has to run it.
     #[must_use = "true obliges the caller to run the resync"]
     pub fn exit(&self, regions: Range<usize>) -> bool {
         regions.fold(false, |wake, n| {
@@ -116,18 +116,18 @@ impl Regions {
         })
     }
 
-    /// The resync keeps writes out of region `n`. True where it has it from now on; else the last
-    /// writer's `exit` says so. Nobody else locks it.
+    /// Keeps writes out of region `n`, for the resync. True if it has the region from now on; else
+    /// the last writer's `exit` says so. No other thread locks it.
     pub fn lock(&self, n: usize) -> bool {
         self.words[n].fetch_or(LOCKED, Ordering::AcqRel) & WRITERS == 0
     }
 
-    /// Whether a lock that had to wait holds by now.
+    /// Returns true if a lock that had to wait holds by now.
     pub fn is_held(&self, n: usize) -> bool {
         self.words[n].load(Ordering::Acquire) & (LOCKED | WRITERS) == LOCKED
     }
 
-    /// Lets writes in again; the caller then runs the keeper, which has those that wait. Where
+    /// Lets writes in again; the caller then runs the keeper, which has those that wait. If
     /// `synced`, the legs are alike there now.
     pub fn unlock(&self, n: usize, synced: bool) {
         let gone = if synced { LOCKED | STALE } else { LOCKED };
@@ -137,42 +137,43 @@ impl Regions {
         }
     }
 
-    /// The keeper has made it durable that the legs may differ in region `n`.
+    /// Marks region `n` as one where the legs may differ, once the keeper has made that durable.
     pub fn mark(&self, n: usize) {
         // RECENT: the write that it was made for hasn't entered yet.
         self.words[n].fetch_or(DIRTY | RECENT, Ordering::Release);
     }
 
-    /// The legs differ in region `n`, or one can't be read there. The caller then runs the resync.
-    /// A write that isn't inside the region may be overlooked by a resync that is: then the next
-    /// one finds it.
+    /// Marks region `n` as stale: the legs differ there, or one can't be read. The caller then runs
+    /// the resync. A resync that is inside the region may overlook a write that isn't: then the
+    /// next one finds it.
     pub fn mark_stale(&self, n: usize) {
         if self.words[n].fetch_or(STALE, Ordering::AcqRel) & STALE == 0 {
             self.stale.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Whether the record on disk says that the legs may differ in region `n`.
+    /// Returns true if the record on disk says that the legs may differ in region `n`.
     pub fn is_dirty(&self, n: usize) -> bool {
         self.words[n].load(Ordering::Acquire) & DIRTY != 0
     }
 
-    /// Whether the legs differ somewhere in these regions, as far as is known.
+    /// Returns true if the legs differ somewhere in these regions, as far as is known.
     pub fn is_stale(&self, mut regions: Range<usize>) -> bool {
         self.stale() != 0 && regions.any(|n| self.words[n].load(Ordering::Acquire) & STALE != 0)
     }
 
-    /// How many regions are stale.
+    /// Returns the number of stale regions.
     pub fn stale(&self) -> usize {
         self.stale.load(Ordering::Relaxed)
     }
 
-    /// The first stale region from `from` on.
+    /// Returns the first stale region from `from` on.
     pub fn next_stale(&self, from: usize) -> Option<usize> {
         (from..self.len()).find(|&n| self.words[n].load(Ordering::Acquire) & STALE != 0)
     }
 
-    /// The keeper's look at a region: what was written to since the last one is spared once.
+    /// Returns a region's age for the keeper: one that was written to since the last look is spared
+    /// once.
     pub fn age(&self, n: usize) -> RegionAge {
         // Acquire pairs with the Release of `exit`.
         let word = self.words[n].load(Ordering::Acquire);
@@ -186,26 +187,26 @@ impl Regions {
         if word == DIRTY { RegionAge::Old } else { RegionAge::Young }
     }
 
-    /// The keeper takes DIRTY away from a region that it has found old, after all legs have made
-    /// durable what they have. False where somebody has entered since: then nothing is changed.
+    /// Takes DIRTY away from a region that the keeper has found old, after all legs have made
+    /// durable what they have. False if a write has entered since: then nothing is changed.
     pub fn clean(&self, n: usize) -> bool {
-        // The whole word is compared: who entered since, even if gone again, has set RECENT.
+        // The whole word is compared: a write that has entered since, even if it is gone again, has
+        // set RECENT.
         self.words[n].compare_exchange(DIRTY, 0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 }
 
-// Which changes of a mirror are in flight at the same time, and touch the same bytes. Each leg may
+// Changes of a mirror that are in flight at the same time, and touch the same bytes. Each leg may
 // do these in an order of its own: once both are acknowledged the legs differ. So the regions where
-// they overlap are called stale before the later one is sent, and the resync makes them alike when
+// they overlap are marked stale before the later one is sent, and the resync makes them alike when
 // both are gone.
 
-/// Regions share so many lists.
+/// Number of lists that regions share.
 const LISTS: usize = 16;
 
-/// The bytes of the changes that are on their way to the legs.
+/// The bytes of the changes in flight to the legs.
 pub(super) struct Overlaps {
-    /// L: is the lock, held for a look at those that are in flight in its regions; guards their
-    /// bytes.
+    /// L: is the lock, held for a look at the changes in flight in its regions; guards their bytes.
     lists: [CachePadded<SpinLock<Vec<Range<u64>>>>; LISTS],
 }
 
@@ -216,10 +217,10 @@ impl Default for Overlaps {
 }
 
 impl Overlaps {
-    /// A change of `bytes`, in `regions`, goes to the legs. Says which of them others change at the
-    /// same time, from the first to the last of these. Any context.
+    /// Begins a change of `bytes`, in `regions`. Returns the regions that others change at the same
+    /// time, from the first to the last of these. Any context.
     pub(super) fn begin(&self, regions: Range<usize>, bytes: &Range<u64>) -> Option<Range<u64>> {
-        // Two that overlap share a region, so that the later one finds the other in its list.
+        // Two that overlap share a region, so the later one finds the other in its list.
         let mut shared: Option<Range<u64>> = None;
         for n in lists(regions) {
             let mut list = self.lists[n].lock();
@@ -235,11 +236,11 @@ impl Overlaps {
         shared
     }
 
-    /// A change that [began](Overlaps::begin) has ended on all legs. Any context.
+    /// Ends a change that [began](Overlaps::begin): it has ended on all legs. Any context.
     pub(super) fn end(&self, regions: Range<usize>, bytes: &Range<u64>) {
         for n in lists(regions) {
             let mut list = self.lists[n].lock();
-            // One like another is as good.
+            // Any entry with the same bytes will do.
             if let Some(at) = list.iter().position(|other| other == bytes) {
                 list.swap_remove(at);
             }

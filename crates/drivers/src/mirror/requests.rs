@@ -12,8 +12,8 @@ use super::legs::{LegPresence, Legs, each};
 use crate::mirror::regions::RegionEntry;
 
 impl MirrorState {
-    /// Sends a read to one leg; its completion tries the next one where it fails. The queue of a
-    /// leg that fails tells of it: clients may never hear of that.
+    /// Sends a read to one leg; if it fails, its completion tries the next one. The queue of a leg
+    /// that fails reports it: clients may never hear of that.
     pub(super) fn read(self: &Arc<Self>, whole: &Whole) {
         let (offset, len) = (whole.request().offset(), whole.request().len());
         let Some((n, there)) = self.choose(offset, len, 0) else { return };
@@ -21,14 +21,14 @@ impl MirrorState {
         there.device.submit(whole.part_with(0, len, offset, asked).with_quiet(false));
     }
 
-    /// The leg for a read that was tried on `tried` in vain.
+    /// Chooses the leg for a read that failed on the legs `tried`.
     fn choose(&self, offset: u64, len: u64, tried: u32) -> Option<(usize, Arc<LegPresence>)> {
         let regions = &self.keeper.regions;
         let differ = regions.is_stale(regions.of(offset, len));
         loop {
             let n = self.legs.choose(offset, tried, differ)?;
             // It may be another device than that of the moment before, which has nothing yet, or
-            // none: then this sees that the leg was dropped for it.
+            // none. Then this sees that the leg was dropped for it.
             let there = self.legs.there(n);
             if let (Some(there), true) = (there, self.legs.states.in_sync() & 1 << n != 0) {
                 return Some((n, there));
@@ -36,8 +36,8 @@ impl MirrorState {
         }
     }
 
-    /// What becomes of a read up to `end` that the device of that era of leg `n` is asked after
-    /// `failed`.
+    /// Handles the end of a read up to `end` on the device of that era of leg `n`, which comes
+    /// after `failed`.
     fn asked(
         self: &Arc<Self>,
         (n, era): (usize, u64),
@@ -59,7 +59,7 @@ impl MirrorState {
             let whole = done.whole();
             let (offset, len) = (whole.request().offset(), whole.request().len());
             let Some((next, there)) = inner.choose(offset, len, tried) else {
-                // All that are left have failed; the first one's error is the one to tell.
+                // All that are left have failed; the first one's error is reported.
                 return done.fail(failed.swap_remove(0).error);
             };
             let asked = inner.asked((next, there.era), end, failed);
@@ -67,12 +67,12 @@ impl MirrorState {
         }
     }
 
-    /// Some legs could not read what another one could: they are written anew there, or dropped.
+    /// Writes legs anew at a place that they could not read and another one could, or drops them.
     fn read_elsewhere(&self, rq: &Request, failed: &[FailedLeg]) {
         let keeper = &self.keeper;
         let regions = keeper.regions.of(rq.offset(), rq.len());
         if keeper.regions.is_stale(regions.clone()) {
-            // The resync is on its way there, and sees for itself.
+            // The resync is about to come there, and sees for itself.
             return;
         }
         for FailedLeg { n, error, .. } in failed.iter().filter(|failed| failed.counts(&self.legs)) {
@@ -91,7 +91,7 @@ impl MirrorState {
         keeper.kick_resync();
     }
 
-    /// A change or a flush: it goes to the legs once its regions let it in.
+    /// Starts a change or a flush: it goes to the legs once its regions let it in.
     pub(super) fn change(self: &Arc<Self>, rq: Started) {
         let keeper = &self.keeper;
         if rq.op() == Op::Flush {
@@ -111,12 +111,12 @@ impl MirrorState {
 
     /// Sends a change, which has entered `regions`, to all legs.
     pub(super) fn send(self: &Arc<Self>, rq: Started, regions: Range<usize>) {
-        // After the entry: who is taken back from here on gets this region by the resync, which
-        // waits until it is left.
+        // After the entry: a leg that is taken back from here on gets this region by the resync,
+        // which waits until the change has left it.
         let active = self.legs.states.active();
         let (op, offset, len) = (rq.op(), rq.offset(), rq.len());
         let bytes = offset..offset + len;
-        // One leg alone differs from nobody. A leg that comes back gets this region by the resync.
+        // One leg alone differs from none. A leg that comes back gets this region by the resync.
         let may_overlap = op != Op::Flush && active.count_ones() > 1;
         let shared = may_overlap.then(|| self.overlaps.begin(regions.clone(), &bytes)).flatten();
         let overlaps = shared.is_some();
@@ -140,8 +140,8 @@ impl MirrorState {
             }
             inner.answer(rq, result, regions, mask(&failed), overlaps);
         });
-        // One that is out by now may have another device already: whatever that gets here, it gets
-        // everything anew once this has left its regions.
+        // A leg that is out by now may have another device already. Whatever that gets here, it
+        // gets everything anew once this has left its regions.
         for (n, there) in each(active).filter_map(|n| Some((n, self.legs.there(n)?))) {
             self.legs.begin(n);
             let (ends, inner, era) = (Arc::clone(&ends), Arc::clone(self), there.era);
@@ -156,13 +156,13 @@ impl MirrorState {
                     }
                 }
             });
-            // A leg that is dropped is told of with the error, and so is the answer where all
-            // failed; a discard drops none.
+            // The report of a dropped leg has the error, and so has the answer if all failed; a
+            // discard drops none.
             there.device.submit(part.with_quiet(op != Op::Discard));
         }
     }
 
-    /// How a change that ended like this on the legs is to be answered.
+    /// Decides how to answer a change that ended like this on the legs.
     fn judge(&self, op: Op, succeeded: u32, failed: &[FailedLeg]) -> Result<(), IoError> {
         let bad = failed.iter().filter(|failed| failed.counts(&self.legs));
         // A discard that failed leaves the leg as good as it was.
@@ -182,8 +182,8 @@ impl MirrorState {
         Ok(())
     }
 
-    /// Answers a change that has ended on all legs, at once or when the record lets it.
-    /// `overlaps`: its regions were called stale, since another one changed the same bytes.
+    /// Answers a change that has ended on all legs, at once or when the record lets it. `overlaps`:
+    /// its regions were marked stale, since another one changed the same bytes.
     fn answer(
         &self,
         rq: HeldRequest,
@@ -194,11 +194,10 @@ impl MirrorState {
     ) {
         let keeper = &self.keeper;
         let active = self.legs.states.active();
-        // Legs that failed and are used all the same may have some of it; one alone differs from
-        // nobody.
+        // Legs that failed and are still used may have some of it; one alone differs from none.
         let differ = failed & active != 0 && active.count_ones() > 1;
         if differ && rq.op() == Op::Flush {
-            // Nobody knows which of the writes before are still to come, and where.
+            // It is unknown which earlier writes are still to come, and where.
             let dirty = (0..keeper.regions.len()).filter(|&n| keeper.regions.is_dirty(n));
             dirty.for_each(|n| keeper.regions.mark_stale(n));
         } else if differ {
@@ -216,9 +215,9 @@ impl MirrorState {
     }
 }
 
-/// How the copies of one request ended so far.
+/// The results so far of the copies of one request.
 struct CopyResults {
-    /// A: bit n is set where leg n succeeded. Relaxed: read when the last copy is gone, which the
+    /// A: bit n is set if leg n succeeded. Relaxed: read when the last copy is gone, which the
     /// count of the whole orders.
     succeeded: AtomicU64,
     /// L: is the lock, taken by failed copies only; guards the legs that failed, and why.
@@ -233,7 +232,7 @@ struct FailedLeg {
 }
 
 impl FailedLeg {
-    /// Whether the leg still has that device.
+    /// Returns true if the leg still has that device.
     fn counts(&self, legs: &Legs) -> bool {
         legs.is_of(self.n, self.era)
     }

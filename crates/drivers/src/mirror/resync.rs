@@ -1,4 +1,4 @@
-//! The resync of a mirror: region by region, behind the requests of others. One work item, which
+//! The resync of a mirror: region by region, behind the requests of clients. One work item, which
 //! never runs twice at once; a step of it is one region.
 
 use std::ops::Range;
@@ -12,22 +12,22 @@ use super::keeper::Keeper;
 use super::legs::each;
 use super::{MirrorState, disk, leg_states};
 
-/// Bytes that are copied at once, at most.
+/// Most bytes that are copied at once.
 const PIECE: u64 = 1 << 20;
 
-/// Where the resync is.
+/// The progress of the resync.
 #[derive(Default)]
 pub(super) struct Cursor {
     /// The region that is looked at next.
     at: usize,
-    /// A region that is locked, from which the last writer may not have gone yet.
+    /// The region that is locked, whose last writer may still be inside.
     held: Option<usize>,
-    /// The keeper was told that nothing is stale, since the last copy.
+    /// True if the keeper was told that nothing is stale, since the last copy.
     told: bool,
 }
 
 impl MirrorState {
-    /// One step: locks a region, makes the legs alike there, lets writes in again.
+    /// Makes one step: locks a region, makes the legs alike there, lets writes in again.
     pub(super) fn resync_step(self: &Arc<Self>, keeper: &Keeper) {
         let mut cursor = keeper.cursor.lock();
         if keeper.settling.load(Ordering::Relaxed) {
@@ -39,7 +39,7 @@ impl MirrorState {
         }
         let region = match cursor.held {
             Some(n) if keeper.regions.is_held(n) => n,
-            // The last writer out runs us once more.
+            // The last writer out runs this once more.
             Some(_) => return,
             None => {
                 let next = keeper.regions.next_stale(cursor.at);
@@ -83,7 +83,7 @@ impl MirrorState {
         let pause = |most| leg_states::pause(bytes, took, busy, options.resync_least, most);
         if !stale {
             let most = options.resync_most.min(keeper.check.lock().rate);
-            // Anew: the timer of a slower check, which was stopped, may still run.
+            // Set anew: the timer of a slower check, which was stopped, may still run.
             let _ = keeper.queue.mod_delayed(&keeper.check_on, pause(most));
             if keeper.regions.is_stale(region..region + 1) {
                 let _ = keeper.queue.queue_delayed(&keeper.resync, leg_states::AGAIN);
@@ -94,15 +94,16 @@ impl MirrorState {
         if !alike {
             pause = pause.max(leg_states::AGAIN);
         }
-        // False: somebody has run us meanwhile, and knows of no pause; one step early is no harm.
+        // False: another thread has queued it meanwhile, and knows of no pause; one step early is
+        // no harm.
         let _ = keeper.queue.queue_delayed(&keeper.resync, pause);
     }
 
-    /// Makes the legs alike in a region, as far as they can be read and written: how large it is,
-    /// and whether they are.
+    /// Makes the legs alike in a region, as far as they can be read and written. Returns the
+    /// region's size, and true if they are alike.
     pub(super) fn copy_region(&self, keeper: &Keeper, region: usize) -> (u64, bool) {
         if self.legs.states.active().count_ones() == 1 {
-            // One alone differs from nobody, and nobody waits for that.
+            // One leg alone differs from none, and no write waits for that.
             return (0, true);
         }
         let (whole, piece) = self.pieces(keeper, region);
@@ -115,7 +116,7 @@ impl MirrorState {
         (whole.end - whole.start, alike)
     }
 
-    /// The bytes of a region, and how many of them are read at once.
+    /// Returns the bytes of a region, and how many of them are read at once.
     pub(super) fn pieces(&self, keeper: &Keeper, region: usize) -> (Range<u64>, u64) {
         let size = keeper.regions.size();
         let first = region as u64 * size;
@@ -125,7 +126,7 @@ impl MirrorState {
         (first..end, (piece / block).max(1) * block)
     }
 
-    /// False where legs are used on that could not be made alike: nobody may take this place for
+    /// Returns false if legs are used that could not be made alike: this place may not be taken for
     /// synced.
     fn copy_piece(&self, at: u64, len: usize) -> bool {
         let mut unread: Vec<(usize, IoError)> = Vec::new();
@@ -138,7 +139,7 @@ impl MirrorState {
             }
             match disk::copy(&self.legs, from, to, (at, len), self.geometry.read_only) {
                 Ok(mut failed) => {
-                    // They were written to: a disk puts that elsewhere, where it can be read.
+                    // They were written to: a disk relocates such a block, and can then read it.
                     unread.retain(|(n, _)| self.legs.device(*n).read_at(at, len).is_err());
                     failed.append(&mut unread);
                     failed.iter().for_each(|(n, error)| self.drop_leg(*n, error));
@@ -148,8 +149,8 @@ impl MirrorState {
                 Err(error) => unread.push((from, error)),
             }
         }
-        // Nobody who has this can read it: those who lack it won't get it. Others may be as they
-        // are, or not.
+        // No leg that has this can read it, so legs that lack it won't get it. Others may be right,
+        // or not.
         let Some((from, error)) = unread.first() else { return false };
         tracing::error!(offset = at, len, %error, "no leg of a mirror can be read at this place");
         let why = format!("its source '{}' cannot be read", self.legs.name(*from));

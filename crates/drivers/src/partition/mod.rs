@@ -1,4 +1,4 @@
-//! `partition`: a range of another block device, by hand or as its GUID partition table says.
+//! `partition`: a range of another block device, given by numbers or by its GUID partition table.
 
 use std::io::Cursor;
 use std::ops::Range;
@@ -15,26 +15,26 @@ use gpt::partition::Partition as GptEntry;
 
 use crate::below::{StackError, pass_on};
 
-/// A part of a device. Its first byte is byte `start` there; what reaches beyond its end is refused
-/// by the queue in front of it, so nothing gets at its neighbours.
+/// A part of a device. Its first byte is byte `start` there. The queue in front of it refuses what
+/// reaches beyond its end, so no request touches its neighbours.
 ///
-/// A flush makes durable what the device below has, its neighbours' data too. Where one fails
-/// there, for whichever partition, changes of all may be lost: the next flush of each fails.
+/// A flush makes durable what the device below has, its neighbours' data too. If one fails there,
+/// for any partition, changes of all may be lost: the next flush of each fails.
 #[derive(Clone)]
 pub struct Partition {
     below: Arc<dyn BlockDevice>,
     start: u64,
     geometry: Geometry,
-    /// A: how many [losses](BlockDevice::losses) below a flush here has told. Relaxed: the ends of
-    /// flushes alone compare it, one at a time.
+    /// A: number of [losses](BlockDevice::losses) below that a flush here has reported. Relaxed:
+    /// the ends of flushes alone compare it, one at a time.
     told: Arc<AtomicU64>,
 }
 
 impl Partition {
-    /// The `size` bytes of `below` from byte `start` on.
+    /// Creates a partition of the `size` bytes of `below` from byte `start` on.
     ///
     /// # Errors
-    /// Where that is nothing, isn't in whole blocks of `below`, or reaches beyond its end.
+    /// If that is nothing, isn't in whole blocks of `below`, or reaches beyond its end.
     pub fn new(below: Arc<dyn BlockDevice>, start: u64, size: u64) -> Result<Self, StackError> {
         let whole = below.geometry();
         let block = u64::from(whole.block_size);
@@ -54,13 +54,13 @@ impl Partition {
                 whole.size
             )));
         }
-        // Where the boundaries below aren't ours, the queue below cuts by itself.
+        // If the boundaries below aren't ours, the queue below splits by itself.
         let chunk = if start % u64::from(whole.chunk.max(1)) == 0 { whole.chunk } else { 0 };
         let told = Arc::new(AtomicU64::new(below.losses()));
         Ok(Self { below, start, geometry: Geometry { size, chunk, ..whole }, told })
     }
 
-    /// The partition that `entry` of a table of `below` describes.
+    /// Creates the partition that `entry` of a table of `below` describes.
     ///
     /// # Errors
     /// As [`Partition::new`].
@@ -94,13 +94,13 @@ impl Driver for Partition {
 }
 
 impl Partition {
-    /// The device below tells a loss once, to the first that flushes. One that asks while that
-    /// flush is under way there comes behind it.
+    /// Flushes the device below, which reports a loss once, to the first flush. A flush that comes
+    /// while that one is in flight there ends after it.
     fn flush(&self, rq: Started) {
         let (below, told) = (Arc::clone(&self.below), Arc::clone(&self.told));
         let whole = Whole::with(rq, move |rq, result| {
             if result.as_ref().is_err_and(|error| !error.kind().may_be_a_loss(Op::Flush)) {
-                // It was refused, and has told nothing.
+                // It was refused, and has reported nothing.
                 return rq.complete(result);
             }
             let losses = below.losses();
@@ -119,28 +119,28 @@ fn untold(below: &dyn BlockDevice) -> IoError {
     IoError::with(IoErrorKind::Io(libc::EIO), what)
 }
 
-// Reading a GUID partition table: both copies, both checksums, and a word about all that is wrong.
+// Reading a GUID partition table: both copies, both checksums, and a report of all that is wrong.
 //
-// Sectors are decoded and checked by the `gpt` crate; which ones are read, how much of them, and
-// what is made of damage is decided here, as in the kernel's `block/partitions/efi.c`. The bytes
-// may be anybody's: no number in them is used before it has been compared with the device's size.
+// The `gpt` crate decodes and checks sectors. The sectors to read, their number and the treatment
+// of damage are decided here, as in the kernel's `block/partitions/efi.c`. The bytes may come from
+// an attacker: no number in them is used before it has been compared with the device's size.
 
-/// Bytes of an entry. The standard allows larger ones; nobody writes them, and the kernel refuses
+/// Bytes of an entry. The standard allows larger ones; no tool writes them, and the kernel refuses
 /// them too.
 const ENTRY: u32 = 128;
-/// Entries that are read at most. Tools write 128; the largest table in use anywhere is far
-/// smaller.
+/// Largest number of entries that are read. Tools write 128; the largest table in use anywhere is
+/// far smaller.
 const MOST_ENTRIES: u32 = 1024;
 
-/// What a GUID partition table says, and what is wrong with it.
+/// A GUID partition table, with the faults in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PartitionTable {
     /// The partitions that can be used, by number.
     pub partitions: Vec<PartitionEntry>,
-    /// Whether the copy at the end of the device was used, since the one at its beginning is bad.
+    /// True if the copy at the end of the device was used, since the one at its beginning is bad.
     pub from_backup: bool,
-    /// Everything that is not as it should be, in words; empty for a sound table.
+    /// All faults, in words; empty for a sound table.
     pub damage: Vec<String>,
 }
 
@@ -163,20 +163,20 @@ pub struct PartitionEntry {
 }
 
 impl PartitionTable {
-    /// Reads the table of `device`. Where one of its two copies is bad the other one is used, and
+    /// Reads the table of `device`. If one of its two copies is bad, the other one is used, and
     /// [`damage`](PartitionTable::damage) says so. Nothing is written. May block, as long as reads
     /// of the device do.
     ///
     /// # Errors
-    /// Where neither copy is good; the text says what is wrong with each.
+    /// If neither copy is good; the text says what is wrong with each.
     #[track_caller]
     pub fn read(device: &dyn BlockDevice) -> Result<Self, StackError> {
         let disk = Disk { size: device.geometry().size, read: &|range| whole(device, range) };
         read(&disk)
     }
 
-    /// The partition with this number, this GUID or this name; the last two only where it is the
-    /// only one that has it.
+    /// Returns the partition with this number, this GUID or this name. A GUID or a name must be
+    /// that of one partition only.
     pub fn find(&self, which: &str) -> Option<&PartitionEntry> {
         if let Ok(number) = which.parse::<u32>() {
             return self.partitions.iter().find(|p| p.number == number);
@@ -199,7 +199,7 @@ fn whole(device: &dyn BlockDevice, range: Range<u64>) -> Result<Vec<u8>, String>
     Ok(data[skip..skip + (range.end - range.start) as usize].to_vec())
 }
 
-/// Where the table is read from. `read` is asked for ranges inside of `size` only.
+/// The device that the table is read from. `read` is called for ranges inside of `size` only.
 struct Disk<'a> {
     size: u64,
     read: &'a dyn Fn(Range<u64>) -> Result<Vec<u8>, String>,
@@ -213,10 +213,10 @@ struct Copy {
     lb: u64,
 }
 
-/// Why a copy can't be used.
+/// The fault of a copy that can't be used.
 struct TableFault {
     why: String,
-    /// There is no sign that there ever was one.
+    /// True if there is no sign of a table.
     absent: bool,
 }
 
@@ -231,7 +231,7 @@ fn read(disk: &Disk<'_>) -> Result<PartitionTable, StackError> {
     for lb in [LogicalBlockSize::Lb512, LogicalBlockSize::Lb4096] {
         let last = (disk.size / lb.as_u64()).saturating_sub(1);
         let primary = copy(disk, lb, 1);
-        // Where the disk was made larger later, the backup is where the primary says.
+        // If the disk was made larger later, the backup is where the primary says.
         let place = primary.as_ref().map_or(last, |copy| copy.header.backup_lba);
         let backup = copy(disk, lb, place);
         match (primary, backup) {
@@ -314,8 +314,8 @@ fn entries(
         .map_err(|_| TableFault::damaged("the checksum (CRC-32) of its entries is wrong"))
 }
 
-/// What a good copy says, and what is wrong with the other one. The backup lies in block `place`;
-/// it belongs into block `last`.
+/// Returns the content of a good copy, with the faults of the other one. The backup lies in block
+/// `place`; it belongs into block `last`.
 fn table(
     disk: &Disk<'_>,
     [last, place]: [u64; 2],
@@ -380,7 +380,7 @@ fn table(
     PartitionTable { partitions, from_backup, damage }
 }
 
-/// Whether block 0 says to tools that know no GPT that the disk is full.
+/// Returns true if block 0 tells tools that know no GPT that the disk is full.
 fn protected(disk: &Disk<'_>) -> bool {
     let Ok(mbr) = (disk.read)(0..512) else { return false };
     let types = [446 + 4, 462 + 4, 478 + 4, 494 + 4];

@@ -13,7 +13,7 @@ use super::{Rig, Rng, STALL};
 
 pub const REGION: u64 = 64 << 10;
 pub const SIZE: u64 = 16 * REGION;
-/// What is behind the data: the record.
+/// Bytes of a leg: the data, and the record behind it.
 pub const LEG: u64 = SIZE + REGION;
 
 /// Legs that outlive the mirrors over them.
@@ -22,7 +22,7 @@ pub struct Legs {
     pub disks: Vec<Arc<dyn BlockDevice>>,
 }
 
-/// A mirror with its queue and its news.
+/// A mirror with its queue and its events.
 pub struct Up {
     pub mirror: Arc<Mirror>,
     pub queue: Arc<Queue>,
@@ -67,7 +67,7 @@ impl Legs {
         self.try_open(self.disks.clone(), false).unwrap()
     }
 
-    /// The mirror is made, in sync and clean.
+    /// Makes the mirror, in sync and clean.
     pub fn made(self) -> Self {
         let up = self.open();
         up.resynced();
@@ -75,7 +75,7 @@ impl Legs {
         self
     }
 
-    /// What the disks hold where data belongs.
+    /// Returns the data of disk `n`.
     pub fn data(&self, n: usize) -> Vec<u8> {
         self.disks[n].read_at(0, SIZE as usize).unwrap().to_vec()
     }
@@ -90,7 +90,8 @@ impl Up {
         self.news.recv_timeout(STALL).unwrap()
     }
 
-    /// Waits for the end of a resync: which legs it has completed, and how many bytes it took.
+    /// Waits for the end of a resync. Returns the legs that it has completed, and the bytes that it
+    /// took.
     pub fn resynced(&self) -> (Vec<usize>, u64) {
         loop {
             if let MirrorEvent::ResyncEnded { legs, bytes } = self.event() {
@@ -107,10 +108,10 @@ impl Up {
         self.queue.write_at(region * REGION, vec![byte; 4096]).unwrap();
     }
 
-    /// Two clients write all over the mirror, and look at what they have written, until this is
-    /// done.
+    /// Runs `meanwhile` while two clients write all over the mirror, and check what they have
+    /// written.
     pub fn beside_clients<R>(&self, meanwhile: impl FnOnce() -> R) -> R {
-        // So that a block of a disk that has nothing yet shows.
+        // This makes a block of a disk that has nothing yet show.
         self.queue.write_at(0, vec![1; SIZE as usize]).unwrap();
         let stop = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -118,7 +119,7 @@ impl Up {
                 let (queue, stop) = (&*self.queue, &stop);
                 scope.spawn(move || client(queue, seed, stop))
             });
-            // Also where it fails.
+            // Also if it fails.
             let done = catch_unwind(AssertUnwindSafe(meanwhile));
             stop.store(true, Ordering::Relaxed);
             clients.into_iter().for_each(|client| client.join().unwrap());
@@ -126,14 +127,14 @@ impl Up {
         })
     }
 
-    /// An orderly end.
+    /// Ends the mirror in order.
     pub fn close(self) {
         self.queue.drain();
         self.mirror.settle();
     }
 }
 
-/// Writes its half of the blocks, and reads them.
+/// Writes one half of the blocks, and reads them.
 fn client(queue: &Queue, seed: u64, stop: &AtomicBool) {
     let mut rng = Rng::new(seed + 1);
     let mut is = vec![0x0101_0101u32; (SIZE / 8192) as usize];
@@ -151,7 +152,7 @@ fn client(queue: &Queue, seed: u64, stop: &AtomicBool) {
     }
 }
 
-/// A mirror without a record, over legs that are alike once this returns.
+/// Makes a mirror without a record, over legs that are alike once this returns.
 pub fn unrecorded(rig: &Rig, legs: Vec<Arc<dyn BlockDevice>>) -> Mirror {
     let options = MirrorOptions::new().record(false);
     let mirror = Mirror::open(legs, options, &rig.wq).unwrap();

@@ -1,4 +1,4 @@
-//! What the integration tests share: what those of the block layer share, mirrors, and bad disks.
+//! Helpers of the integration tests: those of the block layer, mirrors, and bad disks.
 #![allow(dead_code, unreachable_pub, unused_imports)] // each test file uses its part
 
 #[path = "../../../blockmq/tests/common/mod.rs"]

@@ -1,5 +1,5 @@
-//! Disks in memory that outlive those who use them: they fail as they are told, and a power failure
-//! takes what was not flushed.
+//! Disks in memory that outlive their users: they fail as they are told, and a power failure takes
+//! what was not flushed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,12 +13,12 @@ use super::{Rig, Rng};
 
 pub const SECTOR: usize = 512;
 
-/// What is on a disk.
+/// The content of a disk.
 #[derive(Clone)]
 pub struct Platter {
-    /// What is read.
+    /// Bytes that are read.
     pub now: Vec<u8>,
-    /// What a power failure leaves.
+    /// Bytes that a power failure leaves.
     durable: Vec<u8>,
     /// Sectors where these may differ.
     unflushed: BTreeSet<usize>,
@@ -30,10 +30,10 @@ pub struct Platter {
 #[derive(Clone)]
 pub struct Fault {
     pub ops: Vec<Op>,
-    /// Those that touch a byte in front of this; of flushes all.
+    /// Requests fail that touch a byte in front of this; all flushes do.
     pub until: u64,
     pub times: u64,
-    /// A write that fails is done all the same.
+    /// True if a write that fails is done all the same.
     pub done: bool,
 }
 
@@ -44,14 +44,14 @@ impl Platter {
         Self { now: zeroes.clone(), durable: zeroes, unflushed, fault: None, can_fua }
     }
 
-    /// Written before anybody looked.
+    /// Writes bytes, before the disk is in use.
     pub fn fill(&mut self, at: usize, bytes: &[u8]) {
         for disk in [&mut self.now, &mut self.durable] {
             disk[at..at + bytes.len()].copy_from_slice(bytes);
         }
     }
 
-    /// Each sector that was not flushed is lost where `loses` says so.
+    /// Loses each sector that was not flushed and for which `loses` is true.
     pub fn power_failure(&mut self, mut loses: impl FnMut() -> bool) {
         for sector in std::mem::take(&mut self.unflushed) {
             let range = sector * SECTOR..(sector + 1) * SECTOR;
@@ -99,12 +99,12 @@ impl Platter {
     }
 }
 
-/// Whether the process that uses the disks is alive.
+/// The life of the process that uses the disks.
 #[derive(Clone)]
 pub struct Life(Arc<Mutex<Option<u64>>>);
 
 impl Life {
-    /// It is killed at the request after so many.
+    /// Creates a life that is killed at the request after this many.
     pub fn new(requests: u64) -> Self {
         Self(Arc::new(Mutex::new(Some(requests))))
     }
@@ -124,7 +124,7 @@ struct Port {
     life: Life,
 }
 
-/// The device of a disk, for a process of that life.
+/// Makes the device of a disk, for a process of that life.
 pub fn plug(rig: &Rig, platter: &Arc<Mutex<Platter>>, life: &Life) -> Arc<dyn BlockDevice> {
     rig.queue(Port { platter: platter.clone(), life: life.clone() })
 }
@@ -140,7 +140,7 @@ impl Driver for Port {
     }
 
     fn queue_request(&self, _hctx: usize, mut rq: Started) -> Dispatch {
-        // Held through the request: no request of the dead comes after the kill.
+        // Held through the request: no request of the dead process comes after the kill.
         let mut life = self.life.0.lock();
         *life = life.and_then(|left| left.checked_sub(1));
         let result = match *life {
@@ -153,7 +153,7 @@ impl Driver for Port {
     }
 }
 
-/// True once in `n` times.
+/// Returns true once in `n` times.
 pub fn one_in(rng: &mut Rng, n: u64) -> bool {
     rng.below(n) == 0
 }

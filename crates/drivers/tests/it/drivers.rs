@@ -20,7 +20,7 @@ use corewise_drivers::{
 const SIZE: u64 = 1 << 20;
 const BLOCK: u64 = 512;
 
-/// What the device must hold: `None` where a discard left it open.
+/// The content that the device must have: `None` if a discard left it open.
 struct Model(Vec<Option<u8>>);
 
 impl Model {
@@ -55,7 +55,7 @@ fn range(rng: &mut Rng, size: u64) -> (u64, u64) {
     (first * BLOCK, n * BLOCK)
 }
 
-/// One request at a time: each read sees exactly what was written before.
+/// Sends one request at a time: each read sees exactly what was written before.
 fn agrees_with_the_model(device: &dyn BlockDevice, seed: u64, rounds: usize) -> Model {
     let g = device.geometry();
     let mut model = Model::new(g.size);
@@ -82,7 +82,7 @@ fn agrees_with_the_model(device: &dyn BlockDevice, seed: u64, rounds: usize) -> 
                 let fast = g.can_fast_zero && rng.below(4) == 0;
                 let rq = if fast { rq.fast() } else { rq };
                 match device.execute(with(rq)).result {
-                    // Nobody says what is zeroed then, of a stripe for instance: so it is.
+                    // It is unspecified what is zeroed then, of a stripe for instance: so all is.
                     Err(error) if fast && error.kind() == IoErrorKind::NotSupported => {
                         device.write_zeroes(offset, len).unwrap();
                     }
@@ -128,7 +128,7 @@ fn agrees_with_the_model(device: &dyn BlockDevice, seed: u64, rounds: usize) -> 
     model
 }
 
-/// Many requests in flight on ranges that don't overlap: none sees another's bytes.
+/// Sends many requests at once on ranges that don't overlap: none sees another's bytes.
 fn keeps_requests_in_flight_apart(device: &dyn BlockDevice, seed: u64) {
     let size = device.geometry().size;
     const PIECE: u64 = 3 * BLOCK;

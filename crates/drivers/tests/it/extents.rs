@@ -1,4 +1,4 @@
-//! Extents: what a device says of its holes, through each driver that stands on another one.
+//! Extents: the holes that a device reports, through each driver over another one.
 #![cfg(not(loom))]
 
 use std::sync::Arc;
@@ -19,7 +19,7 @@ fn told(device: &dyn BlockDevice, offset: u64, len: u64) -> Vec<(u64, ExtentKind
     device.extents_of(offset, len, 64).unwrap().iter().map(|e| (e.len, e.kind)).collect()
 }
 
-/// A terabyte, of which two pages were written.
+/// Makes a terabyte of memory, of which two pages were written.
 fn memory(rig: &Rig) -> Arc<Queue> {
     let disk = rig.queue(Memory::new(1 << 40).unwrap());
     disk.write_at(8192, vec![7; 4096]).unwrap();
@@ -27,7 +27,7 @@ fn memory(rig: &Rig) -> Arc<Queue> {
     disk
 }
 
-/// Small, as a mirror without a record compares its legs first.
+/// Makes a small leg, as a mirror without a record compares its legs first.
 fn leg(rig: &Rig) -> Arc<dyn BlockDevice> {
     let disk = rig.queue(Memory::new(MIB).unwrap());
     disk.write_at(8192, vec![7; 4096]).unwrap();

@@ -23,7 +23,7 @@ fn open(rig: &Rig, options: FileOptions) -> Result<FileDriver, OpenError> {
     FileDriver::open(options, &rig.wq)
 }
 
-/// Opened as soon as nobody has it any more.
+/// Opens the file as soon as no other process has it.
 fn once_free(rig: &Rig, path: &Path) -> FileDriver {
     loop {
         match open(rig, FileOptions::new(path)) {
@@ -214,7 +214,7 @@ fn a_truncated_file_never_grows_by_what_is_written_and_no_flush_succeeds_from_th
         let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
         let length = || fs::metadata(&path).unwrap().len();
         file.set_len(4096).unwrap();
-        // Behind the end, across it, and with holes to be made.
+        // Behind the end, across it, and holes to be made.
         for error in [
             queue.write_at(8192, vec![8; 4096]).unwrap_err(),
             queue.write_at(0, vec![8; 8192]).unwrap_err(),
@@ -313,8 +313,7 @@ fn a_file_that_is_unlinked_fails_its_flushes_and_one_that_is_lost_is_only_read_w
 #[test]
 fn requests_of_threads_that_end_at_once_still_complete() {
     // A ring cancels what its submitting thread left to be done in its name; such requests have to
-    // be carried on. Flushes and cold writes are the ones that the kernel doesn't do on the
-    // spot.
+    // be carried on. The kernel doesn't do flushes and cold writes on the spot.
     let rig = Rig::live();
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("disk");
@@ -409,7 +408,7 @@ fn devices_that_share_rings_come_and_go_while_others_are_at_work() {
             });
         }
     });
-    // The rings outlive their handle where a device has them, and not for longer.
+    // The rings outlive their handle while a device has them, and not for longer.
     let last = opened("last");
     drop(rings);
     last.write_at(0, vec![7; 4096]).unwrap();
@@ -428,18 +427,18 @@ fn a_driver_dropped_by_its_last_request_on_its_own_thread_ends_in_peace() {
         queue.submit(Request::flush().on_complete(move |done| tx.send(done.op).unwrap()));
         drop(queue);
         assert_eq!(rx.recv_timeout(STALL).unwrap(), Op::Flush);
-        // The lock goes with the driver, wherever that is dropped.
+        // The lock goes with the driver, on any thread that drops it.
         once_free(&rig, &path);
     }
 }
 
-/// A folder on a file system that goes past its cache, if there is one here: the tests' own target
-/// is on disk, where the folder for temporary files may be in memory.
+/// Makes a folder on a file system that goes past its cache, if there is one here. The tests' own
+/// target is on disk; the folder for temporary files may be in memory.
 fn on_disk() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Past the cache where its file system does that.
+/// Opens a device past the cache, if its file system does that.
 fn past_the_cache(rig: &Rig, options: FileOptions) -> FileDriver {
     open(rig, options.clone().direct(true)).unwrap_or_else(|_| open(rig, options).unwrap())
 }
@@ -535,7 +534,7 @@ fn requests_in_flight_do_not_see_each_others_bounced_bytes() {
     queue.drain();
 }
 
-/// The other half of the next test: a server that acknowledges, and then is killed.
+/// Acts as the other half of the next test: a server that acknowledges, and then is killed.
 #[test]
 #[ignore = "runs in a child process of the next test"]
 fn child_that_writes_flushes_and_waits_to_be_killed() {

@@ -1,5 +1,5 @@
-//! Files, and write logs, that somebody renames, replaces, unlinks or truncates while a device uses
-//! them.
+//! Files, and write logs, that another program renames, replaces, unlinks or truncates while a
+//! device uses them.
 #![cfg(not(loom))]
 
 use std::fs;
@@ -14,7 +14,7 @@ use corewise_blockmq::{BlockDeviceExt, Driver, Queue};
 use corewise_drivers::{FileDriver, FileEvent, FileOptions, IoPath, OpenErrorKind};
 use rustix::fs::OFlags;
 
-/// A device over a file, and what is told of it.
+/// Opens a device over a file, and returns it with the receiver of its events.
 fn device(rig: &Rig, options: FileOptions) -> (Arc<FileDriver>, Arc<Queue>, Receiver<String>) {
     let (tell, told) = channel();
     let options = options.observer(move |event| {
@@ -71,7 +71,7 @@ fn a_file_that_is_not_in_its_place_is_told_once_and_keeps_its_promises_until_it_
             assert!(told.len() == 2 && told[0].starts_with("moved: "), "{told:?}");
             assert_eq!(told[1], "back");
         }
-        // A name that is another one's, and none of this file.
+        // The name is another file's, and none of this file.
         fs::write(&other, [1; 8192]).unwrap();
         rename(&other, &path);
         assert!(driver.look().unwrap_err().to_string().contains("unlinked"));
@@ -137,7 +137,7 @@ fn nothing_is_changed_that_a_write_log_would_not_have_and_the_log_goes_on_when_i
 struct LoopDevice(String);
 
 impl LoopDevice {
-    /// `None`: this machine, or its user, has none.
+    /// Makes the loop device; `None`: this machine, or its user, has none.
     fn over(path: &Path) -> Option<LoopDevice> {
         let ran = Command::new("losetup").args(["-f", "--show"]).arg(path).output().ok()?;
         let name = String::from_utf8(ran.stdout).ok()?.trim().to_owned();

@@ -1,4 +1,4 @@
-//! Requests to a file that are called off while they are on their way.
+//! Requests to a file that are cancelled in flight.
 #![cfg(not(loom))]
 
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use corewise_sync::time::Stamp;
 const HOUR: Duration = Duration::from_secs(3600);
 const BLOCKS: u64 = 512;
 
-/// What a block holds once it is written.
+/// Returns the content of a block once it is written.
 fn byte(n: u64) -> u8 {
     (n % 251) as u8 + 1
 }
@@ -28,7 +28,7 @@ fn requests_that_are_called_off_while_they_complete_end_once_and_no_other_does()
     for io in [IoPath::Auto, IoPath::Threads] {
         let options = FileOptions::new(dir.path().join(format!("{io:?}"))).io(io).depth(16);
         let options = options.size(BLOCKS * 4096);
-        // Past the cache, where that is done here: what goes through it is over at once.
+        // Past the cache, if that is done here: what goes through it is over at once.
         let direct = FileDriver::open(options.clone().direct(true), &rig.wq);
         let driver = direct.unwrap_or_else(|_| FileDriver::open(options, &rig.wq).unwrap());
         let queue =

@@ -1,4 +1,4 @@
-//! The injectors: what is to fail fails and nothing else, and what is to wait waits.
+//! The injectors: exactly the chosen requests fail, or wait.
 #![cfg(not(loom))]
 
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use corewise_drivers::{Delay, Delays, Fault, Faulty, Memory};
 
 const EIO: IoErrorKind = IoErrorKind::Io(5);
 
-/// A device that fails by `faults`, and the driver to ask.
+/// Makes a device that fails by `faults`, and returns it with its driver.
 fn faulty(rig: &Rig, faults: Vec<Fault>, seed: u64) -> (Arc<Queue>, Arc<Faulty>) {
     let below = rig.queue(Memory::new(1 << 20).unwrap());
     let driver = Arc::new(Faulty::new(below, faults, seed));
     (Queue::builder(&rig.machine, driver.clone()).build(&rig.wq), driver)
 }
 
-/// Which of `n` reads fail.
+/// Returns which of `n` reads fail.
 fn failing(queue: &Queue, n: u64) -> Vec<u64> {
     (0..n).filter(|&n| queue.read_at(n * 512, 512).is_err()).collect()
 }

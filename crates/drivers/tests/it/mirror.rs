@@ -62,7 +62,7 @@ struct Pair {
     queue: Arc<Queue>,
 }
 
-/// A mirror whose legs are in sync, and which lets writes anywhere go at once.
+/// Makes a mirror whose legs are in sync, and which lets writes anywhere go at once.
 fn mirror(rig: &Rig, legs: Vec<Arc<dyn BlockDevice>>) -> (Arc<Mirror>, Arc<Queue>) {
     let (tx, ended) = mpsc::channel();
     let tx = Mutex::new(tx);
@@ -75,7 +75,7 @@ fn mirror(rig: &Rig, legs: Vec<Arc<dyn BlockDevice>>) -> (Arc<Mirror>, Arc<Queue
     let mirror = Arc::new(Mirror::open(legs, options, &rig.wq).unwrap());
     let queue = Queue::builder(&rig.machine, mirror.clone()).build(&rig.wq);
     queue.write_at(0, vec![7; 4096]).unwrap();
-    // Told behind the last head that is written for it: `status` says it before.
+    // This comes behind the last head that is written for it: `status` says it before.
     ended.recv_timeout(STALL).unwrap();
     (mirror, queue)
 }
@@ -177,8 +177,7 @@ fn the_last_leg_in_sync_is_never_dropped_and_its_errors_are_told() {
     let errors =
         [p.queue.write_at(0, vec![1; 512]).unwrap_err(), p.queue.read_at(0, 512).unwrap_err()];
     assert!(errors.iter().all(|e| e.kind() == IoErrorKind::Io(5)));
-    // Where all fail alike, none is worse than the others. But nobody can see whether they are
-    // alike.
+    // If all fail alike, none is worse than the others. But it is unknown whether they are alike.
     assert_eq!(p.mirror.status().legs, [LegState::InSync, LegState::Resyncing]);
     p.legs[0].fail(&[]);
     p.queue.write_at(0, vec![2; 512]).unwrap();
@@ -222,7 +221,7 @@ impl Gates {
         Self { rig, legs, below, mirror, queue }
     }
 
-    /// What is held and what comes is passed on.
+    /// Passes on what is held and what comes.
     fn open(&self) {
         for (leg, below) in self.legs.iter().zip(&self.below) {
             pass(leg, below);

@@ -1,4 +1,4 @@
-//! The check of a mirror: what it finds, what it repairs, and that it is in nobody's way.
+//! The check of a mirror: its findings, its repairs, and that it blocks no request.
 #![cfg(not(loom))]
 
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use crate::common::mirrors::{Legs, REGION, SIZE, Up};
 use corewise_blockmq::{BlockDevice, BlockDeviceExt, Op};
 use corewise_drivers::{Fault, Faulty, LegState, MirrorCheck, MirrorEvent};
 
-/// Waits for the end of a check: what it has found.
+/// Waits for the end of a check, and returns what it has found.
 fn checked(up: &Up) -> MirrorCheck {
     loop {
         if let MirrorEvent::CheckEnded { check } = up.event() {

@@ -1,5 +1,5 @@
-//! Mirrors without all of their legs: which may be missing, which may come back, and what is copied
-//! then.
+//! Mirrors without all of their legs: the legs that may be missing, those that may come back, and
+//! what is copied then.
 #![cfg(not(loom))]
 
 use std::sync::{Arc, mpsc};
@@ -17,7 +17,7 @@ use LegState::{InSync, Out, Resyncing, Returning};
 
 type Device = Arc<dyn BlockDevice>;
 
-/// Where a leg is found, or why it isn't.
+/// The place of a leg's device, or the reason why there is none.
 type Slot = Arc<Mutex<Result<Device, String>>>;
 
 fn empty(why: &str) -> Slot {
@@ -28,7 +28,7 @@ fn missing() -> MirrorLeg {
     MirrorLeg::Missing { name: "lost".to_string(), why: "not plugged in".to_string() }
 }
 
-/// A mirror of the first two legs, of which `n` is looked for in `slot`.
+/// Opens a mirror of the first two legs, of which `n` is looked for in `slot`.
 fn without(legs: &Legs, n: usize, slot: &Slot, degraded: Degraded) -> Result<Up, String> {
     let mut parts: Vec<MirrorLeg> = legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
     parts[n] = missing();
@@ -41,7 +41,7 @@ fn without(legs: &Legs, n: usize, slot: &Slot, degraded: Degraded) -> Result<Up,
     })
 }
 
-/// Waits until it is decided what becomes of leg 1, which was asked for.
+/// Waits until it is decided whether leg 1, which was asked for, comes back.
 fn decided(up: &Up) -> LegState {
     loop {
         match up.states()[1] {
@@ -51,7 +51,7 @@ fn decided(up: &Up) -> LegState {
     }
 }
 
-/// Leg 1 fails, and is out when the mirror ends.
+/// Makes legs of which leg 1 fails, and is out when the mirror ends.
 fn made_and_lost() -> Legs {
     let legs = Legs::new(2).made();
     let bad =
@@ -106,7 +106,7 @@ fn a_leg_that_had_everything_may_be_missing_only_where_that_is_said() {
     assert!(refused(Degraded::Never).contains("needs all its legs"));
     let nobody = legs.open_with(vec![missing(), missing()], |_| {}).err().unwrap();
     assert!(nobody.contains("and so are all others"), "{nobody}");
-    // A leg that has everything can't be done without, whatever is said.
+    // A leg that has everything is always needed, whatever the options say.
     let error = without(&legs, 0, &empty(""), Degraded::Always).err();
     assert_eq!(error, None, "by its own record leg 1 has everything");
 }
@@ -181,7 +181,7 @@ fn a_crash_in_the_middle_of_a_resync_leaves_no_more_to_copy_than_there_was() {
     assert!(legs.data(1)[14 * REGION as usize] == 14);
 }
 
-/// What is on a disk; and it is that again.
+/// Returns the content of a disk.
 fn copy(legs: &Legs, n: usize) -> Vec<u8> {
     legs.disks[n].read_at(0, LEG as usize).unwrap().to_vec()
 }

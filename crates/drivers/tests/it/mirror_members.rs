@@ -11,7 +11,7 @@ fn disk(legs: &Legs, size: u64) -> Arc<dyn BlockDevice> {
     legs.rig.named("spare", Memory::new(size).unwrap())
 }
 
-/// Adds it, and waits until it has everything.
+/// Adds the device, and waits until it has everything.
 fn added(up: &Up, device: &Arc<dyn BlockDevice>) -> usize {
     let n = up.mirror.add(Arc::clone(device)).unwrap();
     assert_eq!(up.resynced().0, [n]);

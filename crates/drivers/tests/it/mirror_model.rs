@@ -1,7 +1,7 @@
 //! Mirrors against a plain model, in every order of create, write, error, check, stop, kill, power
-//! failure, start, leg away, leg replaced (also while it serves), added, removed and back: what was
-//! promised is never lost, nor served as something else without an error, and a leg that is called
-//! in sync is that. Some 40 lives of a mirror a case; ten times as many cases with `COREWISE_LONG`.
+//! failure, start, leg away, leg replaced (also while it serves), added, removed and back. Promised
+//! data is never lost, nor served as something else without an error, and a leg that is called in
+//! sync is in sync. Some 40 lives of a mirror a case; ten times as many cases with `COREWISE_LONG`.
 #![cfg(not(loom))]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,11 +14,11 @@ use corewise_blockmq::{BlockDeviceExt, Completed, Op, Queue, Request};
 use corewise_drivers::{Degraded, LegState, Mirror, MirrorLeg, MirrorOptions};
 use corewise_sync::Mutex;
 
-/// Bytes of data, and of a disk: the rest is the record's.
+/// Number of bytes of data on a disk: the rest is the record's.
 const SIZE: u64 = 64 << 10;
 const LEG: u64 = 2 * SIZE;
 const SECTORS: usize = SIZE as usize / SECTOR;
-/// Longer than any life here.
+/// Number of requests that no life here reaches.
 const NEVER: u64 = u64::MAX;
 
 type Disk = Arc<Mutex<Platter>>;
@@ -36,9 +36,9 @@ fn version(bytes: &[u8]) -> u32 {
 #[derive(Clone)]
 struct Part {
     disk: Disk,
-    /// It can't be had until it is back.
+    /// True while it can't be had.
     away: Arc<AtomicBool>,
-    /// What it was once.
+    /// An earlier state of the disk.
     copy: Option<Platter>,
 }
 
@@ -56,7 +56,7 @@ impl Part {
     }
 }
 
-/// A mirror that lives.
+/// A running mirror.
 struct Up {
     life: Life,
     mirror: Arc<Mirror>,
@@ -119,25 +119,25 @@ impl Up {
         }
     }
 
-    /// An orderly end.
+    /// Ends the mirror in order.
     fn close(self) {
         self.queue.drain();
         self.mirror.settle();
     }
 
-    /// It dies here if it hasn't yet.
+    /// Kills the mirror, if it hasn't died yet.
     fn kill(self) {
         self.life.kill();
         self.queue.drain();
     }
 }
 
-/// What the mirror promises of a sector.
+/// The mirror's promise for a sector.
 #[derive(Clone)]
 struct Promise {
-    /// What is read now, where that is known.
+    /// The content that is read now, if that is known.
     now: Option<u32>,
-    /// What may be read after a power failure.
+    /// The contents that may be read after a power failure.
     may: Vec<u32>,
 }
 
@@ -147,23 +147,23 @@ struct Case {
     record: bool,
     /// The legs, in the order of their numbers.
     parts: Vec<Part>,
-    /// What the legs may be instead: the server died, or failed, in the midst of changes of them.
+    /// Other lists of legs that may be right: the server died, or failed, during changes of them.
     or: Vec<Vec<Part>>,
     /// Disks that were legs once.
     former: Vec<Disk>,
     promises: Vec<Promise>,
     versions: u32,
-    /// One that is again what it was once, and has not met the others since.
+    /// The disk that is again in an earlier state, and has not met the others since.
     old: Option<usize>,
-    /// The last start was killed.
+    /// True if the last start was killed.
     begun: bool,
-    /// The mirror was closed when these were called in sync, and they were left alone since.
+    /// The legs that were called in sync when the mirror was closed, if they were left alone since.
     sure: Option<Vec<bool>>,
     log: Vec<String>,
 }
 
 impl Case {
-    /// A mirror is made of a disk with data and others with other data.
+    /// Makes a mirror of a disk with data and others with other data.
     fn new(seed: u64, record: bool) -> Self {
         let mut rng = Rng::new(seed);
         let n = 2 + rng.below(2) as usize;
@@ -192,7 +192,7 @@ impl Case {
         self.all_parts().map(|part| &part.disk).chain(&self.former)
     }
 
-    /// One of the legs.
+    /// Returns one of the legs.
     fn any(&mut self) -> usize {
         self.rng.below(self.parts.len() as u64) as usize
     }
@@ -214,7 +214,7 @@ impl Case {
         );
     }
 
-    /// Legs that are called in sync have what was promised, and the same.
+    /// Checks that legs that are called in sync have what was promised, and the same.
     fn check_claims(&self, up: &Up) {
         let in_sync = up.in_sync();
         if up.life.is_over() {
@@ -276,7 +276,7 @@ impl Case {
         Arc::new(Mutex::new(Platter::new(LEG, one_in(&mut self.rng, 2))))
     }
 
-    /// A blank disk takes the place of a leg.
+    /// Puts a blank disk in the place of a leg.
     fn replace(&mut self, up: &Up) {
         let (n, disk) = (self.any(), self.blank());
         let came = up.mirror.replace(up.numbers[n], plug(&self.rig, &disk, &up.life));
@@ -287,7 +287,7 @@ impl Case {
         }
     }
 
-    /// A disk becomes another leg: a blank one, or one that was a leg.
+    /// Adds a disk as another leg: a blank one, or one that was a leg.
     fn add(&mut self, up: &mut Up) {
         if self.parts.len() == 4 {
             return;
@@ -338,14 +338,14 @@ impl Case {
         }
     }
 
-    /// A change that has failed may count at the next start.
+    /// Notes that a change that has failed may count at the next start.
     fn unless(&mut self, parts: Vec<Part>) {
         if self.record {
             self.or.push(parts);
         }
     }
 
-    /// The operator goes by another list of legs.
+    /// Makes the operator use another list of legs.
     fn turn_round(&mut self) {
         if !self.or.is_empty() {
             self.or.push(std::mem::take(&mut self.parts));
@@ -353,7 +353,7 @@ impl Case {
         }
     }
 
-    /// The mirror has begun: what its legs are is known again.
+    /// Notes that the mirror has begun: its list of legs is known again.
     fn settled(&mut self) {
         let or = self.or.drain(..).flatten().map(|part| part.disk);
         let all: Vec<Disk> = self.former.drain(..).chain(or).collect();
@@ -380,8 +380,7 @@ impl Case {
         self.parts[n].disk.lock().fault = Some(Fault { ops, until, times, done });
     }
 
-    /// Starts it as an operator does, which says that a leg can be done without only where he knows
-    /// it.
+    /// Starts it as an operator does, who says that a leg may be missing only if he knows that.
     fn start(&mut self, life: &Life) -> Option<Up> {
         let record = self.record;
         // An old copy alone would be believed: it was a mirror once.
@@ -436,7 +435,7 @@ impl Case {
         panic!("refused again and again; {}", self.log.join(", "));
     }
 
-    /// One life of the mirror: until it is closed or killed.
+    /// Runs one life of the mirror: until it is closed or killed.
     fn live(&mut self) {
         let dies = if one_in(&mut self.rng, 2) { self.rng.below(150) } else { NEVER };
         let life = Life::new(dies);
@@ -486,7 +485,7 @@ impl Case {
         let (mirror, life, numbers) = (up.mirror.clone(), up.life.clone(), up.numbers.clone());
         up.close();
         if life.is_over() {
-            // It died while it closed: nobody has seen what it would have said of its legs.
+            // It died while it closed: what it would have said of its legs is unknown.
             self.log.push("it died meanwhile".to_string());
             return self.after_kill();
         }
@@ -503,7 +502,7 @@ impl Case {
         self.disks().for_each(|disk| disk.lock().fault = None);
     }
 
-    /// The process was killed; perhaps since the power failed.
+    /// Continues after a kill; the power may have failed since.
     fn after_kill(&mut self) {
         self.heal();
         if one_in(&mut self.rng, 2) {
@@ -520,10 +519,10 @@ impl Case {
         }
     }
 
-    /// What happens to the legs while the mirror is down.
+    /// Changes the legs while the mirror is down.
     fn meddle(&mut self) {
         let n = self.any();
-        // Nobody throws away what he doesn't know to be elsewhere.
+        // A disk is not thrown away unless its content is known to be elsewhere.
         let others = |sure: &Vec<bool>| {
             (0..sure.len()).any(|m| m != n && sure[m] && !self.parts[m].is_away())
         };
@@ -548,7 +547,7 @@ impl Case {
             }
             2 if self.record => self.parts[n].set_away(true),
             3 => self.all_are_back(),
-            // A copy of a disk that is in use is no state that it ever had.
+            // A copy of a disk in use is a state that the disk never had.
             4 if self.sure.is_some() => {
                 let copy = self.parts[n].disk.lock().clone();
                 self.parts[n].copy = Some(copy);
@@ -563,7 +562,7 @@ impl Case {
         }
     }
 
-    /// In the end all legs are there, and in sync.
+    /// Ends with all legs there, and in sync.
     fn end(&mut self) {
         self.all_are_back();
         let up = self.start(&Life::new(NEVER)).unwrap();
@@ -581,7 +580,7 @@ impl Case {
     }
 }
 
-/// How many times as many cases.
+/// Returns the factor of the number of cases.
 fn long() -> u64 {
     if std::env::var_os("COREWISE_LONG").is_some() { 10 } else { 1 }
 }

@@ -52,7 +52,7 @@ fn region(legs: &Legs, n: usize, region: u64) -> u8 {
     legs.disks[n].read_at(region * REGION, 512).unwrap()[0]
 }
 
-/// A mirror that was killed after a write to region 3: leg `n` has lost that write, and with
+/// Makes a mirror that was killed after a write to region 3. Leg `n` has lost that write, and with
 /// `record` also what the mirror wrote down since its start.
 fn rolled_back(n: usize, record: bool) -> Legs {
     let legs = Legs::new(2).made();
@@ -102,7 +102,7 @@ fn a_leg_that_lacks_flushed_changes_is_the_source_where_no_other_one_is_complete
     assert_eq!(up.resynced(), (vec![1], SIZE));
     up.close();
     assert!(legs.alike() && region(&legs, 1, 3) == 0);
-    // Where all lack some, one of them is the source.
+    // If all lack some, one of them is the source.
     let parts = (0..2).map(|n| MirrorLeg::Here(outdated(&legs, n))).collect();
     let up = legs.open_with(parts, |_| {}).unwrap();
     assert_eq!(up.resynced(), (vec![1], SIZE));
@@ -169,7 +169,7 @@ fn without_a_record_a_first_leg_that_lacks_flushed_changes_is_not_copied_over_da
     up.resynced();
     up.close();
     assert_eq!((region(&legs, 0, 0), region(&legs, 1, 0)), (2, 2));
-    // Nothing is lost where the other one holds nothing.
+    // Nothing is lost if the other one holds nothing.
     legs.disks[1].write_zeroes(0, LEG).unwrap();
     open(vec![first(), here(&legs, 1)]).unwrap().resynced();
     assert_eq!(region(&legs, 1, 0), 2);

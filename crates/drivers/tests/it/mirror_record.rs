@@ -57,7 +57,7 @@ fn after_a_crash_only_what_was_dirty_is_resynced() {
     drop(queue); // without a settle: as if the process had died
     // What a crash may have left: one leg lacks a write.
     legs.disks[1].write_at(5 * REGION, vec![0; 4096]).unwrap();
-    // And what it can't have left, to see that nobody looks there.
+    // It can't have left this, which shows that no code looks there.
     legs.disks[1].write_at(12 * REGION, vec![0xEE; 512]).unwrap();
     let up = legs.open();
     let began = MirrorEvent::ResyncBegan { legs: vec![], bytes: 3 * REGION };
@@ -70,7 +70,7 @@ fn after_a_crash_only_what_was_dirty_is_resynced() {
     assert!(one[region(12)] != other[region(12)], "a clean region is not looked at");
 }
 
-/// A driver over a disk that notes what is written, in the order in which it is asked.
+/// A driver over a disk that notes the writes, in the order of their requests.
 #[derive(Clone)]
 struct Noting {
     below: Arc<dyn BlockDevice>,
@@ -109,7 +109,7 @@ fn a_write_goes_to_no_leg_before_its_bit_is_on_all_and_its_neighbours_need_none(
     assert!(seen[..2].iter().all(|&at| at >= SIZE) && seen[2..] == [0, 0], "{seen:?}");
     queue.write_at(1024, vec![1; 512]).unwrap();
     assert_eq!(std::mem::take(&mut *writes.lock()), [1024, 1024]);
-    // A client that writes in order waits for the record at each eighth region only: at 1, and at 9.
+    // A client that writes in order waits for the record at each eighth region only: 1, and 9.
     for region in 1..16 {
         queue.write_at(region * REGION, vec![1; 512]).unwrap();
     }
@@ -137,7 +137,7 @@ fn a_leg_that_lacks_an_acknowledged_write_is_not_trusted_after_a_crash() {
     assert!(legs.alike());
 }
 
-/// A mirror whose second leg can be made to fail.
+/// Makes a mirror whose second leg can be made to fail.
 fn with_a_weak_leg(legs: &Legs, faults: Vec<Fault>, retry: bool) -> (Up, Arc<Faulty>) {
     let weak = Arc::new(Faulty::new(legs.disks[1].clone(), faults, 0));
     weak.arm(false);
@@ -235,7 +235,7 @@ impl Driver for BadBlock {
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
         let (offset, len) = (rq.offset(), rq.len());
         let hit = |bad: &mut u64| (offset..offset + len).contains(bad);
-        // Taken out under the lock, and put back where it still can't be read.
+        // Taken out under the lock, and put back if it still can't be read.
         let bad = self.bad.lock().take_if(hit);
         if let (Op::Read, Some(bad)) = (rq.op(), bad) {
             *self.bad.lock() = Some(bad);

@@ -1,5 +1,5 @@
-//! Completions that lead to the next one, on and on: however long the chain, a small stack is
-//! enough.
+//! Completions that lead to the next one, on and on: a small stack is enough for a chain of any
+//! length.
 #![cfg(not(loom))]
 
 use std::sync::Arc;
@@ -105,7 +105,7 @@ fn queues_whose_requests_keep_one_another_go_without_a_deep_stack() {
     let gone = Arc::new(AtomicUsize::new(0));
     let mut last = None;
     for _ in 0..MANY {
-        // Nobody steps it, so its request waits inside.
+        // The queue is never stepped, so its request waits inside.
         let memory = Arc::new(Memory::new(4096).unwrap());
         let queue = Queue::builder(&rig.machine, memory).build_by_hand();
         let (next, gone) = (last.take(), Arc::clone(&gone));
@@ -147,7 +147,7 @@ fn a_tree_of_completions_ends_each_request_once() {
 fn a_high_stack_of_devices_completes_through_all_of_them() {
     let rig = Rig::synthetic("core:1 pu:1");
     let mut device: Arc<dyn BlockDevice> = rig.queue(Memory::new(4096).unwrap());
-    // Below each other kind of device that stands on one.
+    // Below each other kind of device that is over one.
     let delays = Delays { jitter: Duration::from_nanos(1), ..Delays::default() };
     for _ in 0..500 {
         device = rig.queue(Partition::new(device, 0, 4096).unwrap());

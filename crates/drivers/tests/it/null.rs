@@ -1,4 +1,4 @@
-//! The null device: who completes its requests, and in which order.
+//! The null device: the completers of its requests, and their order.
 #![cfg(not(loom))]
 
 use std::collections::BTreeSet;

@@ -1,5 +1,5 @@
-//! Partitions: what a table says, what is said of a damaged one, and that neighbours are left
-//! alone.
+//! Partitions: the entries of a table, the reports about a damaged one, and that neighbours are
+//! left alone.
 #![cfg(not(loom))]
 
 use std::io::Cursor;
@@ -13,7 +13,7 @@ use gpt::disk::LogicalBlockSize;
 const MIB: usize = 1 << 20;
 const LB: usize = 512;
 
-/// A disk of 4 MiB with two partitions of 1 MiB, as bytes.
+/// Makes a disk of 4 MiB with two partitions of 1 MiB, as bytes.
 fn image(lb: LogicalBlockSize) -> Vec<u8> {
     let mut bytes = Cursor::new(vec![0u8; 4 * MIB]);
     let blocks = (4 * MIB / lb.as_usize() - 1) as u32;
@@ -36,7 +36,7 @@ fn read(rig: &Rig, image: &[u8]) -> Result<PartitionTable, String> {
     PartitionTable::read(&disk(rig, image)).map_err(|error| error.to_string())
 }
 
-/// CRC-32 as of zip and of GPT.
+/// Returns the CRC-32 of zip and of GPT.
 fn crc(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, byte| {
         (0..8)
@@ -213,7 +213,7 @@ fn writes_to_a_partition_touch_nothing_else() {
     assert!(disk.read_at(0, MIB).unwrap() == want[..]);
 }
 
-/// As a volume on another machine tells it, whose connection broke.
+/// Plays a volume on another machine that reports a loss once, because its connection broke.
 #[test]
 fn a_loss_that_the_disk_tells_once_is_told_by_the_next_flush_of_each_partition() {
     let rig = Rig::live();

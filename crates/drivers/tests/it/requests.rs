@@ -101,7 +101,8 @@ fn each_byte_of_a_vectored_request_arrives_once_in_its_place() {
     }
 }
 
-/// Hands on to a device below what keeps its limits, and panics at anything else.
+/// A driver that passes requests on that keep the limits of the device below, and panics at any
+/// other.
 struct Strict {
     below: Arc<dyn BlockDevice>,
     geometry: Geometry,
@@ -160,7 +161,8 @@ fn each_byte_arrives_once_in_its_place_through_any_limits_split_and_merged() {
     assert!(asked > 1000 && blocks > asked, "{asked} requests of {blocks} blocks");
 }
 
-/// A batch of requests that lie side by side, in any order; how many, and how many blocks they had.
+/// Sends a batch of requests that lie side by side, in any order. Returns how many, and how many
+/// blocks they had.
 fn touching_batch(queue: &dyn BlockDevice, rng: &mut Rng, model: &mut [u8]) -> (u64, u64) {
     let mut at = rng.below(SIZE / 512);
     let kind = rng.below(4);
@@ -242,7 +244,7 @@ fn a_read_of_more_bytes_than_can_be_counted_is_refused_and_gets_no_memory() {
     let done = queue.execute(Request::read_vectored(0, buffers()));
     assert_eq!(done.len, u64::MAX);
     assert_eq!(done.result.unwrap_err().kind(), IoErrorKind::InvalidInput);
-    // Nor where no queue has looked at it.
+    // The same if no queue has looked at it.
     let (mut rq, done) = watched(Request::read_vectored(0, buffers()));
     assert_eq!(rq.put(&[1]), 0);
     Whole::new(rq).part(0, 512, 0).complete(Ok(()));

@@ -13,7 +13,7 @@ use corewise_topology::CpuId;
 
 use crate::common::{Rig, Rng, STALL};
 
-/// Two submitters of `each` requests against a thread that quiesces and freezes all the time.
+/// Runs two submitters of `each` requests against a thread that quiesces and freezes all the time.
 fn storm(queue: &Arc<Queue>, each: u64) {
     let threads = 2;
     let left = Arc::new(Countdown::new((threads * each) as usize));

@@ -32,7 +32,7 @@ fn file(rig: &Rig, folder: &tempfile::TempDir) -> Arc<Queue> {
     rig.queue(FileDriver::open(options, &rig.wq).unwrap())
 }
 
-/// Gives each request back so many times before it takes it.
+/// A driver that gives each request back this many times before it takes it.
 struct Busy(AtomicU64);
 
 impl Driver for Busy {
@@ -57,7 +57,7 @@ fn kind_of(done: &Receiver<Completed>) -> Result<(), IoErrorKind> {
     ended(done).result.map_err(|error| error.kind())
 }
 
-/// Calls `inside` while somebody drains the queue, which can't end before that has returned.
+/// Calls `inside` while another thread drains the queue, which can't end before that has returned.
 fn during_drain(wq: &Workqueue, inside: impl FnOnce()) {
     let (gate, begun) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (waits, says) = (Arc::clone(&gate), Arc::clone(&begun));
@@ -120,7 +120,7 @@ fn requests_that_waited_at_the_start_of_a_drain_go_on_too() {
 
 #[test]
 fn a_late_request_is_found_while_the_workqueue_is_drained() {
-    /// Ends what is late.
+    /// A driver that ends its late requests.
     struct Late(Mutex<Vec<Started>>);
     impl Driver for Late {
         fn info(&self) -> Info {
@@ -237,7 +237,7 @@ fn a_chain_through_many_queues_without_workers_needs_no_stack_for_each() {
     assert_eq!(rx.recv_timeout(STALL), Ok(800));
 }
 
-/// A mirror of these, whose record keeps every bit that was set.
+/// Makes a mirror of these, whose record keeps every bit that was set.
 fn mirrored(legs: &Legs, over: Vec<Arc<dyn BlockDevice>>) -> Up {
     let over = over.into_iter().map(MirrorLeg::Here).collect();
     legs.open_with(over, |options| options.clean_after = STALL).unwrap()
@@ -296,7 +296,7 @@ fn a_change_that_waits_for_the_resync_of_a_mirror_ends_with_the_pools_also_in_th
     let up = mirrored(&legs, vec![legs.rig.queue(gate.clone()), Arc::clone(&legs.disks[1])]);
     begun.recv_timeout(STALL).unwrap();
     let waits = submit(&*up.queue, Request::write(5 * REGION, vec![7; 512]));
-    // The keeper's round that lets this one in has found that the other one can't be.
+    // The keeper's round that lets this one in has found that the other one can't be let in.
     up.fill(9, 9);
     thread::scope(|scope| {
         scope.spawn(|| legs.rig.pools.shutdown());

@@ -16,8 +16,8 @@ unsafe impl HasLink for Item {
     }
 }
 
-/// Two pushers, and a thread that ends when it has both. A lost wake-up is a deadlock, which loom
-/// reports.
+/// Models pushers, and a thread that ends when it has the items of all. A lost wake-up is a
+/// deadlock, which loom reports.
 fn pushers_meet_a_thread_that_dozes<F: FencePolicy>(pushers: usize) {
     let shared = Arc::new((Inbox::<Box<Item>>::new(), Bell::<F>::new()));
     let parker = Parker::new();
@@ -51,7 +51,7 @@ fn pushers_meet_a_thread_that_dozes<F: FencePolicy>(pushers: usize) {
 
 #[test]
 fn loom_a_push_that_meets_a_dozing_thread_is_taken() {
-    // With two preemptions: more are minutes.
+    // With two preemptions: more take minutes.
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(2);
     model.check(|| pushers_meet_a_thread_that_dozes::<FullFence>(2));

@@ -1,4 +1,4 @@
-//! Model of a lane: whatever is pushed is taken by a worker, and no worker is told of a request
+//! Model of a lane: a worker takes each request that is pushed, and no worker is told of a request
 //! that isn't there.
 
 use std::sync::Arc;
@@ -21,7 +21,8 @@ unsafe impl HasLink for Item {
 struct Lane {
     state: LaneState,
     inbox: Inbox<Box<Item>>,
-    /// What was taken out of the inbox and not done, and how many are done.
+    /// Number of requests that were taken out of the inbox and not done, and of those that are
+    /// done.
     taken: Mutex<(usize, usize)>,
 }
 
@@ -65,7 +66,7 @@ fn two_pushers(most: u16) {
 
 #[test]
 fn loom_a_request_that_meets_a_worker_which_leaves_is_taken() {
-    // With two preemptions: more are minutes.
+    // With two preemptions: more take minutes.
     for most in [1, 2] {
         let mut model = loom::model::Builder::new();
         model.preemption_bound = Some(2);

@@ -1,4 +1,4 @@
-//! Models of the states of a mirror's legs: changes that fail on one of them, and the keeper who
+//! Models of the states of a mirror's legs: changes that fail on one of them, and the keeper that
 //! calls another one in sync. `src/mirror/README.md` names the steps.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use corewise_sync::model;
 const ONE: u32 = 0b01;
 const OTHER: u32 = 0b10;
 
-/// Leg 0 is in sync, and the record says so; leg 1 is being resynced.
+/// Makes the states where leg 0 is in sync, and the record says so; leg 1 is being resynced.
 fn resyncing() -> Arc<LegStates> {
     let states = LegStates::new(ONE);
     states.recorded(ONE);
@@ -29,15 +29,15 @@ fn loom_without_a_second_look_a_head_may_call_a_leg_in_sync_that_was_just_droppe
     model::must_fail(name, || loom::model(|| announced_against_a_failure(false)));
 }
 
-/// A change fails on leg 1 while the keeper announces that leg, promotes it, and records what is
-/// so.
+/// Models a change that fails on leg 1 while the keeper announces that leg, promotes it, and
+/// records the state.
 fn announced_against_a_failure(looks: bool) {
     let states = resyncing();
     // The legs that the newest head on disk calls in sync: all that a kill leaves.
     let disk = Arc::new(Mutex::new(ONE));
     let (theirs, their_disk) = (Arc::clone(&states), Arc::clone(&disk));
     let change = loom::thread::spawn(move || {
-        // Acknowledged at once, where the record isn't behind; else it waits for the keeper.
+        // Acknowledged at once if the record isn't behind; else it waits for the keeper.
         let lacks = theirs.settle(ONE, OTHER).is_some() && !theirs.is_behind();
         if lacks {
             assert_eq!(*their_disk.lock() & OTHER, 0, "a kill now, and the change is lost");
@@ -57,7 +57,7 @@ fn announced_against_a_failure(looks: bool) {
     assert!(!acknowledged || *disk.lock() & OTHER == 0, "a kill now, and the change is lost");
 }
 
-/// Two changes, each of which fails on another leg, and the end of a resync.
+/// Models two changes, each of which fails on another leg, and the end of a resync.
 #[test]
 fn loom_a_change_counts_only_where_a_leg_has_it_that_stays_in_sync() {
     loom::model(|| {

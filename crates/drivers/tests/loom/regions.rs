@@ -1,4 +1,4 @@
-//! Models of a mirror's regions: writes, the resync, and the keeper who takes bits away.
+//! Models of a mirror's regions: writes, the resync, and the keeper that takes bits away.
 //! `src/mirror/README.md` names the steps.
 
 use std::sync::Arc;
@@ -14,11 +14,11 @@ struct Shared {
     bytes: UnsafeCell<u32>,
     /// A: the bit on disk.
     bit: AtomicBool,
-    /// A: a leg is out.
+    /// A: true if a leg is out.
     out: AtomicBool,
 }
 
-// SAFETY: what the models check: `bytes` is touched by one at a time.
+// SAFETY: the models check this: one thread at a time touches `bytes`.
 unsafe impl Sync for Shared {}
 // SAFETY: nothing in it belongs to a thread.
 unsafe impl Send for Shared {}
@@ -40,7 +40,7 @@ impl Shared {
         self.bytes.with_mut(|bytes| unsafe { *bytes += 1 });
     }
 
-    /// The resync has the region.
+    /// Acts as the resync, which has the region.
     fn resync(&self) {
         assert!(self.regions.is_held(0));
         self.touch();
@@ -67,7 +67,7 @@ fn a_write_meets_the_resync(waits: bool) {
     }
     let inside = writer.join().unwrap();
     assert_eq!(shared.regions.stale(), 0, "the resync came to its end");
-    // SAFETY: nobody else is left.
+    // SAFETY: no other thread is left.
     let touched = shared.bytes.with(|bytes| unsafe { *bytes });
     assert_eq!(touched, 1 + u32::from(inside));
     assert_eq!(shared.regions.enter(0..1), RegionEntry::In, "writes are let in again");
@@ -85,7 +85,7 @@ fn loom_a_resync_that_does_not_wait_for_the_writer_races_it() {
     });
 }
 
-/// The keeper takes the bit away that a write relies on, or doesn't.
+/// Models the keeper, which takes the bit away, and a write that relies on the bit.
 fn a_write_meets_the_keeper(asks: bool) {
     let shared = dirty();
     assert_eq!(shared.regions.age(0), RegionAge::Young);
@@ -114,7 +114,7 @@ fn loom_a_keeper_that_ignores_the_word_clears_a_bit_too_early() {
     });
 }
 
-/// A write drops a leg; the bit of its region has to stay for when the leg comes back.
+/// Models a write that drops a leg: the bit of its region has to stay for the leg's return.
 fn a_drop_meets_the_keeper(look_first: bool) {
     let shared = dirty();
     assert_eq!(shared.regions.enter(0..1), RegionEntry::In);

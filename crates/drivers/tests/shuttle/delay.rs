@@ -17,8 +17,8 @@ use crate::device::{BLOCK, Device, Disk};
 
 const CLIENTS: u64 = 2;
 
-/// Requests to a disk and to a slow one over it, while their workqueue is drained and their pools
-/// end.
+/// Sends requests to a disk and to a slow one over it, while their workqueue is drained and their
+/// pools end.
 fn the_workers_go() {
     let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").unwrap();
     let pools = WorkerPools::builder(&machine).max_workers(4).build();

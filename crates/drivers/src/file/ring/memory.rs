@@ -1,5 +1,5 @@
-//! The memory that entries name: where a request's bytes lie, or the aligned memory through which
-//! they go.
+//! The memory that entries name: the bytes of a request, or the aligned memory that they are copied
+//! through.
 
 use corewise_blockmq::{AlignedBuf, Op, Request, RequestMut};
 
@@ -7,16 +7,16 @@ use io_uring::{Submitter, opcode, squeue, types};
 
 use super::super::host_cache::Alignment;
 
-/// Bytes of the registered memory for each slot that has some. A power of two.
+/// Number of bytes of the registered memory for each slot that has some. A power of two.
 const PIECE: usize = 8 << 10;
-/// Slots that have some.
+/// Number of slots that have some.
 const PIECES: usize = 64;
-/// Pieces that the kernel takes in one call (`IOV_MAX`).
+/// Number of pieces that the kernel takes in one call (`IOV_MAX`).
 const MAX_PIECES: usize = 1024;
 /// Per-write flag of the kernel: durable on completion (`RWF_DSYNC`).
 const RWF_DSYNC: u32 = 2;
 
-/// What the kernel calls an `iovec`.
+/// The kernel's `iovec`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(super) struct Piece {
@@ -27,13 +27,13 @@ pub(super) struct Piece {
 // SAFETY: an address and a number; the address belongs to no thread.
 unsafe impl Send for Piece {}
 
-/// Aligned memory for requests whose own isn't, of which the kernel is told beforehand: a piece for
+/// Aligned memory for requests whose own isn't aligned, registered with the kernel: a piece for
 /// each slot of the first [`PIECES`]. It is there from the first such request on.
 #[derive(Default)]
 pub(super) struct Bounce {
-    /// Only reached by way of its address, since the kernel writes there.
+    /// The whole memory. Only reached by way of its address, since the kernel writes there.
     whole: Option<Piece>,
-    /// It is registered with the ring.
+    /// True if it is registered with the ring.
     registered: bool,
     /// Owns what the piece points to.
     _memory: Option<AlignedBuf>,
@@ -53,8 +53,8 @@ impl Bounce {
         };
         match told {
             Ok(()) => self.registered = true,
-            // More memory locked than this user may, say. Then the kernel pins pages anew each
-            // time.
+            // For instance, more locked memory than this user may have. Then the kernel pins pages
+            // anew each time.
             Err(error) => tracing::info!(%error, "the system refuses to register buffers with \
                                                   io_uring"),
         }
@@ -62,7 +62,7 @@ impl Bounce {
         *self.whole.insert(whole)
     }
 
-    /// The aligned memory of a slot, for `len` bytes, where there is a piece for it.
+    /// Returns the aligned memory of a slot, for `len` bytes, if there is a piece for it.
     fn of_slot(
         &mut self,
         slot: usize,
@@ -79,7 +79,7 @@ impl Bounce {
     }
 }
 
-/// A page, or more where the file system asks for it.
+/// Returns the size of a page, or more if the file system needs it.
 fn page(align: Alignment) -> usize {
     align.memory.max(align.offset).max(4096) as usize
 }
@@ -87,14 +87,14 @@ fn page(align: Alignment) -> usize {
 /// The memory of one slot, from its request's entry to the completion.
 #[derive(Default)]
 pub(super) struct Memory {
-    /// What the kernel is given: a list of the request's own pieces, or one of aligned memory.
+    /// The pieces for the kernel: a list of the request's own ones, or one of aligned memory.
     pieces: Vec<Piece>,
-    /// The request goes through aligned memory: the slot's piece, or memory of its own.
+    /// True if the request goes through aligned memory: the slot's piece, or memory of its own.
     bounced: bool,
     own: Option<AlignedBuf>,
 }
 
-/// Where an entry is made, and what for.
+/// The place of an entry, and its file.
 pub(super) struct EntryTarget<'a> {
     pub(super) slot: usize,
     pub(super) fd: types::Fd,
@@ -104,7 +104,7 @@ pub(super) struct EntryTarget<'a> {
 }
 
 impl Memory {
-    /// The entry of a read or write; `None` where plain I/O has to do it.
+    /// Makes the entry of a read or write; `None` if plain I/O has to do it.
     pub(super) fn entry(
         &mut self,
         rq: &Request,
@@ -146,7 +146,7 @@ impl Memory {
         })
     }
 
-    /// Has the request go through aligned memory.
+    /// Makes the request go through aligned memory.
     fn bounce(
         &mut self,
         rq: &Request,
@@ -174,10 +174,10 @@ impl Memory {
         Some(())
     }
 
-    /// Says that the kernel has read `done` bytes to where the entry said.
+    /// Records that the kernel has read `done` bytes to the place in the entry.
     ///
     /// # Safety
-    /// It has.
+    /// The kernel has done so.
     pub(super) unsafe fn read(&mut self, rq: &mut RequestMut<'_>, done: usize) {
         match self.pieces.first() {
             Some(piece) if self.bounced => {
@@ -190,14 +190,14 @@ impl Memory {
         }
     }
 
-    /// The request is done with it.
+    /// Ends the request's use of the memory.
     pub(super) fn end(&mut self) {
         self.bounced = false;
         self.own = None;
     }
 }
 
-/// Whether all pieces may go to (or come from) byte `at` and on as they are.
+/// Returns true if all pieces may go to (or come from) byte `at` and on as they are.
 fn fit(align: Alignment, mut at: u64, pieces: &[Piece]) -> bool {
     pieces.iter().all(|piece| {
         let fits = align.fits(at, piece.base.addr(), piece.len);

@@ -1,19 +1,19 @@
-//! File I/O through io_uring: rings that many files share, and one thread for each ring.
+//! File I/O through io_uring: rings that many files share, with one thread each.
 //!
-//! The thread is the only one that touches the ring, so the ring needs no lock, and the kernel can
-//! leave what completes to be done by that thread when it asks (`SINGLE_ISSUER`, `DEFER_TASKRUN`):
-//! nobody is interrupted, and what a submitting thread began isn't cancelled when that thread ends.
-//! (With a ring that each submitter enters, a completion interrupts the thread that submitted,
-//! which waits for a socket by then, and wakes a second one that takes it.)
+//! The thread is the only one that touches the ring, so the ring needs no lock. The kernel can
+//! leave the work of completions to that thread (`SINGLE_ISSUER`, `DEFER_TASKRUN`): no thread is
+//! interrupted, and what a submitting thread began isn't cancelled when that thread ends. (With a
+//! ring that each submitter enters, a completion interrupts the thread that submitted, which waits
+//! for a socket by then, and wakes a second one that takes it.)
 //!
 //! There is a ring for each few CPUs that share a cache, and a hardware queue has the ring of its
-//! CPUs; so the threads are as many for a thousand files as for one, and none is waited for by all.
-//! (With a ring for each CPU every completion of a disk wakes another thread: four share what one
-//! wake-up brings.)
+//! CPUs. So a thousand files need as many threads as one, and no single thread serves all. (With a
+//! ring for each CPU every completion of a disk wakes another thread: four share what one wake-up
+//! brings.)
 //!
-//! | | the runner of the hardware queue | the ring's thread |
-//! |---|---|---|
-//! | does | pushes requests to the inbox; rings the bell at the end of the pass | takes the inbox, makes entries, submits them all and waits for a completion in one system call, completes |
+//! The runner of a hardware queue pushes requests to the inbox, and rings the bell at the end of
+//! the pass. The ring's thread takes the inbox, makes entries, submits them all and waits for a
+//! completion in one system call, and completes requests.
 //!
 //! A completion often brings a new request. It is dispatched on the ring's thread itself and lies
 //! in the inbox before the thread looks there again: no bell, no system call of its own. So a full
@@ -22,20 +22,20 @@
 //! The bell is the protocol of [`bell`]; it wakes the thread through an `eventfd` that the ring
 //! polls. A ring at rest sleeps in the kernel.
 //!
-//! A request that is late ([`Driver::timeout`](corewise_blockmq::Driver::timeout)) is called off by
-//! the ring's thread too ([`cancel`]). A request that the kernel has not begun, or can interrupt,
-//! ends; one that a disk has goes on.
+//! The ring's thread also cancels a request that is late
+//! ([`Driver::timeout`](corewise_blockmq::Driver::timeout), [`cancel`]). A request that the kernel
+//! has not begun, or can interrupt, ends; one that a disk has goes on.
 //!
-//! There is no [`Driver::poll`](corewise_blockmq::Driver::poll): the kernel does what is left of a
-//! completion when the ring's thread asks for it, so nobody else would find anything. A thread that
-//! polls a ring for its own requests has to own it.
+//! There is no [`Driver::poll`](corewise_blockmq::Driver::poll): the kernel does the rest of a
+//! completion when the ring's thread asks for it, so other threads would find nothing. A thread
+//! that polls a ring for its own requests has to own it.
 //!
 //! # Memory
 //! A request's memory stays where it is from its entry to its completion: the slot owns the
-//! request, which owns the buffers, and the file; the kernel is done with all of them before the
-//! thread ends. A file that goes past the page cache wants aligned memory: what isn't goes through
-//! its slot's piece of a registered buffer, or through memory of its own where it is larger; that
-//! is one copy.
+//! request, which owns the buffers, and the file. The kernel is done with all of them before the
+//! thread ends. A file that goes past the page cache needs aligned memory. Other memory is copied
+//! once, through its slot's piece of a registered buffer, or, if it is larger, through memory of
+//! its own.
 
 use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
@@ -62,8 +62,8 @@ mod reactor;
 #[cfg(test)]
 mod tests;
 
-/// What the file devices of a program share: the rings of io_uring, one for each cache shard of the
-/// machine, and how many workers may wait for their disks.
+/// The resources that the file devices of a program share: the rings of io_uring, one for each
+/// cache shard of the machine, and the number of workers that may wait for their disks.
 ///
 /// A device that isn't given any ([`FileOptions::rings`](super::FileOptions::rings)) has a ring and
 /// workers of its own, which is a thread and some 100 KiB for each. The rings are set up when the
@@ -98,7 +98,7 @@ pub struct FileRings {
 struct RingsState {
     /// The CPUs of each ring.
     shards: Vec<CpuSet>,
-    /// They are those of this machine.
+    /// True if they are CPUs of this machine.
     live: bool,
     crew: Arc<FileWorkers>,
     /// L: is the lock; guards the rings, once they are there.
@@ -106,7 +106,7 @@ struct RingsState {
 }
 
 impl FileRings {
-    /// For the devices of this machine. Nothing is set up yet.
+    /// Creates rings for the devices of this machine. Nothing is set up yet.
     pub fn new(machine: &Machine) -> Self {
         let pods = machine.pods(DEFAULT_SHARD_SIZE);
         let shards = pods.scope(AffinityScope::CacheShard).iter().map(|pod| pod.cpus.clone());
@@ -118,13 +118,13 @@ impl FileRings {
         Self { inner: Arc::new(RingsState { shards, live, crew, rings }) }
     }
 
-    /// As where the kernel has none.
+    /// Creates rings as if the kernel had no io_uring.
     #[cfg(test)]
     pub(super) fn refused() -> Self {
         Self::of(Vec::new(), false)
     }
 
-    /// How many CPUs there are.
+    /// Returns the number of CPUs.
     pub(super) fn cpus(&self) -> usize {
         self.inner.shards.iter().map(CpuSet::len).sum()
     }
@@ -133,7 +133,7 @@ impl FileRings {
         &self.inner.crew
     }
 
-    /// The rings. Sets them up where they aren't there, and blocks then.
+    /// Returns the rings. Sets them up if they aren't there, and blocks then.
     pub(super) fn get(&self) -> io::Result<Arc<Rings>> {
         let mut rings = self.inner.rings.lock();
         if let Some(rings) = &*rings {
@@ -154,19 +154,19 @@ impl fmt::Debug for FileRings {
 /// Rings, each with its thread.
 pub(super) struct Rings {
     rings: Vec<RingThread>,
-    /// The CPUs of each, where they are divided among them.
+    /// The CPUs of each, if they are divided among them.
     shards: Vec<CpuSet>,
 }
 
-/// What a ring shows of itself to other threads.
+/// The part of a ring that other threads reach.
 struct RingPort {
     inbox: Inbox<Queued>,
-    /// Late requests that are to be called off.
+    /// Late requests that are to be cancelled.
     asks: Inbox<Box<CancelRequest>>,
     bell: Bell,
     /// The wire of the bell.
     wire: OwnedFd,
-    /// A: set once, when the rings are dropped; Release and Acquire.
+    /// A: true once the rings are dropped; Release and Acquire.
     end: AtomicBool,
 }
 
@@ -180,7 +180,7 @@ impl Rings {
     /// Sets up rings and their threads. Blocks.
     ///
     /// # Errors
-    /// Where the kernel refuses: it is too old, or a policy forbids io_uring.
+    /// If the kernel refuses: it is too old, or a policy forbids io_uring.
     fn new(n: usize, shards: &[CpuSet], live: bool) -> io::Result<Self> {
         if n == 0 {
             return Err(io::Error::new(io::ErrorKind::Unsupported, "no CPU may be used"));
@@ -188,7 +188,7 @@ impl Rings {
         let spawn = |i| {
             let shard = shards.get(i);
             let ring = RingThread::spawn(i, kernel_threads(shard.map_or(1, CpuSet::len)))?;
-            // Near, and not on one CPU: a thread that burns that very one would keep it waiting.
+            // Near, and not on one CPU: a busy thread on that very CPU would keep it waiting.
             if let Some(shard) = shard.filter(|_| live) {
                 if let Err(error) = pin_thread(ring.tid, shard) {
                     tracing::info!(%error, "a ring's thread could not be pinned; it runs on any CPU");
@@ -200,10 +200,10 @@ impl Rings {
         Ok(Self { rings, shards: shards.to_vec() })
     }
 
-    /// One device's own, `n` of them. Blocks.
+    /// Sets up `n` rings for one device. Blocks.
     ///
     /// # Errors
-    /// As `new`.
+    /// As for `new`.
     pub(super) fn own(n: usize) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self::new(n, &[], false)?))
     }
@@ -212,18 +212,19 @@ impl Rings {
         self.rings.len()
     }
 
-    /// The ring of a CPU, where they are divided by CPUs.
+    /// Returns the ring of a CPU, if they are divided by CPUs.
     pub(super) fn of_cpu(&self, cpu: CpuId) -> Option<usize> {
         self.shards.iter().position(|shard| shard.contains(cpu))
     }
 
-    /// Called by the runner of a hardware queue that has this ring.
+    /// Puts a request into a ring's inbox. Called by the runner of a hardware queue that has this
+    /// ring.
     pub(super) fn queue(&self, ring: usize, volume: &Arc<Volume>, mut rq: Started) {
         rq.set_owner(Arc::clone(volume) as _);
         self.rings[ring].port.inbox.push(Queued(rq));
     }
 
-    /// Has the kernel stop a late request, if it can. `ring`: where it is, most likely. Blocks.
+    /// Makes the kernel stop a late request, if it can. `ring`: the most likely one. Blocks.
     pub(super) fn call_off(&self, ring: usize, late: &TimedOut<'_>) -> TimerReturn {
         // Hardware queues may have got other CPUs, and so rings, meanwhile.
         let (before, on) = self.rings.split_at(ring);
@@ -234,7 +235,7 @@ impl Rings {
         })
     }
 
-    /// Called by the runner, behind what it queued.
+    /// Wakes the ring's thread, if needed. Called by the runner, behind what it queued.
     pub(super) fn commit(&self, ring: usize) {
         let port = &self.rings[ring].port;
         // Perhaps all was done on the spot; or the thread has taken it already.
@@ -244,15 +245,15 @@ impl Rings {
     }
 }
 
-/// How many threads the kernel may have for a ring of so many CPUs, where something can't be done
-/// without waiting: a sync, a hole. By itself it takes four for each CPU of the machine, and that
-/// for each ring.
+/// Returns how many threads the kernel may have for a ring of this many CPUs, for what can't be
+/// done without waiting: a sync, a hole. By default it takes four for each CPU of the machine, and
+/// that for each ring.
 fn kernel_threads(cpus: usize) -> u32 {
     u32::try_from(2 * cpus).map_or(4, |n| n.max(4))
 }
 
 impl RingPort {
-    /// Whether nothing waits for the ring's thread.
+    /// Returns true if nothing waits for the ring's thread.
     fn is_empty(&self) -> bool {
         self.inbox.is_empty() && self.asks.is_empty()
     }
@@ -272,7 +273,7 @@ impl RingPort {
         loop {
             match rustix::io::write(&self.wire, &1u64.to_ne_bytes()) {
                 Err(rustix::io::Errno::INTR) => {}
-                // It can't fail otherwise but for a counter that is full after 2^64 rings.
+                // The only failure is a counter that is full after 2^64 rings.
                 Ok(_) | Err(_) => return,
             }
         }
@@ -322,10 +323,10 @@ impl Drop for RingThread {
     }
 }
 
-// The bell of a thread that serves an inbox: rung only where the thread may be asleep.
+// The bell of a thread that serves an inbox: it rings only if the thread may be asleep.
 //
 // A driver's thread takes requests out of an [`Inbox`](corewise_sync::inbox::Inbox), and sleeps in
-// the kernel where there is nothing to do. Waking it costs a system call, so a thread that puts
+// the kernel if there is nothing to do. Waking it costs a system call, so a thread that puts
 // something in asks first whether that is needed. The pattern is *publish, fence, check*:
 //
 // ```text
@@ -340,10 +341,11 @@ impl Drop for RingThread {
 // instruction is needed for either fence. Of several pushers that find it asleep one takes the mark
 // and rings. Checked by `tests/loom/bell.rs`, whose twin without fences loses the request.
 
-/// Whether somebody has to wake the thread.
+/// The record of whether the thread has to be woken.
 pub struct Bell<F: FencePolicy = FullFence> {
-    /// A: set by Doze, cleared by the thread when it is awake again, or by the pusher that rings.
-    /// Each change is a read-modify-write, so they have one order.
+    /// A: true while the thread is asleep: set by Doze, cleared by the thread when it is awake
+    /// again, or by the pusher that rings. Each change is a read-modify-write, so they have one
+    /// order.
     asleep: AtomicBool,
     fence: PhantomData<F>,
 }
@@ -355,25 +357,26 @@ impl<F: FencePolicy> Default for Bell<F> {
 }
 
 impl<F: FencePolicy> Bell<F> {
-    /// The bell of a thread that is awake.
+    /// Creates the bell of a thread that is awake.
     pub fn new() -> Self {
         Self { asleep: AtomicBool::new(false), fence: PhantomData }
     }
 
-    /// Doze: the thread is about to sleep. It has to look at its inbox once more before it does.
+    /// Marks the thread as about to sleep (Doze). It has to look at its inbox once more before it
+    /// does.
     pub fn doze(&self) {
         self.asleep.swap(true, Ordering::SeqCst);
         F::implied(); // DozeFence
     }
 
-    /// The thread is awake, and will look at its inbox before it sleeps.
+    /// Marks the thread as awake: it will look at its inbox before it sleeps.
     #[inline]
     pub fn awake(&self) {
-        // Relaxed: who still reads true doesn't get the mark, or rings in vain.
+        // Relaxed: a pusher that still reads true doesn't get the mark, or rings in vain.
         self.asleep.swap(false, Ordering::Relaxed);
     }
 
-    /// Ask: true where the caller has to wake the thread, after a push. Any context.
+    /// Returns true if the caller has to wake the thread, after a push (Ask). Any context.
     #[inline]
     #[must_use = "the caller must wake the thread"]
     pub fn must_ring(&self) -> bool {
@@ -388,15 +391,15 @@ impl<F: FencePolicy> fmt::Debug for Bell<F> {
     }
 }
 
-// Calling a request off: the thread that finds it late asks the rings' threads, which alone may
+// Cancelling a request: the thread that finds it late asks the rings' threads, which alone may
 // touch the rings, one after the other until one has it.
 //
 // The tag of a late request is held until the driver has answered
-// ([`Driver::timeout`](corewise_blockmq::Driver::timeout)), so the asker waits for the answer: what
-// the kernel is told to stop is the request that was late, and never the tag's next one. A request
+// ([`Driver::timeout`](corewise_blockmq::Driver::timeout)), so the asker waits for the answer. So
+// the kernel is told to stop the request that was late, and never the tag's next one. A request
 // that the kernel has stopped completes with `ECANCELED`, before or after that.
 
-/// One late request, on its way to a ring's thread. However it ends, the asker is told.
+/// One late request, on its way to a ring's thread. The asker is told its end in any case.
 pub(super) struct CancelRequest {
     link: Link,
     pub(super) late: LateOne,
@@ -404,8 +407,8 @@ pub(super) struct CancelRequest {
 }
 
 struct CancelAnswer {
-    /// A: the error that the kernel gave, or 0; ENOENT where it wasn't asked. Written before
-    /// `told`, which orders it. Relaxed.
+    /// A: the error that the kernel gave, or 0; ENOENT if it wasn't asked. Written before `told`,
+    /// which orders it. Relaxed.
     errno: AtomicU32,
     told: Completion,
 }
@@ -418,7 +421,7 @@ unsafe impl HasLink for CancelRequest {
 }
 
 impl CancelRequest {
-    /// What the kernel has answered; the asker learns it when this is dropped.
+    /// Records the kernel's answer; the asker learns it when this is dropped.
     pub(super) fn answered(&self, result: i32) {
         self.answer.errno.store(result.min(0).unsigned_abs(), Ordering::Relaxed);
     }
@@ -431,8 +434,8 @@ impl Drop for CancelRequest {
 }
 
 impl RingPort {
-    /// Has the kernel stop a late request, if it is in this ring and the kernel can; `None` where
-    /// it isn't. Blocks until that is known.
+    /// Makes the kernel stop a late request, if it is in this ring and the kernel can; `None` if it
+    /// isn't. Blocks until that is known.
     pub(super) fn call_off(&self, late: &TimedOut<'_>) -> Option<TimerReturn> {
         let errno = AtomicU32::new(libc::ENOENT.unsigned_abs());
         let answer = Arc::new(CancelAnswer { errno, told: Completion::new() });

@@ -1,4 +1,4 @@
-//! The thread of a ring: takes requests in, hands them to the kernel, and completes them.
+//! The thread of a ring: takes requests in, passes them to the kernel, and completes them.
 
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
@@ -19,28 +19,29 @@ use super::super::volume::Volume;
 use super::memory::{Bounce, EntryTarget, Memory};
 use super::{CancelRequest, RingPort};
 
-/// What the bell's completions are known by. Slots have 32 bits.
+/// The number of the bell's completions. Slots have 32 bits.
 const BELL: u64 = u64::MAX;
-/// What is added to a slot's number where its request is called off.
+/// The number that is added to a slot's for the cancellation of its request.
 const OFF: u64 = 1 << 32;
-/// Completions behind which their callers get their turn, though there are more.
+/// Number of completions after which their callers get their turn, though there are more.
 const LONG_BURST: usize = 32;
-/// Entries that the ring has room for before it has to submit some.
+/// Number of entries that the ring has room for before it has to submit some.
 const ENTRIES: u32 = 256;
-/// Completions that the ring has room for. The kernel keeps what is more, and takes longer for it.
+/// Number of completions that the ring has room for. The kernel keeps the rest, and takes longer
+/// for it.
 const COMPLETIONS: u32 = 2048;
 /// Pause between two tries if the kernel accepts no requests.
 const RING_FULL_PAUSE: Duration = Duration::from_millis(3);
 /// `POLLIN`.
 const READABLE: u32 = 1;
-/// Completions that are taken, and entries that are submitted, together while there are more. A
-/// device that has completed all it had in one burst isn't left idle until the last one has been
-/// looked at; and of more than two the kernel holds all back until it has the last one (its plug).
-/// With 32 reads in flight 2 does better than 8, and 8 as all at once: about 0.95, 0.88 and 0.88 of
-/// what fio reads (virtio disk, two busy CPUs, two or three runs each).
+/// Number of completions that are taken, and entries that are submitted, together while there are
+/// more. A device that has completed all it had in one burst doesn't stay idle until the last one
+/// has been looked at. And of more than two the kernel holds all back until it has the last one
+/// (its plug). With 32 reads in flight 2 does better than 8, and 8 as all at once: about 0.95, 0.88
+/// and 0.88 of what fio reads (virtio disk, two busy CPUs, two or three runs each).
 const BURST: usize = 2;
 
-/// A ring and what its thread knows.
+/// A ring and the state of its thread.
 pub(super) struct Reactor {
     uring: IoUring,
     inner: ReactorState,
@@ -49,12 +50,12 @@ pub(super) struct Reactor {
 struct ReactorState {
     port: Arc<CachePadded<RingPort>>,
     slots: Vec<RingSlot>,
-    /// The numbers of those that have no request.
+    /// The numbers of the slots without a request.
     free: Vec<u32>,
     bounce: Bounce,
-    /// Requests that the kernel has.
+    /// Number of requests that the kernel has.
     in_flight: usize,
-    /// The kernel no longer polls the bell's wire.
+    /// True if the kernel no longer polls the bell's wire.
     deaf: bool,
     batch: Vec<(u64, i32, u32)>,
 }
@@ -63,12 +64,12 @@ struct ReactorState {
 #[derive(Default)]
 struct RingSlot {
     rq: Option<Started>,
-    /// Its file.
+    /// The request's file.
     volume: Option<Arc<Volume>>,
     memory: Memory,
-    /// It is late, and the kernel was told to stop it.
+    /// True if it is late, and the kernel was told to stop it.
     off: bool,
-    /// The askers for that, until the kernel has answered.
+    /// The threads that asked for that, until the kernel has answered.
     ask: Option<Box<CancelRequest>>,
 }
 
@@ -111,7 +112,7 @@ impl Reactor {
         Ok(this)
     }
 
-    /// Rings once and looks whether that is heard: a kernel that doesn't poll again and again would
+    /// Rings once and checks that it is heard: a kernel that doesn't poll again and again would
     /// leave requests lying.
     fn try_bell(&mut self) -> io::Result<()> {
         let Self { uring, inner } = self;
@@ -138,7 +139,7 @@ impl Reactor {
         // Made last, so dropped first: it names the slots' memory.
         let mut uring = self.uring;
         let (mut submitter, mut sq, mut cq) = uring.split();
-        // Saves the kernel a look-up in each call; it may have no such thing.
+        // This saves the kernel a look-up in each call; it may not support it.
         let _ = submitter.register_ring_fd();
         inner.0.serve(&submitter, &mut sq, &mut cq);
     }
@@ -148,7 +149,7 @@ fn build() -> io::Result<IoUring> {
     let mut ours = IoUring::builder();
     ours.dontfork().setup_submit_all().setup_single_issuer().setup_defer_taskrun();
     match ours.setup_cqsize(COMPLETIONS).build(ENTRIES) {
-        // Before Linux 6.1: completions interrupt the thread, and all else is the same.
+        // Before Linux 6.1: completions interrupt the thread; nothing else differs.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             IoUring::builder().dontfork().setup_cqsize(COMPLETIONS).build(ENTRIES)
         }
@@ -163,8 +164,8 @@ fn too_old() -> io::Error {
     )
 }
 
-/// Where a panic, which would be an error of this module, leaves requests with the kernel, their
-/// memory is never freed.
+/// A guard that never frees the memory of requests that a panic (an error of this module) leaves
+/// with the kernel.
 struct LeakedOnPanic(mem::ManuallyDrop<ReactorState>);
 
 impl Drop for LeakedOnPanic {
@@ -189,7 +190,7 @@ impl ReactorState {
         cq: &mut CompletionQueue<'_>,
     ) {
         let port = Arc::clone(&self.port);
-        // While there are completions, and how many there were.
+        // The burst, while there are completions, and how many there were.
         let mut burst: Option<(Burst, usize)> = None;
         loop {
             for Queued(rq) in port.inbox.take() {
@@ -202,7 +203,7 @@ impl ReactorState {
             }
             if sq.len() >= BURST {
                 sq.sync();
-                // Where it is refused the call below tells.
+                // If it is refused, the call below tells.
                 let _ = submitter.submit();
                 sq.sync();
             }
@@ -239,7 +240,7 @@ impl ReactorState {
         }
     }
 
-    /// Has the kernel poll the bell's wire, again and again.
+    /// Makes the kernel poll the bell's wire, again and again.
     fn listen(&mut self, sq: &mut SubmissionQueue<'_>) {
         let wire = types::Fd(self.port.wire.as_raw_fd());
         let poll = opcode::PollAdd::new(wire, READABLE).multi(true).build().user_data(BELL);
@@ -283,7 +284,7 @@ impl ReactorState {
         }
     }
 
-    /// Has the kernel stop a request. Its tag is held until the ask is answered: so it is the one
+    /// Makes the kernel stop a request. Its tag is held until the ask is answered: so it is the one
     /// that was meant, or it has completed.
     fn call_off(
         &mut self,
@@ -292,7 +293,7 @@ impl ReactorState {
         sq: &mut SubmissionQueue<'_>,
     ) {
         let late = |slot: &RingSlot| slot.rq.as_ref().is_some_and(|rq| rq.is(&ask.late));
-        // Where the kernel doesn't have it, the ask is dropped: the asker learns that.
+        // If the kernel doesn't have it, the ask is dropped: the asker learns that.
         let Some(number) = self.slots.iter().position(late) else { return };
         let slot = &mut self.slots[number];
         let number = number as u64;
@@ -312,7 +313,7 @@ impl ReactorState {
         cq.sync();
     }
 
-    /// Completes what is there: how many there were.
+    /// Completes what is there, and returns how many there were.
     fn reap(&mut self, cq: &mut CompletionQueue<'_>) -> usize {
         self.take(cq);
         let mut batch = mem::take(&mut self.batch);
@@ -343,7 +344,7 @@ impl ReactorState {
         some
     }
 
-    /// Completes a request that the kernel is done with, or has a worker carry it on.
+    /// Completes a request that the kernel is done with, or makes a worker carry it on.
     fn finish(&mut self, mut rq: Started, volume: Arc<Volume>, number: usize, result: i32) {
         let RingSlot { memory, off, .. } = &mut self.slots[number];
         if let (Op::Read, Ok(done)) = (rq.op(), usize::try_from(result)) {
@@ -369,23 +370,22 @@ impl ReactorState {
                 _ => Ok(()),
             },
             Err(_) => {
-                // A sync that was interrupted may have been told of an error that nobody is told of
-                // again.
+                // An interrupted sync may have received an error that the kernel reports only once.
                 let syncs = rq.op() == Op::Flush || rq.flags().fua;
                 match (rq.op(), -result) {
                     (_, libc::ECANCELED) if off => Err(called_off()),
                     (_, libc::EINTR) if off && !syncs => Err(called_off()),
-                    // Interrupted, or called off: nothing was done that can't be done again.
+                    // Interrupted, or cancelled: nothing was done that can't be done again.
                     (_, libc::EINTR | libc::EAGAIN | libc::ECANCELED | libc::EFAULT) => {
                         return volume.work(rq);
                     }
-                    // Nothing else is asked again where it was to be made durable: the kernel tells
-                    // of a failed write-back once, and says yes the next time.
+                    // A request that was to become durable isn't retried: the kernel reports a
+                    // failed write-back once, and says yes the next time.
                     (Op::Flush, error) => volume.store().synced(Err(IoError::from_errno(error))),
                     (Op::Write, error) if rq.flags().fua => {
                         return volume.failed_fua(rq, IoError::from_errno(error));
                     }
-                    // Not this way.
+                    // The kernel can't do it this way.
                     (_, libc::EINVAL | libc::EOPNOTSUPP | libc::ENODEV) => {
                         return volume.work(rq);
                     }
@@ -403,7 +403,7 @@ fn called_off() -> IoError {
     IoError::with(IoErrorKind::TimedOut, "it was cancelled")
 }
 
-/// Puts an entry into the ring, to be submitted with the next call; false where there is no room.
+/// Puts an entry into the ring, to be submitted with the next call; false if there is no room.
 ///
 /// # Safety
 /// The memory and the files that it names stay where they are until it has completed.
@@ -416,7 +416,7 @@ unsafe fn push(
     if unsafe { sq.push(entry) }.is_ok() {
         return true;
     }
-    // Entries that the kernel didn't take when it was asked. Perhaps now.
+    // The kernel didn't take these entries at the last call. It may now.
     sq.sync();
     let _ = submitter.submit();
     sq.sync();
@@ -424,7 +424,7 @@ unsafe fn push(
     unsafe { sq.push(entry) }.is_ok()
 }
 
-/// The entry for a request, or `None` where a worker has to do it.
+/// Makes the entry for a request; `None` if a worker has to do it.
 fn entry(rq: &Started, memory: &mut Memory, place: &mut EntryTarget<'_>) -> Option<squeue::Entry> {
     let (flags, fd) = (rq.flags(), place.fd);
     Some(match rq.op() {
@@ -435,7 +435,7 @@ fn entry(rq: &Started, memory: &mut Memory, place: &mut EntryTarget<'_>) -> Opti
         Op::Discard => fallocate(rq, fd, PUNCH.bits()),
         Op::WriteZeroes if flags.no_unmap => fallocate(rq, fd, ZERO.bits()),
         Op::WriteZeroes => fallocate(rq, fd, PUNCH.bits()),
-        // No call of a ring's: for a worker.
+        // No call of a ring does this: a worker does.
         _ => return None,
     })
 }

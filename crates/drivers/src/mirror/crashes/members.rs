@@ -1,9 +1,9 @@
-//! A leg is added, or removed, while all that may happen happens: whichever legs the next start is
-//! given, with that disk or without it, it is refused or right, and one of the two isn't refused.
+//! A leg is added, or removed, with all possible incidents. Whichever legs the next start is given,
+//! with that disk or without it, it is refused or right, and one of the two isn't refused.
 
 use super::*;
 
-/// What is done to a mirror of the first disks.
+/// The change of a mirror of the first disks.
 #[derive(Clone, Copy, PartialEq)]
 enum Change {
     /// The third disk joins the first two.
@@ -13,7 +13,7 @@ enum Change {
 }
 
 impl Change {
-    /// The disks that are legs behind it.
+    /// Returns the disks that are legs after it.
     fn after(self) -> Vec<usize> {
         (0..3).filter(|disk| self != Change::Remove(*disk)).collect()
     }
@@ -29,7 +29,7 @@ fn changed(rig: &Rig, made: &[Platter], ways: Choices, change: Change) -> Choice
     let world = Arc::new(Mutex::new(world));
     let done = first_life(rig, &world, change);
     power(&world);
-    // The operator goes by what he was told, or tries the other way first.
+    // The operator uses the list that he was told, or tries the other one first.
     let first = match world.lock().ways.pick(2) {
         0 => done,
         _ => !done,
@@ -50,7 +50,7 @@ fn changed(rig: &Rig, made: &[Platter], ways: Choices, change: Change) -> Choice
     std::mem::take(&mut world.ways)
 }
 
-/// Whether the mirror said that it is done.
+/// Returns true if the mirror said that it is done.
 fn first_life(rig: &Rig, world: &Shared, change: Change) -> bool {
     let Ok(up) = rig.open(world) else { return false };
     up.write(0);

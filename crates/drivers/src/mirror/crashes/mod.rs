@@ -1,7 +1,8 @@
-//! The whole mirror on one thread, and all that may happen to it at each request to its record: a
+//! The whole mirror on one thread, with all possible incidents at each request to its record: a
 //! failed write that left nothing, everything, or half of it; a change that fails on a leg in the
 //! middle of it; a kill, and then a power failure. Each combination of a few of those is tried,
-//! without luck. Acknowledged data is on each leg that is called in sync, and in the end on all.
+//! without random choices. Acknowledged data is on each leg that is called in sync, and in the end
+//! on all.
 
 mod members;
 mod replaced;
@@ -21,7 +22,7 @@ use super::{Mirror, MirrorLeg, MirrorOptions, MirrorState};
 use world::Kind::{Failed, Killed};
 use world::{Choices, Kind, Platter, Port, REGION_SHIFT, Shared, USED, World, WriteRemains, write};
 
-/// A mirror that lives.
+/// A running mirror.
 struct Up {
     inner: Arc<MirrorState>,
     world: Shared,
@@ -31,10 +32,10 @@ fn port(world: &Shared, n: usize) -> Arc<dyn BlockDevice> {
     Arc::new(Port { n, world: Arc::clone(world) })
 }
 
-/// What all runs use.
+/// The parts that all runs share.
 struct Rig {
     machine: Machine,
-    /// Nobody works there: the test does what the workers would do.
+    /// A workqueue without workers: the test does their work.
     idle: Workqueue,
 }
 
@@ -75,7 +76,7 @@ impl Up {
         self.world.lock().dead
     }
 
-    /// What workers do when something has happened.
+    /// Does the workers' work after an event.
     fn turn(&self) {
         let (inner, keeper) = (&self.inner, &self.inner.keeper);
         inner.keep(keeper);
@@ -112,7 +113,7 @@ impl Up {
         self.turn();
     }
 
-    /// Each leg that is called in sync has what was acknowledged.
+    /// Checks that each leg that is called in sync has what was acknowledged.
     fn check_claims(&self) {
         let in_sync = self.inner.legs.states.in_sync();
         let world = self.world.lock();
@@ -130,7 +131,7 @@ impl Up {
         }
     }
 
-    /// All legs come back, and are alike.
+    /// Ends a run: all legs come back, and are alike.
     fn end(&self) {
         for _ in 0..4 {
             self.take_back();
@@ -149,7 +150,7 @@ impl Up {
         assert!((1..world.legs.len()).all(|n| data(n) == data(0)), "legs in sync differ: {log}");
     }
 
-    /// The process is no more; a power failure may take all that was not flushed.
+    /// Kills the process; a power failure may then take all that was not flushed.
     fn kill(self) {
         let mut world = self.world.lock();
         world.dead = true;
@@ -160,7 +161,7 @@ impl Up {
     }
 }
 
-/// Which disk leg `n` is.
+/// Returns the disk of leg `n`.
 fn disk(legs: &Legs, n: usize) -> usize {
     legs.name(n).trim_start_matches("leg").parse().unwrap()
 }
@@ -181,8 +182,8 @@ fn power(world: &Shared) {
     }
 }
 
-/// One run: a life in which a leg fails, and comes back; one that begins behind that; one that ends
-/// well.
+/// Makes one run: a life in which a leg fails, and comes back; one that begins after that; one that
+/// ends well.
 fn run(rig: &Rig, made: &[Platter], ways: Choices) -> Choices {
     let world = Arc::new(Mutex::new(World::new(made.to_vec(), ways)));
     lives(rig, &world);
@@ -193,7 +194,7 @@ fn run(rig: &Rig, made: &[Platter], ways: Choices) -> Choices {
 fn lives(rig: &Rig, world: &Shared) {
     let legs = world.lock().platters.len();
     if let Ok(up) = rig.open(world) {
-        // Which leg fails; the last way: none does, and all is well.
+        // The leg that fails; the last way: none does, and all is well.
         let failing = world.lock().ways.pick(1 + legs);
         up.write(0);
         if failing < legs {
@@ -231,7 +232,7 @@ fn lives(rig: &Rig, world: &Shared) {
                     return;
                 }
             }
-            // A leg can't be written, or the process was killed: it is started once more.
+            // A leg can't be written, or the process was killed: the mirror is started once more.
             Err(_) if world.lock().ways.plan.len() != left => power(world),
             Err(error) => {
                 let log = world.lock().ways.log.join(", ");
@@ -242,7 +243,7 @@ fn lives(rig: &Rig, world: &Shared) {
     }
 }
 
-/// The mirror begins over these disks, and all is well in the end; else why it may not.
+/// Starts the mirror over these disks, with all well at the end; else returns why it may not start.
 fn next_life(rig: &Rig, world: &Shared, disks: Vec<usize>) -> Result<(), String> {
     loop {
         let left = {
@@ -273,7 +274,7 @@ fn blank(can_fua: &[bool]) -> Vec<Platter> {
     can_fua.iter().map(|&can_fua| Platter::new(can_fua)).collect()
 }
 
-/// A mirror of blank legs that was closed.
+/// Makes a mirror of blank legs that was closed.
 fn made(rig: &Rig, can_fua: &[bool]) -> Vec<Platter> {
     let world = Arc::new(Mutex::new(World::new(blank(can_fua), Choices::default())));
     let up = rig.open(&world).unwrap();
@@ -285,8 +286,8 @@ fn made(rig: &Rig, can_fua: &[bool]) -> Vec<Platter> {
     world.platters.clone()
 }
 
-/// Every run in which what is planned happens anywhere, or doesn't; all behind the first thing at
-/// one of the next `soon` requests.
+/// Makes every run in which the planned incidents happen anywhere, or don't; all but the first
+/// happen at one of the next `soon` requests.
 fn all_runs(made: impl Fn(&Rig) -> Vec<Platter>, plan: &'static [Kind], soon: usize) {
     all_ways(made, plan, soon, run);
 }

@@ -1,9 +1,9 @@
-//! A leg gets another disk, while all that may happen happens: whichever of the two disks the next
-//! start is given, it is refused or right, and one of the two isn't refused.
+//! A leg gets another disk, with all possible incidents. Whichever of the two disks the next start
+//! is given, it is refused or right, and one of the two isn't refused.
 
 use super::*;
 
-/// A mirror of the first two disks, in which the third one takes the place of leg `n`.
+/// Runs a mirror of the first two disks, in which the third one takes the place of leg `n`.
 fn replaced(rig: &Rig, made: &[Platter], ways: Choices, n: usize) -> Choices {
     let mut world = World::new(made.to_vec(), ways);
     world.legs = vec![0, 1];
@@ -15,7 +15,7 @@ fn replaced(rig: &Rig, made: &[Platter], ways: Choices, n: usize) -> Choices {
     std::mem::take(&mut world.ways)
 }
 
-/// Whether the mirror said that the disk has taken the place of the other one.
+/// Returns true if the mirror said that the disk has taken the place of the other one.
 fn first_life(rig: &Rig, world: &Shared, n: usize) -> bool {
     let Ok(up) = rig.open(world) else { return false };
     up.write(0);
@@ -38,7 +38,7 @@ fn first_life(rig: &Rig, world: &Shared, n: usize) -> bool {
 }
 
 fn second_life(rig: &Rig, world: &Shared, n: usize, took_place: bool) {
-    // The operator goes by what he was told, or tries the other one first.
+    // The operator uses the disk that he was told, or tries the other one first.
     let other_first = world.lock().ways.pick(2) == 1;
     let mut refused = Vec::new();
     for with in [took_place != other_first, took_place == other_first] {

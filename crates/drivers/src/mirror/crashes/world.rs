@@ -1,5 +1,5 @@
-//! What the runs happen to: disks that outlive the mirrors over them, a client, and the choices of
-//! a run.
+//! The world of the runs: disks that outlive the mirrors over them, a client, and the choices of a
+//! run.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,31 +9,31 @@ use corewise_blockmq::{BlockDevice, Geometry, IoError, IoErrorKind, Op, Queue, R
 use corewise_sync::Mutex;
 
 const SECTOR: usize = 512;
-/// Bytes of data, and of a leg: the rest is the record's.
+/// Number of bytes of data on a leg: the rest is the record's.
 const DATA: u64 = 64 << 10;
 const LEG: u64 = 2 * DATA;
-/// Regions of 4 KiB.
+/// Size of a region, as a power of two: 4 KiB.
 pub(super) const REGION_SHIFT: u32 = 12;
 const SECTORS: u64 = 8;
-/// Bytes at the beginning of the data, and of the record: all that is used here.
+/// Number of bytes at the beginning of the data, and of the record, that are used here.
 pub(super) const USED: usize = 12 << 10;
 
-/// Which way each choice of a run goes: the first ones as told, those behind as is usual.
+/// The choices of a run: the first ones as told, those behind as usual.
 #[derive(Default)]
 pub(super) struct Choices {
-    /// The way that was taken, of how many, and whether another one is out of the ordinary.
+    /// The ways taken: which one, of how many, and whether another one is out of the ordinary.
     pub(super) taken: Vec<(usize, usize)>,
     pub(super) at: usize,
-    /// What may still happen, in this order.
+    /// The incidents that may still happen, in this order.
     pub(super) plan: &'static [Kind],
-    /// At how many requests behind the first one.
+    /// Number of requests after the first incident within which the next one happens.
     pub(super) soon: usize,
     pub(super) has_begun: bool,
     pub(super) log: Vec<String>,
 }
 
 impl Choices {
-    /// One of several, the first one of which is the usual one.
+    /// Picks one of several ways, the first of which is the usual one.
     pub(super) fn pick(&mut self, ways: usize) -> usize {
         if self.at == self.taken.len() {
             self.taken.push((0, ways));
@@ -44,8 +44,8 @@ impl Choices {
         way
     }
 
-    /// What happens at a request to the record of one of `legs` legs, which may fail in so many
-    /// ways.
+    /// Picks the incident at a request to the record of one of `legs` legs, which may fail in
+    /// `failures` ways.
     pub(super) fn incident(&mut self, legs: usize, failures: usize) -> Incident {
         let Some((kind, rest)) =
             self.plan.split_first().filter(|_| self.soon != 0 || !self.has_begun)
@@ -65,7 +65,7 @@ impl Choices {
         }
     }
 
-    /// The choices of the next run; false where all have been tried.
+    /// Moves on to the choices of the next run; false if all have been tried.
     pub(super) fn next(&mut self) -> bool {
         while let Some((way, of)) = self.taken.pop() {
             if way + 1 < of {
@@ -77,23 +77,23 @@ impl Choices {
     }
 }
 
-/// A disk that outlives the mirrors. It has only what is used of it: all else is zero, and stays
-/// that.
+/// A disk that outlives the mirrors. It has only the bytes that are used: all others are zero, and
+/// stay so.
 #[derive(Clone)]
 pub(super) struct Platter {
     pub(super) now: Vec<u8>,
     pub(super) durable: Vec<u8>,
-    /// What a power failure may take, each as it was written.
+    /// Writes that a power failure may take.
     pub(super) unflushed: Vec<(usize, usize)>,
     pub(super) can_fua: bool,
 }
 
-/// What a failed write leaves behind.
+/// The remains of a failed write.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum WriteRemains {
     Nothing,
     All,
-    /// Without its first sector.
+    /// The write without its first sector.
     Torn,
 }
 
@@ -103,7 +103,7 @@ impl Platter {
         Self { now: zeroes.clone(), durable: zeroes, unflushed: Vec::new(), can_fua }
     }
 
-    /// Where a byte is, if it is there.
+    /// Returns the index of a byte, if it is there.
     fn place(offset: u64) -> Option<usize> {
         let (first, at) = if offset < DATA { (0, offset) } else { (USED, offset - DATA) };
         Some(at as usize).filter(|at| *at < USED).map(|at| first + at)
@@ -149,7 +149,7 @@ impl Platter {
         }
     }
 
-    /// What it leaves of each write that was not flushed.
+    /// Applies the remains to each write that was not flushed.
     pub(super) fn power_failure(&mut self, left: WriteRemains) {
         for (at, len) in std::mem::take(&mut self.unflushed) {
             let first = match left {
@@ -171,22 +171,22 @@ impl Platter {
 pub(super) struct World {
     pub(super) ways: Choices,
     pub(super) platters: Vec<Platter>,
-    /// Which of them each leg is; the others are spare.
+    /// The disk of each leg; the others are spare.
     pub(super) legs: Vec<usize>,
     pub(super) dead: bool,
-    /// The client is being served: nothing else happens meanwhile.
+    /// True while the client is served: no other incident happens meanwhile.
     pub(super) inside: bool,
-    /// Data can't be written there.
+    /// The disk that fails writes of data.
     pub(super) failing: Option<usize>,
     pub(super) away: Option<usize>,
-    /// What was written to each sector, and whether it was acknowledged.
+    /// The last write to each sector, and whether it was acknowledged.
     pub(super) promises: BTreeMap<u64, (u32, bool)>,
     pub(super) writes: u32,
-    /// Where a client writes.
+    /// The queue that a client writes to.
     pub(super) front: Option<Arc<Queue>>,
 }
 
-/// What may happen.
+/// The kind of an incident.
 #[derive(Debug, PartialEq)]
 pub(super) enum Kind {
     /// A write fails.
@@ -195,13 +195,13 @@ pub(super) enum Kind {
     Killed,
 }
 
-/// What happens at a request to the record.
+/// An incident at a request to the record.
 #[derive(Debug)]
 pub(super) enum Incident {
     None,
-    /// Before it. The rest of a write that was on its way is what a failed one leaves.
+    /// A kill before the request. The rest of a write in flight is what a failed one leaves.
     Killed,
-    /// A change comes before it that this leg fails.
+    /// A change before the request that this leg fails.
     Client {
         failing: usize,
     },
@@ -224,8 +224,8 @@ impl World {
         }
     }
 
-    /// How a request to the record of leg `n` ends; `None` where a change comes first, which leg
-    /// `failing` fails.
+    /// Returns how a request to the record of leg `n` ends; `None` if a change comes first, which
+    /// leg `failing` fails.
     pub(super) fn record(&mut self, n: usize, rq: &Request) -> Option<Result<(), IoError>> {
         let failures = if rq.op() == Op::Write { 3 } else { 2 };
         let incident = self.ways.incident(self.platters.len(), failures);
@@ -311,11 +311,11 @@ impl BlockDevice for Port {
     }
 }
 
-/// A client writes to a sector of its own in region `region`.
+/// Writes as a client to a sector of its own in region `region`.
 pub(super) fn write(world: &Shared, region: u64) {
     let mut guard = world.lock();
     let Some(front) = guard.front.clone() else {
-        // It isn't up yet: nobody can write.
+        // The mirror isn't up yet: no client can write.
         (guard.failing, guard.inside) = (None, false);
         return;
     };
