@@ -131,7 +131,7 @@ struct Rule {
 }
 
 impl Rule {
-    /// Counts the request; true where it is to fail.
+    /// Counts the request; returns true if it is to fail.
     fn strikes(&self, rq: &Request, seed: u64) -> bool {
         if !self.fault.is_about(rq.op(), rq.offset(), rq.len()) {
             return false;

@@ -5,8 +5,8 @@
 //! lists under a lock (`blk-flush.c`); here it is an inbox and a word of two bits.
 //!
 //! ```text
-//! who asks                             who flushes
-//! Wait: push itself to the inbox       the flush ends: those that it was for are answered
+//! asker                                flusher
+//! Wait: push itself to the inbox       the flush ends: its requests are answered
 //! Join: IDLE -> FLUSHING: flush        End: AGAIN set: clear it, Take the inbox, flush
 //!       FLUSHING: set AGAIN, and go         else FLUSHING -> IDLE
 //! ```

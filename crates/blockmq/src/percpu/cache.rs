@@ -5,7 +5,7 @@
 //! submitter (on the CPU)               completion (anywhere)
 //! Take one at hand                     Return: push to the home of the CPU that it came from
 //! none: Fetch all from home
-//! none: make a new one, at most so many
+//! none: make a new one, up to a bound
 //! ```
 //!
 //! Boxes at hand belong to the holder of `busy`, which is never waited for: a thread that finds it
@@ -13,12 +13,12 @@
 //! only, and the submitter touches that only once for all the boxes that came back meanwhile.
 //!
 //! A box keeps its queue alive, and the cache is part of the queue: a circle, which is cut when the
-//! queue is dropped. Homes are closed then, and a box that comes later is dropped by its bringer:
-//! there is no moment at which it could be put into a cache that nobody empties any more.
+//! queue is dropped. Homes are closed then, and the thread that brings a box later drops it:
+//! there is no moment at which it could be put into a cache that is never emptied again.
 //! (`loom_a_box_that_comes_back_while_the_cache_is_closed_is_not_left_there`)
 //!
 //! The kernel has a request for each tag instead, made when the queue is made. Here a request gets
-//! its tag when it goes to the driver, and as many as one likes wait for one.
+//! its tag when it goes to the driver, and any number may wait for one.
 
 use std::ptr::NonNull;
 

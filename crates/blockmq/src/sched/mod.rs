@@ -72,8 +72,8 @@ pub(crate) trait Scheduler<R>: Send {
 #[cfg(test)]
 mod tests;
 
-// The `deadline` scheduler: by place on the device, in batches, reads first, and nobody waits for
-// ever.
+// The `deadline` scheduler: by place on the device, in batches, reads first, and no request
+// waits for ever.
 //
 // The kernel's `mq-deadline` decides in these steps, and so does this, for one class of priority:
 // requests of a direction go in the order of their offsets, `fifo_batch` at a time. When a batch is
@@ -81,13 +81,13 @@ mod tests;
 // the batch begins with the oldest of its direction if that one's time is up, else where the last
 // one of that direction ended.
 //
-// **Nobody starves.** Let k requests of a direction be as old as one whose time is up, or older.
+// **No request starves.** Let k requests of a direction be as old as one whose time is up, or older.
 // Each batch of that direction begins with one of them, and one of `writes_starved + 1` batches in
 // a row is of that direction. So it is dispatched after at most
 // `fifo_batch * (1 + k * (writes_starved + 1))` others, whatever else comes.
 //
-// Where it differs: each hardware queue has a scheduler of its own, which its runner alone touches,
-// so that there is no lock; the kernel has one for the whole device, behind one lock. A device that
+// Differences: each hardware queue has a scheduler of its own, which its runner alone touches, so
+// that there is no lock; the kernel has one for the whole device, behind one lock. A device that
 // gains by an order has one hardware queue. `writes_starved` is at least 1: the kernel takes 0, and
 // then writes starve reads.
 //

@@ -194,7 +194,7 @@ impl TagUser {
         }
         if share.in_use() >= self.set.share() {
             self.set.sweep_now_and_then();
-            // MarkOver, and look again: one that came back before told nobody.
+            // MarkOver, and look again: one that came back before restarted nothing.
             if share.mark_over() >= self.set.share() {
                 return TagBatch::default();
             }

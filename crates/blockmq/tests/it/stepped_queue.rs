@@ -298,7 +298,7 @@ fn stepped_a_panic_that_panics_when_it_is_dropped_stops_no_queue() {
     queue.submit(block(2).on_complete(|_| panic_twice()));
     settle(&queue);
     driver.finish_one(Ok(()));
-    drop(queue.freeze()); // nobody is inside any more
+    drop(queue.freeze()); // no request is inside any more
     let third = submit(&*queue, block(3));
     settle(&queue);
     driver.finish_one(Ok(()));

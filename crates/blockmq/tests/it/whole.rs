@@ -223,7 +223,7 @@ fn no_parts_in_any_order_make_bytes_that_nobody_read() {
             while at < len {
                 let n = [1, 512, len][rng.below(3) as usize].min(len - at);
                 match rng.below(12) {
-                    0 => {} // nobody is asked for these
+                    0 => {} // no device is asked for these
                     1 => parts.push(whole.part(at, 0, at)),
                     _ => parts.push(whole.part(at, n, at)),
                 }

@@ -135,7 +135,7 @@ fn open_or_create(options: &FileOptions) -> Result<(File, bool), OpenErrorKind> 
     }
     match how.create_new(true).open(&options.path) {
         Ok(file) => Ok((file, true)),
-        // Another process was faster, and has created it: the lock will tell who has it.
+        // Another process was faster, and has created it: the lock will tell its owner.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
             let file = how.create_new(false).open(&options.path);
             Ok((file.map_err(step("opening it"))?, false))

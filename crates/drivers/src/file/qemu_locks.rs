@@ -9,8 +9,8 @@
 //! | N | permission | a writer here | a reader here |
 //! |---|---|---|---|
 //! | 0 | read, and find it consistent | uses | uses |
-//! | 1 | write | uses, alone | lets nobody |
-//! | 3 | resize | lets nobody; uses it while it grows | lets nobody |
+//! | 1 | write | uses, alone | lets no other |
+//! | 3 | resize | lets no other; uses it while it grows | lets no other |
 //!
 //! That is what a guest's disk takes. As with that one, `qemu-img info` and `qemu-io -r` get in.
 //! `qemu-img convert`, which allows no writer, gets in with `--force-share` only.

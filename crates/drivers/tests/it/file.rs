@@ -452,7 +452,7 @@ fn past_the_cache_every_memory_goes_in_pieces_and_sizes_of_any_kind() {
         let options = FileOptions::new(&path).size(4 << 20).io(io).direct(true);
         let driver = match open(&rig, options) {
             Ok(driver) => driver,
-            // Where nothing goes past the cache, that is all there is to see.
+            // If nothing goes past the cache, there is nothing more to test.
             Err(error) => {
                 assert!(matches!(error.kind(), OpenErrorKind::NotDirect { .. }), "{error}");
                 continue;

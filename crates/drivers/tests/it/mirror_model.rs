@@ -491,7 +491,7 @@ impl Case {
         }
         let legs = mirror.status().legs;
         self.heal();
-        // Where he doesn't know what the legs are he is sure of none.
+        // If he doesn't know the legs, he is sure of none.
         self.sure = self
             .or
             .is_empty()

@@ -71,7 +71,7 @@ fn during_drain(wq: &Workqueue, inside: impl FnOnce()) {
         while wq.queue(&Work::new(|| ())) != Err(QueueError::Draining) {
             thread::yield_now();
         }
-        // Also where it panics.
+        // Also if it panics.
         let _end = Ends(gate);
         inside();
     });

@@ -1,4 +1,4 @@
-//! Rings over a pipe: a read waits in the kernel until somebody writes, as of a disk that doesn't
+//! Rings over a pipe: a read waits in the kernel until the test writes, as on a disk that doesn't
 //! answer.
 
 use std::fs::File;
@@ -57,7 +57,7 @@ fn a_late_request_that_the_kernel_can_stop_is_called_off_and_its_tag_serves_the_
     }
     rig.other_end.write_all(&[7; 512]).unwrap();
     assert_eq!(queue.read_at(0, 512).unwrap(), vec![7; 512], "nothing was taken in vain");
-    // A request is told of before it is counted out.
+    // A request's end is reported before it is counted out.
     queue.drain();
     assert_eq!((queue.inside(), queue.stats()[0].timeouts), (0, 2));
     drop(queue);
