@@ -79,10 +79,10 @@ pub use request::{
     AlignedBuf, Buffer, BufferPool, Extent, ExtentKind, Extents, Flags, Op, Payload,
 };
 pub use sched::{Deadline, IoScheduler};
+pub use state::completer::{Completer, CompleterStats, RqAffinity};
 pub use state::device::{BlockDevice, BlockDeviceExt};
 pub use state::driver::{DEFAULT_DEPTH, Dispatch, Displaced, Driver, Info, Started};
 pub use state::fill::RequestMut;
-pub use state::lanes::{Completer, CompleterStats, RqAffinity};
 pub use state::late::{TimedOut, TimerReturn};
 pub use state::request::{Completed, Request};
 pub use state::segments::{Segment, Segments};

@@ -41,12 +41,12 @@ impl Pending {
         }
         // Cloned before it is sent: behind that the request may be gone, and all that it kept
         // alive.
-        let lane = self.core.placement.as_ref().and_then(|placement| {
+        let list = self.core.placement.as_ref().and_then(|placement| {
             let submitter = self.core.layout.map.cpus()[self.slot];
-            placement.lane_for(submitter).map(Arc::clone)
+            placement.list_for(submitter).map(Arc::clone)
         });
-        match lane {
-            Some(lane) => lane.send(self),
+        match list {
+            Some(list) => list.send(self),
             None => self.complete(),
         }
     }

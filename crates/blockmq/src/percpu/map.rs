@@ -206,7 +206,7 @@ impl Layout {
 // ```
 //
 // A later pusher whose push found the inbox non-empty may run the queue before the first one has
-// set the bit, and find nothing: its request rides with the first one's, which marks and then runs.
+// set the bit, and find nothing. Its request rides with the first one's, which marks and then runs.
 //
 // The inboxes belong to the queue, as the CPUs do, and each hardware queue's bitmap has a bit for
 // every one of them. So the hardware queue of a CPU may change (while the queue is frozen, so that

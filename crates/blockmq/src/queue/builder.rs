@@ -11,9 +11,9 @@ use super::Queue;
 use super::core::CoreParts;
 use crate::percpu::map::{CpuMap, CpuPlace, HwQueues, Layout};
 use crate::sched::IoScheduler;
+use crate::state::completer::{Completer, Placement, RqAffinity};
 use crate::state::core::Core;
 use crate::state::driver::Driver;
-use crate::state::lanes::{Completer, Placement, RqAffinity};
 use crate::stats::IoStats;
 use crate::tags::{MAX_DEPTH, TagSet};
 

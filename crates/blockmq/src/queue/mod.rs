@@ -38,7 +38,7 @@ pub(crate) mod plug;
 /// [`IoErrorKind::Gone`](crate::IoErrorKind::Gone); those that the driver has are finished first.
 ///
 /// If a caller drops a drained queue (see [`Queue::drain`]) outside of drivers and completion
-/// functions, the driver is dropped when that returns, unless something else holds it: a file is
+/// functions, the driver is dropped when that returns, unless something else holds it. A file is
 /// closed and unlocked then.
 ///
 /// A queue follows its machine: a hardware queue that loses its last CPU finishes what its driver

@@ -3,7 +3,7 @@
 //! starts them.
 //!
 //! The kernel has `blk_start_plug` and `blk_finish_plug`. As there, what is held back is let go
-//! when the plug is dropped, when there is enough of it, and when the thread is about to block: it
+//! when the plug is dropped, when there is enough of it, and when the thread is about to block. It
 //! may be waiting for just these requests.
 
 use std::cell::RefCell;
@@ -51,13 +51,14 @@ pub struct PutOffWork {
 
 /// Holds back what this thread submits to [queues](crate::Queue), until it is dropped.
 ///
-/// The requests go earlier if 32 are held back, after one of 128 KiB or more, when the thread drops
-/// a queue, and when it is about to block in a [`Completion`](corewise_sync::Completion) or in any
-/// other [blocking region](corewise_sync::context::blocking). A thread that waits in other ways
-/// calls [`Plug::flush`] before. Flushes and batches are never held back. What is held back isn't
-/// inside its queue yet: a queue that goes meanwhile completes it as gone. Plugs nest; the
-/// outermost one counts. Inside a blocking region a plug does nothing. Requests that are let go
-/// reach the driver: those that completion functions and drivers submit meanwhile go at once, too.
+/// The requests go earlier if 32 are held back, and after one of 128 KiB or more. They also go when
+/// the thread drops a queue, and when it is about to block in a
+/// [`Completion`](corewise_sync::Completion) or in any other [blocking
+/// region](corewise_sync::context::blocking). A thread that waits in other ways calls
+/// [`Plug::flush`] before. Flushes and batches are never held back. What is held back isn't inside
+/// its queue yet: a queue that goes meanwhile completes it as gone. Plugs nest; the outermost one
+/// counts. Inside a blocking region a plug does nothing. Requests that are let go reach the driver:
+/// those that completion functions and drivers submit meanwhile go at once, too.
 ///
 /// A plug that is forgotten ([`std::mem::forget`]) lasts until its thread ends; then what is held
 /// back goes on. In a work item it lasts until the item ends, and the log gets a line. An item that

@@ -78,7 +78,7 @@ impl ReadOnlyLatch {
 
 impl Latch {
     /// Sets `above` with this one. Either the setter finds it in the list, or this one was set
-    /// before and that is seen here: the setter takes the lock behind its store, and this thread
+    /// before and that is seen here. The setter takes the lock behind its store, and this thread
     /// takes it before its load.
     fn sets(&self, above: &Arc<Self>) {
         let mut list = self.above.lock();

@@ -2,11 +2,11 @@
 //! driver.
 
 pub(crate) mod backlog;
+pub(crate) mod completer;
 pub(crate) mod core;
 pub(crate) mod device;
 pub(crate) mod driver;
 pub(crate) mod fill;
-pub(crate) mod lanes;
 pub(crate) mod late;
 pub(crate) mod merge;
 pub(crate) mod pending;

@@ -23,9 +23,9 @@ use crate::state::request::{Completion, Request};
 
 /// A request that others do in parts.
 ///
-/// It completes when this handle, its clones and all its parts are gone: with success, or with the
-/// error of the part that comes first in the order of the device, which says the failed range in
-/// the device's own terms.
+/// It completes when this handle, its clones and all its parts are gone. It succeeds, or fails with
+/// the error of the part that comes first in the order of the device. That error has the failed
+/// range in the device's own terms.
 ///
 /// ```
 /// use corewise_blockmq::{BlockDevice, Request, Whole};

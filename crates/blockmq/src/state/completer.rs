@@ -41,11 +41,11 @@ pub struct Completer {
 
 struct Inner {
     /// The lists by CPU number; `None` for numbers that the machine doesn't know.
-    lanes: Box<[Option<Arc<Lane>>]>,
+    lists: Box<[Option<Arc<CompletionList>>]>,
 }
 
 /// The list of one CPU.
-pub(crate) struct Lane {
+pub(crate) struct CompletionList {
     cpu: CpuId,
     /// The CPU's last-level cache, if known.
     llc: Option<u32>,
@@ -79,9 +79,9 @@ impl Completer {
         let topology = smp.machine().topology();
         let known = topology.cpus();
         let n = known.iter().map(|cpu| cpu.cpu.index() + 1).max().unwrap_or(0);
-        let mut lanes: Vec<Option<Arc<Lane>>> = (0..n).map(|_| None).collect();
+        let mut lists: Vec<Option<Arc<CompletionList>>> = (0..n).map(|_| None).collect();
         for cpu in known {
-            lanes[cpu.cpu.index()] = Some(Arc::new(Lane {
+            lists[cpu.cpu.index()] = Some(Arc::new(CompletionList {
                 cpu: cpu.cpu,
                 llc: cpu.llc,
                 smp: smp.clone(),
@@ -91,38 +91,38 @@ impl Completer {
                 refused: AtomicU64::new(0),
             }));
         }
-        Self { inner: Arc::new(Inner { lanes: lanes.into() }) }
+        Self { inner: Arc::new(Inner { lists: lists.into() }) }
     }
 
     /// Returns the counters over all queues.
     pub fn stats(&self) -> CompleterStats {
         let mut stats = CompleterStats::default();
-        for lane in self.inner.lanes.iter().flatten() {
-            stats.sent += lane.sent.load(Ordering::Relaxed);
-            stats.calls += lane.calls.load(Ordering::Relaxed);
-            stats.refused += lane.refused.load(Ordering::Relaxed);
+        for list in self.inner.lists.iter().flatten() {
+            stats.sent += list.sent.load(Ordering::Relaxed);
+            stats.calls += list.calls.load(Ordering::Relaxed);
+            stats.refused += list.refused.load(Ordering::Relaxed);
         }
         stats
     }
 
-    fn lane(&self, cpu: CpuId) -> Option<&Arc<Lane>> {
-        self.inner.lanes.get(cpu.index())?.as_ref()
+    fn list(&self, cpu: CpuId) -> Option<&Arc<CompletionList>> {
+        self.inner.lists.get(cpu.index())?.as_ref()
     }
 
     /// Returns the list on which a request of `submitter` ends that is completed on `here`; `None`:
     /// it ends here.
-    fn lane_for(
+    fn list_for(
         &self,
         affinity: RqAffinity,
         submitter: CpuId,
         here: Option<CpuId>,
-    ) -> Option<&Arc<Lane>> {
-        let lane = self.lane(submitter)?;
+    ) -> Option<&Arc<CompletionList>> {
+        let list = self.list(submitter)?;
         let same_cpu = here == Some(submitter);
-        let near = here.and_then(|cpu| self.lane(cpu)).and_then(|lane| lane.llc);
-        let same_cache = near.is_some() && near == lane.llc;
+        let near = here.and_then(|cpu| self.list(cpu)).and_then(|list| list.llc);
+        let same_cache = near.is_some() && near == list.llc;
         let case = CompletionCase { affinity, same_cpu, same_cache };
-        (end_of(case) == CompleteOn::Submitter).then_some(lane)
+        (end_of(case) == CompleteOn::Submitter).then_some(list)
     }
 }
 
@@ -132,7 +132,7 @@ impl fmt::Debug for Completer {
     }
 }
 
-impl Lane {
+impl CompletionList {
     /// Pushes the request, and calls the CPU if the list was empty.
     pub(crate) fn send(self: Arc<Self>, pending: Box<Pending>) {
         self.sent.fetch_add(1, Ordering::Relaxed);
@@ -152,7 +152,7 @@ impl Lane {
 
 /// A guard whose drop ends all requests in a CPU's list. The drop happens in the call, or at a
 /// refused call, or when the CPU dies before the call has run. So a lost call loses no request.
-struct Drain(Arc<Lane>);
+struct Drain(Arc<CompletionList>);
 
 impl Drop for Drain {
     fn drop(&mut self) {
@@ -171,8 +171,8 @@ pub(crate) struct Placement {
 impl Placement {
     /// Returns the list on which a request of `submitter` ends that is completed here; `None`: it
     /// ends here.
-    pub(crate) fn lane_for(&self, submitter: CpuId) -> Option<&Arc<Lane>> {
-        self.completer.lane_for(self.affinity, submitter, current_cpu())
+    pub(crate) fn list_for(&self, submitter: CpuId) -> Option<&Arc<CompletionList>> {
+        self.completer.list_for(self.affinity, submitter, current_cpu())
     }
 }
 
