@@ -113,10 +113,10 @@ impl Store {
 mod tests {
     use std::os::unix::fs::FileExt;
 
-    use super::super::alarm::Alarm;
+    use super::super::fault_reporter::FaultReporter;
     use super::super::store::PUNCH;
     use super::*;
-    use crate::file::length::OnLoss;
+    use crate::file::loss::OnLoss;
     use corewise_blockmq::Request;
 
     fn found(store: &Store, offset: u64, len: u64, most: u32) -> Vec<(u64, ExtentKind)> {
@@ -133,7 +133,7 @@ mod tests {
         file.write_all_at(&[7; MIB as usize], 8 * MIB).unwrap();
         let store = Store::new(
             crate::file_guard::FileGuard::without_path(file),
-            Alarm::of_test("a test"),
+            FaultReporter::of_test("a test"),
             None,
         )
         .of_length(1 << 40, OnLoss::Error);
@@ -168,7 +168,7 @@ mod tests {
         file.set_len(1 << 40).unwrap();
         let store = Store::new(
             crate::file_guard::FileGuard::without_path(file),
-            Alarm::of_test("a test"),
+            FaultReporter::of_test("a test"),
             None,
         )
         .of_length(1 << 40, OnLoss::Error);

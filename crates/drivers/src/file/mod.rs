@@ -7,12 +7,12 @@
 //! ([`direct`]). [`options`] has the options, [`error`] the errors, `README.md` the protocol of
 //! rings, lanes and their ends.
 
-mod alarm;
 mod error;
 mod extents;
+mod fault_reporter;
 mod host_cache;
 pub(crate) mod lane;
-mod length;
+mod loss;
 mod open;
 mod options;
 mod qemu_locks;
@@ -30,12 +30,12 @@ use corewise_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use corewise_topology::CpuId;
 use corewise_workqueue::Workqueue;
 
-use alarm::Misplaced;
+use fault_reporter::FileDisplacement;
 
-pub use alarm::FileEvent;
 pub use error::{OpenError, OpenErrorKind};
+pub use fault_reporter::FileEvent;
 pub use host_cache::Alignment;
-pub use length::OnLoss;
+pub use loss::OnLoss;
 pub use options::{FileOptions, IoPath, PathInUse};
 pub use ring::FileRings;
 
@@ -70,14 +70,13 @@ use volume::Volume;
 /// A file that was renamed or replaced, so that its path leads elsewhere, keeps all promises.
 /// [`FileDriver::look`] finds it, and the observer is told.
 ///
-/// # Locking
-/// The file is locked (`flock`, exclusively unless read-only, and the byte-range locks of QEMU) for
-/// as long as the driver lives, so that no second server, and no program of QEMU, writes to it.
-/// [`FileDriver::open`] waits up to 2 seconds for a lock that another process has: a killed server
-/// may keep its lock for a moment, until its requests in flight in the kernel have ended. The lock
-/// is advisory: programs that don't ask for it ignore it. A writable block device is claimed as
-/// well (`O_EXCL`), as a mount does. So one server at a time has it, under any name, and none that
-/// is mounted is opened.
+/// # Locking The file is locked (`flock`, exclusively unless read-only, and the byte-range locks of
+/// QEMU) for as long as the driver lives. So no second server, and no program of QEMU, writes to
+/// it. [`FileDriver::open`] waits up to 2 seconds for a lock that another process has: a killed
+/// server may keep its lock for a moment, until its requests in flight in the kernel have ended.
+/// The lock is advisory: programs that don't ask for it ignore it. A writable block device is
+/// claimed as well (`O_EXCL`), as a mount does. So one server at a time has it, under any name, and
+/// none that is mounted is opened.
 pub struct FileDriver {
     /// The device's geometry. Its size is that at the beginning.
     geometry: Geometry,
@@ -142,18 +141,18 @@ impl FileDriver {
     /// failed. Every flush has failed since then, until the file is opened again. Asks neither file
     /// nor system; any context.
     pub fn lost(&self) -> Option<IoError> {
-        self.volume.store().alarm().found()
+        self.volume.store().reporter().loss()
     }
 
     /// Returns how the file was displaced, or its write log was wrong, at the last
     /// [look](Self::look). Nothing is lost, but the next server won't find the file, or no change
     /// is made without the log. Asks neither file nor system; any context.
     pub fn moved(&self) -> Option<String> {
-        self.misplaced().map(|misplaced| misplaced.why().to_owned())
+        self.displacement().map(|displacement| displacement.why().to_owned())
     }
 
-    fn misplaced(&self) -> Option<Misplaced> {
-        self.volume.store().alarm().misplaced()
+    fn displacement(&self) -> Option<FileDisplacement> {
+        self.volume.store().reporter().displacement()
     }
 
     fn new(
@@ -270,12 +269,12 @@ impl Driver for FileDriver {
         let how =
             if self.volume.store().read_only_latch().is_set() { "lost, only read" } else { "lost" };
         let Some(why) = self.lost() else {
-            let in_words = |misplaced: Misplaced| {
-                let is_stuck = misplaced.displaced().blocks_changes;
+            let in_words = |displacement: FileDisplacement| {
+                let is_stuck = displacement.displaced().blocks_changes;
                 let how = if is_stuck { "no change is made" } else { "moved" };
-                format!("{how}: {}", misplaced.why())
+                format!("{how}: {}", displacement.why())
             };
-            return self.misplaced().map(in_words);
+            return self.displacement().map(in_words);
         };
         Some(match why.words() {
             Some(words) => format!("{how}: {words}"),
@@ -288,7 +287,7 @@ impl Driver for FileDriver {
     }
 
     fn displaced(&self) -> Option<Displaced> {
-        self.misplaced().map(|misplaced| misplaced.displaced())
+        self.displacement().map(|displacement| displacement.displaced())
     }
 
     fn mapped(&self, hctx: usize, cpus: &[CpuId]) {
@@ -334,7 +333,7 @@ mod tests {
     use corewise_topology::Machine;
     use corewise_workqueue::WorkerPools;
 
-    use super::alarm::Alarm;
+    use super::fault_reporter::FaultReporter;
     use super::*;
     use corewise_blockmq::{BlockDeviceExt, Queue};
 
@@ -371,7 +370,7 @@ mod tests {
             let open = |file: std::fs::File| {
                 let store = Store::new(
                     crate::file_guard::FileGuard::without_path(file),
-                    Alarm::of_test("a test"),
+                    FaultReporter::of_test("a test"),
                     None,
                 );
                 FileDriver::new(store, Geometry::new(1 << 20), false, &options, &wq).unwrap()

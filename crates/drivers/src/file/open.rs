@@ -10,8 +10,8 @@ use corewise_sync::{context, thread, time};
 use corewise_workqueue::Workqueue;
 use rustix::fs::{FlockOperation, OFlags};
 
-use super::alarm::Alarm;
 use super::error::{OpenError, OpenErrorKind};
+use super::fault_reporter::FaultReporter;
 use super::options::{FileOptions, LOCK_LOOK, LOCK_WAIT};
 use super::qemu_locks::{self, Conflict};
 use super::store::Store;
@@ -91,8 +91,8 @@ fn try_open(
     // Past the cache there is nothing to prefetch into.
     let geometry = Geometry { can_prefetch: align.is_none(), ..geometry };
     let path = options.path.display().to_string();
-    let alarm = Alarm::new(&path, options.name.clone(), options.observer.clone());
-    let store = Store::new(guard, alarm, align).locked_for_qemu(for_qemu);
+    let reporter = FaultReporter::new(&path, options.name.clone(), options.observer.clone());
+    let store = Store::new(guard, reporter, align).locked_for_qemu(for_qemu);
     let store = if kind.is_file() { store.of_length(size, options.on_loss) } else { store };
     let store = match options.write_log.as_ref().filter(|_| !options.read_only) {
         Some(path) => store.logged(WriteLog::open(path).map_err(step("opening its write log"))?),

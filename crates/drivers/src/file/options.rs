@@ -8,8 +8,8 @@ use std::time::Duration;
 use corewise_blockmq::DEFAULT_DEPTH;
 use corewise_sync::text;
 
-use super::alarm::{FileEvent, Observer};
-use super::length::OnLoss;
+use super::fault_reporter::{FileEvent, Observer};
+use super::loss::OnLoss;
 use super::ring::FileRings;
 
 /// The I/O path that a file device shall use.

@@ -11,11 +11,11 @@ use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
-use super::alarm::{Alarm, Misplaced};
 use super::extents::ExtentCache;
+use super::fault_reporter::{FaultReporter, FileDisplacement};
 use super::host_cache::Alignment;
 use super::lane::AT_ONCE;
-use super::length::{Length, OnLoss};
+use super::loss::{LossRecord, OnLoss};
 use super::write_log::WriteLog;
 use super::{host_cache, qemu_locks};
 use crate::file_guard::FileGuard;
@@ -32,11 +32,11 @@ static ZEROES: Zeroes = Zeroes([0; PIECE]);
 /// A file, the way to reach it, and the record of whether its content can be trusted.
 pub(super) struct Store {
     file: FileGuard,
-    /// The alarm, which also has the file's name.
-    alarm: Alarm,
+    /// The reporter of faults, which also has the file's name.
+    reporter: FaultReporter,
     align: Option<Alignment>,
-    /// The length of a regular file: a block device has its own.
-    length: Option<Length>,
+    /// The record of losses of a regular file: a block device keeps its size.
+    loss: Option<LossRecord>,
     /// The log of changes.
     log: Option<WriteLog>,
     doubt: FlushDoubt,
@@ -69,18 +69,17 @@ struct FlushDoubt {
 
 impl Store {
     /// Creates the store. `align`: the device goes past the cache, which asks for this alignment.
-    pub(super) fn new(file: FileGuard, alarm: Alarm, align: Option<Alignment>) -> Self {
+    pub(super) fn new(file: FileGuard, reporter: FaultReporter, align: Option<Alignment>) -> Self {
         // Past the cache every operation waits for the disk.
         let now = || AtomicBool::new(align.is_none());
         let (reads_now, writes_now, in_memory) = (now(), now(), false);
-        let (length, log, doubt, found) =
-            (None, None, FlushDoubt::default(), ExtentCache::default());
+        let (loss, log, doubt, found) = (None, None, FlushDoubt::default(), ExtentCache::default());
         let for_qemu = false;
         Self {
             file,
-            alarm,
+            reporter,
             align,
-            length,
+            loss,
             log,
             doubt,
             found,
@@ -96,7 +95,7 @@ impl Store {
         // For a block device this would tell the place of its name.
         let in_memory = self.align.is_none() && lies_in_memory(self.file());
         self.file.grew(size);
-        Self { length: Some(Length::new(on_loss)), in_memory, ..self }
+        Self { loss: Some(LossRecord::new(on_loss)), in_memory, ..self }
     }
 
     /// Sets the log of its changes and flushes.
@@ -133,9 +132,9 @@ impl Store {
 
     /// Checks that a request may begin: a change that would make the file longer may not.
     pub(super) fn admits(&self, rq: &Request) -> Result<(), IoError> {
-        match (rq.op(), &self.length) {
+        match (rq.op(), &self.loss) {
             (Op::Read | Op::Flush | Op::Extents | Op::Prefetch, _) | (_, None) => Ok(()),
-            (_, Some(length)) => length.admits(&self.file, &self.alarm, rq.offset() + rq.len()),
+            (_, Some(loss)) => loss.admits(&self.file, &self.reporter, rq.offset() + rq.len()),
         }
     }
 
@@ -163,7 +162,7 @@ impl Store {
             let why = format!("{size} bytes are not whole blocks of {block}");
             return Err(IoError::with(InvalidInput, why));
         }
-        match &self.length {
+        match &self.loss {
             Some(_) if size > there && !geometry.read_only => {
                 let resize = || rustix::fs::ftruncate(self.file(), size);
                 let resized = qemu_locks::resizing(self.file(), resize).map_err(|_| {
@@ -189,13 +188,13 @@ impl Store {
         self.file.file()
     }
 
-    pub(super) fn alarm(&self) -> &Alarm {
-        &self.alarm
+    pub(super) fn reporter(&self) -> &FaultReporter {
+        &self.reporter
     }
 
     /// Returns the latch that makes it read-only once data of it is lost.
     pub(super) fn read_only_latch(&self) -> ReadOnlyLatch {
-        self.length.as_ref().map_or_else(ReadOnlyLatch::never, Length::read_only_latch)
+        self.loss.as_ref().map_or_else(ReadOnlyLatch::never, LossRecord::read_only_latch)
     }
 
     pub(super) fn found(&self) -> &ExtentCache {
@@ -213,9 +212,9 @@ impl Store {
             Some(log) => {
                 if !matches!(rq.op(), Op::Read | Op::Extents | Op::Prefetch) {
                     // Before anything is changed that the log won't have.
-                    log.verify().map_err(|misplaced| {
-                        let error = misplaced.error();
-                        self.alarm.moved(Some(misplaced));
+                    log.verify().map_err(|displacement| {
+                        let error = displacement.error();
+                        self.reporter.report_displacement(Some(displacement));
                         error
                     })?;
                 }
@@ -306,7 +305,7 @@ impl Store {
 
     /// Checks that the file is as long as it has to be, and has a name.
     pub(super) fn is_whole(&self) -> Result<(), IoError> {
-        self.length.as_ref().map_or(Ok(()), |length| length.is_whole(&self.file, &self.alarm))
+        self.loss.as_ref().map_or(Ok(()), |loss| loss.is_whole(&self.file, &self.reporter))
     }
 
     /// Checks that the file, and its write log, are unchanged, and in their places. Blocks as long
@@ -316,12 +315,12 @@ impl Store {
         // Without its log it makes no change, which is worse than a next server that finds another
         // file.
         let log = self.log.as_ref().map_or(Ok(()), WriteLog::verify);
-        let found = log.and_then(|()| match &self.length {
-            Some(_) => self.file.verify().map_err(|fault| Misplaced::file(&fault)),
+        let found = log.and_then(|()| match &self.loss {
+            Some(_) => self.file.verify().map_err(|fault| FileDisplacement::file(&fault)),
             None => Ok(()),
         });
-        self.alarm.moved(found.as_ref().err().cloned());
-        found.map_err(|misplaced| misplaced.error())
+        self.reporter.report_displacement(found.as_ref().err().cloned());
+        found.map_err(|displacement| displacement.error())
     }
 
     /// Returns the answer to a flush that ended like this.
@@ -338,7 +337,7 @@ impl Store {
                 Err(IoError::with(kind, why))
             }
             (Err(error), _) => {
-                self.doubt.failed(&self.alarm, &error);
+                self.doubt.failed(&self.reporter, &error);
                 Err(error)
             }
         }
@@ -400,8 +399,8 @@ impl Store {
 
     /// Handles a read that found the file's end: another program has made the file shorter.
     fn ended(&self, at: u64) -> IoError {
-        match &self.length {
-            Some(length) => length.ended(&self.file, &self.alarm, at),
+        match &self.loss {
+            Some(loss) => loss.ended(&self.file, &self.reporter, at),
             None => {
                 let why = format!("the device ends at or before byte {at}: it shrank while in use");
                 IoError::with(IoErrorKind::Io(libc::EIO), why)
@@ -529,11 +528,14 @@ impl Store {
 }
 
 impl FlushDoubt {
-    fn failed(&self, alarm: &Alarm, error: &IoError) {
+    fn failed(&self, reporter: &FaultReporter, error: &IoError) {
         let errno = error.errno() as u32;
         let (new, old) = (Ordering::AcqRel, Ordering::Acquire);
         if self.errno.compare_exchange(0, errno, new, old).is_ok() {
-            alarm.raise(error, "data could not be made durable; every flush fails from now on");
+            reporter.report_loss(
+                error,
+                "data could not be made durable; every flush fails from now on",
+            );
         }
     }
 }
@@ -577,7 +579,7 @@ mod tests {
     fn store(align: Option<Alignment>) -> Store {
         Store::new(
             FileGuard::without_path(tempfile::tempfile().unwrap()),
-            Alarm::of_test("a test"),
+            FaultReporter::of_test("a test"),
             align,
         )
     }
@@ -672,8 +674,9 @@ mod tests {
     fn a_file_in_memory_is_read_and_written_and_flushed_on_the_spot() {
         let Ok(file) = tempfile::tempfile_in("/dev/shm") else { return println!("no tmpfs here") };
         file.set_len(4096).unwrap();
-        let store = Store::new(FileGuard::without_path(file), Alarm::of_test("a test"), None)
-            .of_length(4096, OnLoss::Error);
+        let store =
+            Store::new(FileGuard::without_path(file), FaultReporter::of_test("a test"), None)
+                .of_length(4096, OnLoss::Error);
         if !store.in_memory {
             return println!("no tmpfs here");
         }
@@ -729,7 +732,8 @@ mod tests {
     #[test]
     fn a_durable_write_that_could_not_write_puts_no_flush_in_doubt() {
         let full = File::options().write(true).open("/dev/full").unwrap();
-        let store = Store::new(FileGuard::without_path(full), Alarm::of_test("a test"), None);
+        let store =
+            Store::new(FileGuard::without_path(full), FaultReporter::of_test("a test"), None);
         let error = store
             .perform(&mut RequestMut::from(&mut Request::write(0, vec![1; 512]).fua()), 0)
             .unwrap_err();

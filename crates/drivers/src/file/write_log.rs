@@ -27,7 +27,7 @@ use corewise_blockmq::{IoError, Op, Request, RequestMut};
 use corewise_sync::{Condvar, Mutex};
 use rustix::fs::FlockOperation;
 
-use super::alarm::Misplaced;
+use super::fault_reporter::FileDisplacement;
 use crate::file_guard::FileGuard;
 
 const MAGIC: u64 = 0x006a_7366_7773_6872;
@@ -129,8 +129,8 @@ impl WriteLog {
     }
 
     /// Checks that the log is where it was opened. Blocks as long as the lookup of its path does.
-    pub(super) fn verify(&self) -> Result<(), Misplaced> {
-        self.file.verify().map_err(|fault| Misplaced::log(&self.name, &fault))
+    pub(super) fn verify(&self) -> Result<(), FileDisplacement> {
+        self.file.verify().map_err(|fault| FileDisplacement::log(&self.name, &fault))
     }
 
     /// Does a request, and logs what it changes. Blocks.

@@ -11,7 +11,7 @@ use crate::below::StackError;
 use crate::mirror::keeper::{Keeper, KeeperState, errors};
 use crate::mirror::legs::{MOST_LEGS, each};
 use crate::mirror::open::{how_to_discard, unrecorded, vacant};
-use crate::mirror::record::{Head, HeadRelation, apart};
+use crate::mirror::record::{Head, HeadRelation, diverged};
 use crate::mirror::{MirrorEvent, MirrorState, disk, leg_states};
 
 impl MirrorState {
@@ -92,9 +92,10 @@ impl MirrorState {
         }
         // It may have been a leg before: of its own heads the highest one is the newest.
         if let Some(head) = keeper.disk.read_head(&self.legs, n)? {
-            if head.mirror == state.head.mirror && head.follows(&state.head) == HeadRelation::Apart
+            if head.mirror == state.head.mirror
+                && head.relation_to(&state.head) == HeadRelation::Diverged
             {
-                return Err(apart(&self.legs.name(n)));
+                return Err(diverged(&self.legs.name(n)));
             }
             state.head.events = state.head.events.max(head.events);
         }
@@ -242,7 +243,7 @@ impl MirrorState {
         let is_new = self.legs.members() & 1 << n == 0;
         let is_this = is_new || head.leg as usize == n || self.legs.members() & head.bit() == 0;
         let returns = head.mirror == state.head.mirror && is_this;
-        if returns && head.follows(&state.head) != HeadRelation::Apart {
+        if returns && head.relation_to(&state.head) != HeadRelation::Diverged {
             return Ok(());
         }
         Err(StackError::new(format!(
@@ -363,9 +364,9 @@ impl MirrorState {
         }
         let found = keeper.disk.read_head(&self.legs, n)?;
         let known = |head: &Head| head.mirror == state.head.mirror && head.leg as usize == n;
-        match found.filter(known).map(|head| (head.follows(&state.head), head.events)) {
-            Some((HeadRelation::Yes, _)) if !self.legs.device(n).is_outdated() => return Ok(()),
-            Some((HeadRelation::Apart, _)) => return Err(apart(&self.legs.name(n))),
+        match found.filter(known).map(|head| (head.relation_to(&state.head), head.events)) {
+            Some((HeadRelation::Behind, _)) if !self.legs.device(n).is_outdated() => return Ok(()),
+            Some((HeadRelation::Diverged, _)) => return Err(diverged(&self.legs.name(n))),
             // Its own heads may have higher numbers than ours, and the highest one is the newest.
             Some((_, events)) => state.head.events = state.head.events.max(events),
             None => vacant(&keeper.disk, &*self.legs.device(n))?,

@@ -136,11 +136,11 @@ impl Head {
     ///
     /// The mirror has all that the leg has if both have one history, or if the mirror left the
     /// leg's history after what this head has seen.
-    pub(super) fn follows(&self, newest: &Head) -> HeadRelation {
+    pub(super) fn relation_to(&self, newest: &Head) -> HeadRelation {
         match (self.is_seen_by(newest), self.is_in_sync()) {
-            (true, _) if self.events >= newest.whole => HeadRelation::Yes,
-            (true, _) | (false, false) => HeadRelation::No,
-            (false, true) => HeadRelation::Apart,
+            (true, _) if self.events >= newest.whole => HeadRelation::Behind,
+            (true, _) | (false, false) => HeadRelation::Unknown,
+            (false, true) => HeadRelation::Diverged,
         }
     }
 
@@ -400,9 +400,9 @@ pub(super) fn assemble(
                 all.in_sync |= bit;
             }
             // A leg that is added has nothing, whatever its former record says.
-            Some(Some(head)) => match head.follows(newest) {
-                HeadRelation::Apart => return Err(apart(&name(at))),
-                HeadRelation::Yes if newest.members() & bit != 0 && !is_outdated => {
+            Some(Some(head)) => match head.relation_to(newest) {
+                HeadRelation::Diverged => return Err(diverged(&name(at))),
+                HeadRelation::Behind if newest.members() & bit != 0 && !is_outdated => {
                     all.behind |= bit
                 }
                 _ => all.blank |= bit,
@@ -521,7 +521,7 @@ fn numbers(
 pub(super) const SOURCE: u32 = 1;
 
 /// Makes the error that the legs of a mirror were used without each other.
-pub(super) fn apart(name: &str) -> StackError {
+pub(super) fn diverged(name: &str) -> StackError {
     StackError::new(format!(
         "'{name}' was used without the other legs, and they without it, so nothing tells which \
          side is right. To replace the content of '{name}' by theirs, overwrite its last 256 KiB \
@@ -533,12 +533,12 @@ pub(super) fn apart(name: &str) -> StackError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeadRelation {
     /// The leg lacks no more than the mirror's bits say.
-    Yes,
+    Behind,
     /// The leg was not in sync when the legs that it followed were left behind: it may lack
     /// anything.
-    No,
+    Unknown,
     /// The leg took writes that the mirror's legs don't have.
-    Apart,
+    Diverged,
 }
 
 #[cfg(test)]
@@ -663,19 +663,23 @@ mod tests {
     #[test]
     fn a_leg_follows_where_the_mirror_went_on_after_what_it_has_seen() {
         let newest = forked(5, 7, head(0, 9, 0b01));
-        assert_eq!(head(1, 5, 0b11).follows(&newest), HeadRelation::Yes);
-        assert_eq!(head(1, 6, 0b11).follows(&newest), HeadRelation::Apart);
-        assert_eq!(head(1, 6, 0b01).follows(&newest), HeadRelation::No, "it was being resynced");
-        assert_eq!(forked(5, 7, head(1, 8, 0b11)).follows(&newest), HeadRelation::Yes);
-        assert_eq!(forked(5, 8, head(1, 5, 0b10)).follows(&newest), HeadRelation::Apart);
+        assert_eq!(head(1, 5, 0b11).relation_to(&newest), HeadRelation::Behind);
+        assert_eq!(head(1, 6, 0b11).relation_to(&newest), HeadRelation::Diverged);
+        assert_eq!(
+            head(1, 6, 0b01).relation_to(&newest),
+            HeadRelation::Unknown,
+            "it was being resynced"
+        );
+        assert_eq!(forked(5, 7, head(1, 8, 0b11)).relation_to(&newest), HeadRelation::Behind);
+        assert_eq!(forked(5, 8, head(1, 5, 0b10)).relation_to(&newest), HeadRelation::Diverged);
         // Each history is known as far as there is room for forks, and a forgotten one isn't
         // believed.
         let mut often = newest;
         for fork in 1..FORKS as u64 {
             often.fork(100 + fork);
         }
-        assert_eq!(forked(5, 7, head(1, 9, 0b11)).follows(&often), HeadRelation::Yes);
-        assert_eq!(head(1, 5, 0b11).follows(&often), HeadRelation::Apart);
+        assert_eq!(forked(5, 7, head(1, 9, 0b11)).relation_to(&often), HeadRelation::Behind);
+        assert_eq!(head(1, 5, 0b11).relation_to(&often), HeadRelation::Diverged);
         assert_eq!(Head::decode(&often.encode(4096)), Some(often));
     }
 
@@ -689,18 +693,18 @@ mod tests {
         // The new one has failed since.
         let newest = Head { in_sync: 0b01, ..newest };
         assert_eq!(
-            head(1, 6, 0b11).follows(&newest),
-            HeadRelation::No,
+            head(1, 6, 0b11).relation_to(&newest),
+            HeadRelation::Unknown,
             "bits were taken away since"
         );
-        assert_eq!(head(1, 7, 0b11).follows(&newest), HeadRelation::Yes);
+        assert_eq!(head(1, 7, 0b11).relation_to(&newest), HeadRelation::Behind);
         // Rounds that could be written nowhere leave a leg in sync behind by their number.
         let newest = Head { common: 5, ..head(0, 9, 0b11) };
         let late = put_together(&[Some(Some(newest)), Some(Some(head(1, 5, 0b11)))]).unwrap();
         assert_eq!((late.in_sync, late.lost()), (0b11, 0));
         assert_eq!(
-            head(1, 10, 0b11).follows(&head(0, 9, 0b01)),
-            HeadRelation::Apart,
+            head(1, 10, 0b11).relation_to(&head(0, 9, 0b01)),
+            HeadRelation::Diverged,
             "it went on alone"
         );
     }

@@ -11,7 +11,7 @@ use corewise_blockmq::{BlockDevice, BlockDeviceExt, Geometry, IoErrorKind, Queue
 use corewise_topology::Machine;
 use corewise_workqueue::{WorkerPools, Workqueue};
 
-use crate::file::alarm::Alarm;
+use crate::file::fault_reporter::FaultReporter;
 use crate::file::store::Store;
 use crate::file::{FileDriver, FileOptions, PathInUse};
 
@@ -31,7 +31,7 @@ fn over_a_pipe() -> Option<Rig> {
     let (pipe, other_end) = std::io::pipe().unwrap();
     let store = Store::new(
         crate::file_guard::FileGuard::without_path(File::from(OwnedFd::from(pipe))),
-        Alarm::of_test("a pipe"),
+        FaultReporter::of_test("a pipe"),
         None,
     );
     let options = FileOptions::new("a test");

@@ -14,13 +14,13 @@
 //!
 //! A file that was renamed, or whose path leads to another one, is whole, and what is flushed is
 //! durable in it. So its flushes succeed. But the next server finds another file, or none: the
-//! alarm says so as long as it lasts. Finding that takes a lookup of the path, which may wait: so
-//! only [`FileDriver::look`](super::FileDriver::look) does it.
+//! device's condition says so as long as it lasts. Finding that takes a lookup of the path, which
+//! may wait: so only [`FileDriver::look`](super::FileDriver::look) does it.
 
 use corewise_blockmq::{IoError, IoErrorKind, ReadOnlyLatch};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 
-use super::alarm::Alarm;
+use super::fault_reporter::FaultReporter;
 use crate::file_guard::FileGuard;
 
 /// The reaction of a file device to a truncation or an unlink of its file by another program. The
@@ -37,7 +37,7 @@ pub enum OnLoss {
 }
 
 /// The record of whether a file has kept its length and a name, at all checks so far.
-pub(super) struct Length {
+pub(super) struct LossRecord {
     on_loss: OnLoss,
     /// A: true if it was found shorter. Set once, before the request that found it completes;
     /// Release and Acquire.
@@ -48,7 +48,7 @@ pub(super) struct Length {
     read_only: ReadOnlyLatch,
 }
 
-impl Length {
+impl LossRecord {
     pub(super) fn new(on_loss: OnLoss) -> Self {
         let [short, nameless] = [(); 2].map(|()| AtomicBool::new(false));
         let read_only = match on_loss {
@@ -60,15 +60,20 @@ impl Length {
 
     /// Notes that a read found the file's end at or before byte `at`. The file has been short then,
     /// whatever it is now.
-    pub(super) fn ended(&self, file: &FileGuard, alarm: &Alarm, at: u64) -> IoError {
-        let there = self.look(file, alarm).unwrap_or(at);
-        self.is_short(file, alarm, there.min(at));
+    pub(super) fn ended(&self, file: &FileGuard, reporter: &FaultReporter, at: u64) -> IoError {
+        let there = self.look(file, reporter).unwrap_or(at);
+        self.is_short(file, reporter, there.min(at));
         truncated(file, there.min(at))
     }
 
     /// Checks that a change up to `end` lies in the file, and may be made.
-    pub(super) fn admits(&self, file: &FileGuard, alarm: &Alarm, end: u64) -> Result<(), IoError> {
-        let there = self.look(file, alarm)?;
+    pub(super) fn admits(
+        &self,
+        file: &FileGuard,
+        reporter: &FaultReporter,
+        end: u64,
+    ) -> Result<(), IoError> {
+        let there = self.look(file, reporter)?;
         if self.on_loss == OnLoss::ReadOnly {
             if let Err(error) = self.is_lost(file, there) {
                 let why = format!("nothing is written to it any more: {error}");
@@ -79,8 +84,12 @@ impl Length {
     }
 
     /// Checks that everything that was written may still be there, and stays.
-    pub(super) fn is_whole(&self, file: &FileGuard, alarm: &Alarm) -> Result<(), IoError> {
-        let there = self.look(file, alarm)?;
+    pub(super) fn is_whole(
+        &self,
+        file: &FileGuard,
+        reporter: &FaultReporter,
+    ) -> Result<(), IoError> {
+        let there = self.look(file, reporter)?;
         self.is_lost(file, there)
     }
 
@@ -98,24 +107,24 @@ impl Length {
     }
 
     /// Returns the file's length.
-    fn look(&self, file: &FileGuard, alarm: &Alarm) -> Result<u64, IoError> {
+    fn look(&self, file: &FileGuard, reporter: &FaultReporter) -> Result<u64, IoError> {
         let seen = file.look().map_err(|error| IoError::from_errno(error.raw_os_error()))?;
         if seen.is_short() {
-            self.is_short(file, alarm, seen.length);
+            self.is_short(file, reporter, seen.length);
         }
         if file.is_unlinked(seen) && !self.nameless.swap(true, Ordering::AcqRel) {
-            self.tell(alarm, &unlinked());
+            self.tell(reporter, &unlinked());
         }
         Ok(seen.length)
     }
 
-    fn is_short(&self, file: &FileGuard, alarm: &Alarm, there: u64) {
+    fn is_short(&self, file: &FileGuard, reporter: &FaultReporter, there: u64) {
         if !self.short.swap(true, Ordering::AcqRel) {
-            self.tell(alarm, &truncated(file, there));
+            self.tell(reporter, &truncated(file, there));
         }
     }
 
-    fn tell(&self, alarm: &Alarm, error: &IoError) {
+    fn tell(&self, reporter: &FaultReporter, error: &IoError) {
         self.read_only.set();
         let so = match self.on_loss {
             OnLoss::Error => "data is lost; every flush fails from now on",
@@ -123,7 +132,7 @@ impl Length {
                 "data is lost; every flush fails from now on, and nothing is written any more"
             }
         };
-        alarm.raise(error, so);
+        reporter.report_loss(error, so);
     }
 }
 

@@ -1,4 +1,4 @@
-//! The alarm of a file device that lost data: the log, and its owner, once for each kind of loss.
+//! The reports of a file device about its faults: to the log, and to its owner, once for each kind.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -34,7 +34,7 @@ const UNLOGGED: &str = "a file device makes no change, since its write log isn't
 
 /// A file, or a write log, that is displaced, or was replaced.
 #[derive(Clone, Debug)]
-pub(super) struct Misplaced {
+pub(super) struct FileDisplacement {
     /// The path of the write log, if it is that one.
     log: Option<String>,
     /// The fault in words.
@@ -42,7 +42,7 @@ pub(super) struct Misplaced {
     todo: &'static str,
 }
 
-impl Misplaced {
+impl FileDisplacement {
     pub(super) fn file(fault: &FileFault) -> Self {
         let todo = match fault {
             FileFault::NoAccess => "Allow the server to open the file again before the next start",
@@ -86,7 +86,7 @@ impl Misplaced {
 pub(super) type Observer = Arc<dyn Fn(&FileEvent) + Send + Sync>;
 
 /// The record of a device's losses and of its displaced file, and the receivers of the reports.
-pub(super) struct Alarm {
+pub(super) struct FaultReporter {
     /// Name of the device, if it has one.
     device: Option<String>,
     /// Name of the file, for people.
@@ -95,10 +95,10 @@ pub(super) struct Alarm {
     /// L: is the lock; guards the first loss that was found.
     found: Mutex<Option<IoError>>,
     /// L: is the lock; guards how the file is displaced.
-    moved: Mutex<Option<Misplaced>>,
+    moved: Mutex<Option<FileDisplacement>>,
 }
 
-impl Alarm {
+impl FaultReporter {
     pub(super) fn new(file: &str, device: Option<String>, observer: Option<Observer>) -> Self {
         let (found, moved) = (Mutex::default(), Mutex::default());
         Self { device, file: file.to_owned(), observer, found, moved }
@@ -110,7 +110,7 @@ impl Alarm {
     }
 
     /// Reports a loss. `so`: its consequences. Any context.
-    pub(super) fn raise(&self, error: &IoError, so: &str) {
+    pub(super) fn report_loss(&self, error: &IoError, so: &str) {
         self.found.lock().get_or_insert_with(|| error.clone());
         let (device, file) = (self.device.as_deref(), &*self.file);
         tracing::error!(device, file, %error, "{so}");
@@ -119,15 +119,15 @@ impl Alarm {
 
     /// Records how the file, or its write log, is displaced; `None`: it isn't. Reports a change,
     /// but not one of the words alone. It may block.
-    pub(super) fn moved(&self, now: Option<Misplaced>) {
+    pub(super) fn report_displacement(&self, now: Option<FileDisplacement>) {
         let device = self.device.as_deref();
         let before = std::mem::replace(&mut *self.moved.lock(), now.clone());
-        let what = |misplaced: &Misplaced| misplaced.log.is_some();
+        let what = |displacement: &FileDisplacement| displacement.log.is_some();
         if before.as_ref().map(what) == now.as_ref().map(what) {
             return;
         }
         match (before, now) {
-            (_, Some(Misplaced { log, why, todo })) => {
+            (_, Some(FileDisplacement { log, why, todo })) => {
                 let so = if log.is_some() { UNLOGGED } else { MOVED };
                 let file = log.as_ref().unwrap_or(&self.file);
                 tracing::error!(device, file, error = why, "{so}. {todo}");
@@ -153,12 +153,12 @@ impl Alarm {
     }
 
     /// Returns the first loss that was found.
-    pub(super) fn found(&self) -> Option<IoError> {
+    pub(super) fn loss(&self) -> Option<IoError> {
         self.found.lock().clone()
     }
 
     /// Returns how the file, or its write log, is displaced.
-    pub(super) fn misplaced(&self) -> Option<Misplaced> {
+    pub(super) fn displacement(&self) -> Option<FileDisplacement> {
         self.moved.lock().clone()
     }
 }
