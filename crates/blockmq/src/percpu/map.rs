@@ -336,23 +336,19 @@ mod tests {
     #[test]
     fn hardware_queues_follow_cpus_shards_caches_and_nodes() {
         let map = cpus(16, 4);
-        let sizes =
-            |how| -> Vec<usize> { groups(&map, how, 99).iter().map(|group| group.len()).collect() };
-        assert_eq!(sizes(HwQueues::PerCpu), [1; 16]);
-        assert_eq!(sizes(HwQueues::PerShard), [2; 8]);
-        assert_eq!(sizes(HwQueues::PerCache), [4; 4]);
-        assert_eq!(sizes(HwQueues::PerNode), [8; 2]);
-    }
-
-    #[test]
-    fn a_driver_with_less_room_gets_neighbours_and_no_cut_cache() {
-        let map = cpus(16, 4);
-        let sizes = |how, room| -> Vec<usize> {
-            groups(&map, how, room).iter().map(|group| group.len()).collect()
-        };
-        assert_eq!(sizes(HwQueues::PerCache, 3), [4, 4, 8]);
-        assert_eq!(sizes(HwQueues::PerShard, 1), [16]);
-        assert_eq!(sizes(HwQueues::PerNode, 0), [16]);
+        for (how, room, sizes) in [
+            (HwQueues::PerCpu, 99, &[1; 16][..]),
+            (HwQueues::PerShard, 99, &[2; 8]),
+            (HwQueues::PerCache, 99, &[4; 4]),
+            (HwQueues::PerNode, 99, &[8; 2]),
+            // With less room neighbours share one, and no cache is cut.
+            (HwQueues::PerCache, 3, &[4, 4, 8]),
+            (HwQueues::PerShard, 1, &[16]),
+            (HwQueues::PerNode, 0, &[16]),
+        ] {
+            let found: Vec<_> = groups(&map, how, room).iter().map(Vec::len).collect();
+            assert_eq!(found, sizes, "{how:?}, room {room}");
+        }
     }
 
     #[test]
@@ -386,23 +382,15 @@ mod policy_tests {
     use super::*;
 
     #[test]
-    fn a_hardware_queue_with_an_online_cpu_keeps_its_requests() {
-        assert_eq!(heirs(&[0..2, 2..4], &[true, false, false, true]), [None, None]);
-    }
-
-    #[test]
-    fn one_without_any_gives_them_to_the_nearest_online_cpu() {
-        let hctxs = [0..2, 2..4, 4..6];
-        assert_eq!(heirs(&hctxs, &[true, true, false, false, false, true]), [None, Some(1), None]);
-        assert_eq!(
-            heirs(&hctxs, &[true, false, false, false, false, false]),
-            [None, Some(0), Some(0)]
-        );
-    }
-
-    #[test]
-    fn with_no_cpu_online_everybody_keeps_what_is_theirs() {
-        assert_eq!(heirs(&[0..1, 1..2], &[false, false]), [None, None]);
+    fn a_hardware_queue_without_an_online_cpu_gives_its_requests_to_the_nearest() {
+        for (online, want) in [
+            ([true, false, true, false, false, true], [None, None, None]),
+            ([true, true, false, false, false, true], [None, Some(1), None]),
+            ([true, false, false, false, false, false], [None, Some(0), Some(0)]),
+            ([false; 6], [None, None, None]),
+        ] {
+            assert_eq!(heirs(&[0..2, 2..4, 4..6], &online), want);
+        }
     }
 
     #[test]

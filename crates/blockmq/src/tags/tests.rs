@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use corewise_sync::{Mutex, thread};
+use corewise_sync::Mutex;
 
 use super::*;
 use crate::model::LineUp;
@@ -100,38 +100,6 @@ fn a_function_that_panics_keeps_nobody_from_its_tag() {
 }
 
 #[test]
-fn threads_that_block_for_tags_get_them_and_no_tag_is_had_twice() {
-    const THREADS: usize = 8;
-    let tags = TagSet::new(3, 2);
-    let users: Arc<Vec<AtomicU32>> = Arc::new((0..3).map(|_| AtomicU32::new(0)).collect());
-    let threads: Vec<_> = (0..THREADS)
-        .map(|cpu| {
-            let (tags, users) = (tags.clone(), Arc::clone(&users));
-            thread::spawn(move || {
-                for n in 0..2000 {
-                    let tag = match n % 3 {
-                        0 => tags.try_get(cpu),
-                        _ => Some(tags.get(cpu)),
-                    };
-                    let Some(tag) = tag else { continue };
-                    assert_eq!(users[tag as usize].fetch_add(1, Ordering::AcqRel), 0);
-                    if n % 16 == 0 {
-                        thread::yield_now();
-                    }
-                    assert_eq!(users[tag as usize].fetch_sub(1, Ordering::AcqRel), 1);
-                    tags.put(cpu, tag);
-                }
-            })
-        })
-        .collect();
-    for thread in threads {
-        thread.join().unwrap();
-    }
-    assert_eq!(tags.in_use(), 0);
-    assert_eq!((0..3).filter_map(|_| tags.try_get(0)).count(), 3, "no mark is left");
-}
-
-#[test]
 fn the_first_free_after_a_mark_asks_for_the_restart_and_the_second_does_not() {
     let user = TagUser::alone(2, 1);
     let mut both = user.take(0, 9);
@@ -155,36 +123,6 @@ fn a_tag_put_back_unused_leaves_the_mark_for_a_real_free() {
         assert_eq!(user.in_use(), 1);
         assert_eq!(user.free(0, a), FreeResult::Restart);
     }
-}
-
-#[test]
-fn two_users_of_a_set_have_half_of_it_each_and_one_alone_has_all() {
-    let set = TagSet::new(16, 1);
-    let (a, b) = (TagUser::of(&set, || {}), TagUser::of(&set, || {}));
-    let all = a.take(0, 32);
-    assert_eq!(all.len(), 16, "nobody else is active");
-    let got = b.take(0, 1);
-    assert!(got.is_empty() && b.wait(0, 1).is_empty());
-    let mut held: Vec<u32> = std::iter::from_fn({
-        let mut all = all;
-        move || all.pop()
-    })
-    .collect();
-    // The second gets each tag that the first returns, until both have their half.
-    let mut seconds = 0;
-    while a.in_use() > 8 {
-        let _ = a.free(0, held.pop().unwrap());
-        assert!(a.take(0, 9).is_empty(), "more than its share");
-        seconds += b.take(0, 9).len() + b.wait(0, 9).len();
-    }
-    assert_eq!((a.in_use(), b.in_use(), seconds), (8, 8, 8));
-    assert_eq!(a.wait(0, 1).len() + b.wait(0, 1).len(), 0);
-    assert_eq!(
-        a.free(0, held.pop().unwrap()),
-        FreeResult::Restart,
-        "its own completion restarts it"
-    );
-    assert_eq!(a.take(0, 9).len(), 1);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
+use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
     BlockDevice, Completed, Dispatch, Driver, Geometry, Info, IoError, Op, Queue, Request, Started,
     Whole,
@@ -166,9 +167,34 @@ impl Driver for Held {
     }
 }
 
+/// Builds a queue of four CPUs over `driver` with `depth` tags, which only steps run.
+pub fn by_hand(driver: &Held, depth: u32) -> Arc<Queue> {
+    let machine = Machine::synthetic("l3:1 core:4 pu:1").unwrap();
+    Queue::builder(&machine, Arc::new(driver.clone())).depth(depth).build_by_hand()
+}
+
+/// Steps the queues until no run is wanted any more.
+pub fn settle(queues: &[&Arc<Queue>]) {
+    let runs = |queue: &&Arc<Queue>| {
+        (0..queue.hw_queues()).filter(|&hctx| queue.step(hctx).is_some()).count()
+    };
+    for _ in 0..1000 {
+        if queues.iter().map(runs).sum::<usize>() == 0 {
+            return;
+        }
+    }
+    panic!("a run is wanted for ever: {queues:?}");
+}
+
 /// Makes a discard of block `n`: an easy request to tell from others.
 pub fn block(n: u64) -> Request {
     Request::discard(n * 512, 512)
+}
+
+/// Passes a request on to the same place of another device.
+pub fn pass_on(rq: Started, below: &Arc<dyn BlockDevice>) {
+    let (offset, len) = (rq.offset(), rq.len());
+    below.submit(Whole::new(rq).part(0, len, offset));
 }
 
 /// A driver that completes on the spot, and says that it may block.
@@ -239,8 +265,7 @@ impl Driver for Front {
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
-        let (offset, len) = (rq.offset(), rq.len());
-        self.0.submit(Whole::new(rq).part(0, len, offset));
+        pass_on(rq, &self.0);
         Dispatch::Started
     }
 }

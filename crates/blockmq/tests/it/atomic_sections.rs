@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Held, Rig, block};
+use crate::common::{Held, Rig, block, by_hand};
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, Info, Queue, Started,
@@ -14,15 +14,10 @@ use corewise_sync::context::{self, AtomicSection};
 use corewise_sync::{Completion, Mutex};
 use corewise_topology::Machine;
 
-fn by_hand(driver: &Held) -> Arc<Queue> {
-    let machine = Machine::synthetic("l3:1 core:2 pu:1").unwrap();
-    Queue::builder(&machine, Arc::new(driver.clone())).build_by_hand()
-}
-
 #[test]
 fn a_dispatch_that_blocks_is_reported_with_both_sites() {
     let driver = Held::default();
-    let queue = by_hand(&driver);
+    let queue = by_hand(&driver, 8);
     let there = Completion::new();
     there.complete();
     driver.instead(move |rq| {
@@ -45,7 +40,7 @@ fn a_dispatch_that_blocks_is_reported_with_both_sites() {
 fn a_completion_function_that_blocks_is_reported_with_both_sites() {
     // The sleeping lock on the completion path: it cost three quarters of the throughput.
     let driver = Held::default();
-    let queue = by_hand(&driver);
+    let queue = by_hand(&driver, 8);
     let there = Completion::new();
     there.complete();
     queue.submit(block(1).on_complete(move |_| there.wait()));
@@ -73,7 +68,7 @@ fn rule_16_a_queue_that_registers_for_cpu_changes_in_an_atomic_section_is_report
 
 #[test]
 fn waits_for_requests_are_refused_in_an_atomic_section_and_leave_no_trace() {
-    let queue = by_hand(&Held::default());
+    let queue = by_hand(&Held::default(), 8);
     type Wait = fn(&Arc<Queue>);
     let waits: [(&str, Wait); 4] = [
         ("quiesce", |queue| drop(queue.quiesce())),

@@ -139,59 +139,6 @@ fn rule_17_the_list_of_a_cpu_that_died_with_the_call_is_drained_all_the_same() {
     assert_eq!(queue.inside(), 0);
 }
 
-/// Completes requests of all CPUs on threads that stand for none of them, while CPUs leave and come
-/// back: each ends once.
-#[test]
-fn rule_17_requests_end_once_while_cpus_leave_and_come() {
-    const REQUESTS: u64 = 20_000;
-    const CPUS: u32 = 8;
-    let rig = Rig::synthetic("l3:4 core:2 pu:1");
-    let smp = Smp::new(&rig.machine).unwrap();
-    let completer = Completer::new(&smp);
-    let driver = Held::default();
-    let queue = Queue::builder(&rig.machine, Arc::new(driver.clone()))
-        .complete_with(&completer, RqAffinity::Cpu)
-        .build(&rig.wq);
-    let ended: Arc<Vec<AtomicUsize>> =
-        Arc::new((0..REQUESTS).map(|_| AtomicUsize::new(0)).collect());
-    let left = Arc::new(AtomicUsize::new(REQUESTS as usize));
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while left.load(Ordering::Acquire) != 0 {
-                    let rq = driver.requests.lock().pop_front();
-                    match rq {
-                        Some(rq) => rq.complete(Ok(())),
-                        None => std::thread::yield_now(),
-                    }
-                }
-            });
-        }
-        scope.spawn(|| {
-            for cpu in (0..CPUS).cycle() {
-                if left.load(Ordering::Acquire) == 0 {
-                    return;
-                }
-                smp.cpu_offline(CpuId::new(cpu)).wait();
-                std::thread::yield_now();
-                smp.cpu_online(CpuId::new(cpu)).unwrap();
-            }
-        });
-        for n in 0..REQUESTS {
-            let (ended, left) = (Arc::clone(&ended), Arc::clone(&left));
-            let rq = block(n).on_complete(move |done| {
-                ended[(done.offset / 512) as usize].fetch_add(1, Ordering::Relaxed);
-                left.fetch_sub(1, Ordering::Release);
-            });
-            queue.submit_on(CpuId::new(n as u32 % CPUS), rq);
-        }
-    });
-    queue.drain();
-    assert!(ended.iter().all(|n| n.load(Ordering::Relaxed) == 1));
-    let stats = completer.stats();
-    assert!(stats.sent > 0 && stats.calls <= stats.sent, "{stats:?}");
-}
-
 fn by_hand(driver: &Held, depth: u32) -> Arc<Queue> {
     let machine = Machine::synthetic("core:1 pu:1").unwrap();
     Queue::builder(&machine, Arc::new(driver.clone()))

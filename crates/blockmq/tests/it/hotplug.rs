@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Held, Rig, block, submit, watched};
+use crate::common::{Held, Rig, block, settle, submit, watched};
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{BlockDevice, IoError, IoErrorKind, Queue};
 use corewise_topology::{CpuId, Machine};
@@ -17,23 +17,12 @@ fn two_of_two(driver: &Held) -> (Machine, Arc<Queue>) {
     (machine, queue)
 }
 
-/// Steps until no run is wanted any more.
-fn settle(queue: &Queue) {
-    for _ in 0..1000 {
-        let n = queue.stats().len();
-        if (0..n).filter(|&h| queue.step(h).is_some()).count() == 0 {
-            return;
-        }
-    }
-    panic!("somebody always wants a run: {queue:?}");
-}
-
 #[test]
 fn stepped_rule_14_a_hardware_queue_that_loses_its_last_cpu_drains_and_hands_the_rest_on() {
     let driver = Held::with_queues(2);
     let (machine, queue) = two_of_two(&driver);
     queue.submit_on(CpuId::new(2), block(0));
-    settle(&queue);
+    settle(&[&queue]);
     assert_eq!(driver.held(), 1, "one is in the driver");
     let quiesced = queue.quiesce();
     for n in 1..4 {
@@ -42,7 +31,7 @@ fn stepped_rule_14_a_hardware_queue_that_loses_its_last_cpu_drains_and_hands_the
     machine.set_online(CpuId::new(2), false).unwrap();
     machine.set_online(CpuId::new(3), false).unwrap();
     drop(quiesced);
-    settle(&queue);
+    settle(&[&queue]);
     let through: Vec<_> = driver.requests.lock().iter().map(|rq| rq.hctx()).collect();
     assert_eq!(through, [1, 0, 0, 0], "what had waited went through the other hardware queue");
     assert_eq!(driver.order(), [0, 1, 2, 3], "in its order");
@@ -57,14 +46,14 @@ fn stepped_rule_14_a_request_that_comes_for_a_cpu_that_left_goes_through_the_hei
     let (machine, queue) = two_of_two(&driver);
     machine.set_online(CpuId::new(2), false).unwrap();
     machine.set_online(CpuId::new(3), false).unwrap();
-    settle(&queue);
+    settle(&[&queue]);
     let done = submit(&*queue, block(7));
     queue.submit_on(CpuId::new(3), block(8));
-    settle(&queue);
+    settle(&[&queue]);
     assert!(driver.requests.lock().iter().all(|rq| rq.hctx() == 0));
     machine.set_online(CpuId::new(3), true).unwrap();
     queue.submit_on(CpuId::new(2), block(9));
-    settle(&queue);
+    settle(&[&queue]);
     assert_eq!(driver.requests.lock().back().unwrap().hctx(), 1, "it is in use again");
     driver.finish_all();
     done.recv().unwrap().result.unwrap();
@@ -79,15 +68,15 @@ fn stepped_rule_14_a_tag_shortage_on_a_hardware_queue_that_leaves_strands_nothin
     for n in 0..3 {
         queue.submit_on(CpuId::new(2), block(n));
     }
-    settle(&queue);
+    settle(&[&queue]);
     assert_eq!(driver.held(), 1);
     machine.set_online(CpuId::new(2), false).unwrap();
     machine.set_online(CpuId::new(3), false).unwrap();
-    settle(&queue);
+    settle(&[&queue]);
     assert_eq!(driver.held(), 2, "the next one needn't wait for the tag of the one that drains");
     while driver.held() != 0 {
         driver.finish_one(Ok(()));
-        settle(&queue);
+        settle(&[&queue]);
     }
     assert_eq!(driver.order(), [0, 1, 2]);
     assert_eq!(queue.inside(), 0);
@@ -99,11 +88,11 @@ fn stepped_rule_15_the_software_queue_of_a_dead_cpu_is_run_from_elsewhere() {
     let (machine, queue) = two_of_two(&driver);
     let quiesced = queue.quiesce();
     queue.submit_on(CpuId::new(2), block(5));
-    settle(&queue);
+    settle(&[&queue]);
     machine.set_online(CpuId::new(2), false).unwrap();
     assert!(queue.step(1).is_some(), "somebody was asked to run it");
     drop(quiesced);
-    settle(&queue);
+    settle(&[&queue]);
     assert_eq!(driver.order(), [5]);
     driver.finish_all();
 }
@@ -136,10 +125,10 @@ fn stepped_a_failed_merged_request_strands_no_request_of_a_queue_without_cpus() 
     drop(quiesced);
     // The one without CPUs passes its request on before the other one looks.
     let _ran = queue.step(1);
-    settle(&queue);
+    settle(&[&queue]);
     assert_eq!(driver.held(), 1, "the two have become one");
     driver.finish_one(Err(IoError::new(IoErrorKind::Io(5))));
-    settle(&queue);
+    settle(&[&queue]);
     assert_eq!(driver.held(), 2, "each is tried alone, also the one that is another queue's again");
     driver.finish_all();
     assert!([here, there].iter().all(|done| done.try_recv().unwrap().result.is_ok()));

@@ -7,7 +7,6 @@ mod common;
 mod atomic_sections;
 mod complete;
 mod dropped;
-mod durability;
 mod hand;
 mod hotplug;
 mod mistakes;

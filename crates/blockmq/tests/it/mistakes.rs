@@ -47,43 +47,28 @@ fn is_refused(on: &Queue, driver: &Held, other: &Held, theirs: mpsc::Receiver<Co
     on.drain();
 }
 
-const WAYS: [fn(Started) -> Dispatch; 2] = [Dispatch::Busy, Dispatch::NoResource];
-
 #[test]
-fn another_queues_request_given_back_as_busy_ends_with_an_error_and_costs_no_tag() {
-    for how in WAYS {
-        let rig = Rig::synthetic("core:1 pu:1");
-        let (ours, theirs) = (Held::default(), Held::default());
-        let (on, other) = (rig.queue(ours.clone()), rig.queue(theirs.clone()));
-        let held = submit(&*other, block(9));
-        swaps(&ours, &theirs, how);
-        is_refused(&on, &ours, &theirs, held);
-        other.drain();
-    }
-}
-
-#[test]
-fn another_hardware_queues_request_given_back_as_busy_ends_with_an_error_and_costs_no_tag() {
-    for how in WAYS {
+fn another_request_given_back_as_busy_ends_with_an_error_and_costs_no_tag() {
+    let ways: [fn(Started) -> Dispatch; 2] = [Dispatch::Busy, Dispatch::NoResource];
+    for how in ways {
+        // Of another queue.
         let rig = Rig::synthetic("core:2 pu:1");
-        let driver = Held::with_queues(2);
-        let on = rig.queue(driver.clone());
+        let (driver, theirs) = (Held::with_queues(2), Held::default());
+        let (on, other) = (rig.queue(driver.clone()), rig.queue(theirs.clone()));
+        let held = submit(&*other, block(9));
+        swaps(&driver, &theirs, how);
+        is_refused(&on, &driver, &theirs, held);
+        other.drain();
+        // Of another hardware queue.
         let (rq, held) = watched(block(9));
         on.submit_on(on.hctx_cpus(1)[0], rq);
         let taken = Held::default();
         *taken.requests.lock() = std::mem::take(&mut *driver.requests.lock());
         swaps(&driver, &taken, how);
         is_refused(&on, &driver, &taken, held);
-    }
-}
-
-#[test]
-fn a_request_given_back_in_anothers_place_ends_with_an_error_and_the_other_goes_on() {
-    for how in WAYS {
-        let rig = Rig::synthetic("core:1 pu:1");
-        let driver = Held::default();
-        let on = rig.queue(driver.clone());
-        let held = submit(&*on, block(9));
+        // Of the same one, which goes on.
+        let (rq, held) = watched(block(9));
+        on.submit_on(on.hctx_cpus(0)[0], rq);
         swaps(&driver, &driver, how);
         is_refused(&on, &driver, &driver, held);
     }

@@ -148,7 +148,12 @@ fn a_waiter_for_room_in_a_dropped_queue_is_answered() {
 
 /// Runs a driver that may block, and whose first commit submits ten requests to its own queue: more
 /// than there is room for.
-fn a_driver_feeds_its_own_queue(freezes: bool) {
+#[test]
+fn a_driver_that_may_block_submits_to_its_own_full_or_frozen_queue_without_a_wait() {
+    [false, true].into_iter().for_each(feed_own_queue);
+}
+
+fn feed_own_queue(freezes: bool) {
     let (rig, driver) = (rig(), Arc::new(Slow::default()));
     let (done, told) = mpsc::channel();
     let queue = Queue::builder(&rig.machine, driver.clone()).nr_requests(ROOM).build(&rig.wq);
@@ -179,14 +184,4 @@ fn a_driver_feeds_its_own_queue(freezes: bool) {
         (0..11).for_each(|_| wait());
     }
     queue.drain();
-}
-
-#[test]
-fn a_driver_that_may_block_and_submits_to_its_own_full_queue_does_not_wait_for_room() {
-    a_driver_feeds_its_own_queue(false);
-}
-
-#[test]
-fn a_driver_that_may_block_and_submits_to_its_own_frozen_queue_does_not_wait_for_the_thaw() {
-    a_driver_feeds_its_own_queue(true);
 }

@@ -4,24 +4,18 @@
 
 use std::sync::{Arc, mpsc};
 
-use crate::common::{Held, Rig, STALL, block, submit, watched};
-use corewise_blockmq::model::{BuildByHand, ByHand, RunOutcome};
+use crate::common::{Held, Rig, STALL, block, by_hand, submit, watched};
+use corewise_blockmq::model::{ByHand, RunOutcome};
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, Info, NowaitError, Queue, Started,
 };
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use corewise_topology::Machine;
-
-fn by_hand(driver: &Held) -> Arc<Queue> {
-    let machine = Machine::synthetic("l3:1 core:4 pu:1").unwrap();
-    Queue::builder(&machine, Arc::new(driver.clone())).depth(8).build_by_hand()
-}
 
 #[test]
 fn stepped_rule_6_a_dispatch_looks_at_the_gate_between_two_requests() {
     let driver = Held::default();
-    let queue = by_hand(&driver);
+    let queue = by_hand(&driver, 8);
     let inner = Arc::clone(&queue);
     let quiesced = Arc::new(Mutex::new(Vec::new()));
     let theirs = Arc::clone(&quiesced);
@@ -45,7 +39,7 @@ fn stepped_rule_6_a_dispatch_looks_at_the_gate_between_two_requests() {
 #[test]
 fn stepped_rule_7_many_queues_are_quiesced_together_and_opened_one_by_one() {
     let drivers = [Held::default(), Held::default(), Held::default()];
-    let queues: Vec<_> = drivers.iter().map(by_hand).collect();
+    let queues: Vec<_> = drivers.iter().map(|driver| by_hand(driver, 8)).collect();
     let quiesced = Queue::quiesce_all(&queues);
     for (n, queue) in queues.iter().enumerate() {
         queue.submit(block(n as u64));
@@ -108,7 +102,7 @@ fn after_a_quiesce_no_dispatch_is_in_progress() {
 #[test]
 fn stepped_rule_8_the_unquiescer_dispatches_nothing_itself() {
     let driver = Held::default();
-    let queue = by_hand(&driver);
+    let queue = by_hand(&driver, 8);
     let quiesced = queue.quiesce();
     queue.submit(block(1));
     let _ = queue.step(0);
@@ -121,7 +115,7 @@ fn stepped_rule_8_the_unquiescer_dispatches_nothing_itself() {
 #[test]
 fn stepped_rule_11_a_freeze_runs_what_is_inside_once_more() {
     let driver = Held::with_queues(2);
-    let queue = by_hand(&driver);
+    let queue = by_hand(&driver, 8);
     queue.submit_on(queue.hctx_cpus(1)[0], block(1));
     // A run that finds the queue quiesced leaves the request where it is.
     let quiesced = queue.quiesce();
@@ -140,7 +134,7 @@ fn stepped_rule_11_a_freeze_runs_what_is_inside_once_more() {
 fn stepped_rule_11_start_to_freeze_then_unquiesce_then_wait_cannot_deadlock() {
     let driver = Held::default();
     driver.at_once();
-    let queue = by_hand(&driver);
+    let queue = by_hand(&driver, 8);
     let quiesced = queue.quiesce();
     let inside = submit(&*queue, block(1));
     let _ = queue.step(0);
@@ -160,7 +154,7 @@ fn stepped_rule_11_start_to_freeze_then_unquiesce_then_wait_cannot_deadlock() {
 #[test]
 fn stepped_a_request_that_must_not_wait_comes_back_from_a_frozen_queue() {
     let driver = Held::default();
-    let queue = by_hand(&driver);
+    let queue = by_hand(&driver, 8);
     let frozen = queue.start_freeze();
     let (rq, done) = watched(block(1));
     let back = queue.submit_nowait(rq).unwrap_err();

@@ -4,11 +4,9 @@
 
 use std::sync::Arc;
 
-use crate::common::{Held, Ram, Rng, block};
+use crate::common::{Held, block, settle};
 use corewise_blockmq::model::{BuildByHand, ByHand};
-use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Deadline, Dispatch, IoScheduler, Queue, Request,
-};
+use corewise_blockmq::{BlockDevice, Deadline, Dispatch, IoScheduler, Queue, Request};
 use corewise_topology::{CpuId, Machine};
 
 fn by_hand(driver: &Held, depth: u32, tuning: Deadline) -> Arc<Queue> {
@@ -17,15 +15,6 @@ fn by_hand(driver: &Held, depth: u32, tuning: Deadline) -> Arc<Queue> {
         .depth(depth)
         .scheduler(IoScheduler::Deadline(tuning))
         .build_by_hand()
-}
-
-fn settle(queue: &Queue) {
-    for _ in 0..1000 {
-        if queue.step(0).is_none() {
-            return;
-        }
-    }
-    panic!("somebody always wants a run: {queue:?}");
 }
 
 /// Makes a read of block `n`.
@@ -38,19 +27,19 @@ fn stepped_deadline_decides_when_there_is_a_tag_and_not_before() {
     let driver = Held::default();
     let queue = by_hand(&driver, 1, Deadline { fifo_batch: 2, ..Deadline::default() });
     queue.submit(block(500));
-    settle(&queue);
+    settle(&[&queue]);
     for n in [90, 30, 60] {
         queue.submit_on(CpuId::new(0), block(n));
     }
-    settle(&queue);
+    settle(&[&queue]);
     assert_eq!(driver.order(), [500]);
     // These come last, while all tags are in use, and are nearer all the same.
     queue.submit(read(7));
     queue.submit(read(3));
-    settle(&queue);
+    settle(&[&queue]);
     while driver.held() != 0 {
         driver.finish_one(Err(corewise_blockmq::IoError::from_errno(5)));
-        settle(&queue);
+        settle(&[&queue]);
     }
     assert_eq!(driver.order(), [500, 3, 7, 90, 30, 60]);
     assert_eq!(queue.inside(), 0);
@@ -66,7 +55,7 @@ fn stepped_rule_18_the_dispatch_list_goes_before_the_scheduler_and_a_flush_passe
     driver.keep();
     queue.submit(block(10));
     queue.submit(Request::flush());
-    settle(&queue);
+    settle(&[&queue]);
     // The request given back, the flush (which has offset 0), then what the scheduler has.
     assert_eq!(driver.order(), [50, 0, 10]);
     driver.finish_all();
@@ -82,15 +71,15 @@ fn stepped_deadline_merges_what_touches_however_far_apart_it_came() {
     let driver = Held { merges: true, ..Held::default() };
     let queue = by_hand(&driver, 1, Deadline::default());
     queue.submit(block(500));
-    settle(&queue);
+    settle(&[&queue]);
     let far: Vec<_> = (0..20).map(|n| crate::common::submit(&*queue, block(600 + 2 * n))).collect();
-    settle(&queue);
+    settle(&[&queue]);
     // Each fills a gap, long after its neighbours came.
     let gaps: Vec<_> =
         (0..19).map(|n| crate::common::submit(&*queue, block(601 + 2 * n))).collect();
-    settle(&queue);
+    settle(&[&queue]);
     driver.finish_one(Ok(()));
-    settle(&queue);
+    settle(&[&queue]);
     assert_eq!(driver.order(), [500, 600], "one request of 39 blocks");
     driver.finish_one(Ok(()));
     for done in far.iter().chain(&gaps) {
@@ -104,39 +93,9 @@ fn stepped_requests_of_a_scheduler_that_is_dropped_with_its_queue_complete_as_go
     let driver = Held::default();
     let queue = by_hand(&driver, 1, Deadline::default());
     let done: Vec<_> = (0..5).map(|n| crate::common::submit(&*queue, block(n))).collect();
-    settle(&queue);
+    settle(&[&queue]);
     drop(queue);
     driver.finish_one(Ok(()));
     let ends: Vec<_> = done.iter().map(|done| done.recv().unwrap().result.is_ok()).collect();
     assert_eq!(ends, [true, false, false, false, false]);
-}
-
-#[test]
-fn a_queue_with_deadline_and_few_tags_keeps_every_byte() {
-    let rig = crate::common::Rig::live();
-    let memory = Arc::new(Ram::new(1 << 20));
-    let queue = Queue::builder(&rig.machine, memory)
-        .depth(2)
-        .scheduler(IoScheduler::Deadline(Deadline::default()))
-        .build(&rig.wq);
-    let threads: Vec<_> = (0..4_u64)
-        .map(|thread| {
-            let queue = Arc::clone(&queue);
-            std::thread::spawn(move || {
-                let mut rng = Rng::new(thread + 1);
-                for _ in 0..500 {
-                    // Each thread has a quarter of the device.
-                    let at = ((thread << 9) + rng.below(512)) * 512;
-                    let fill = rng.below(256) as u8;
-                    queue.write_at(at, vec![fill; 512]).unwrap();
-                    assert!(queue.read_at(at, 512).unwrap().iter().all(|&byte| byte == fill));
-                }
-            })
-        })
-        .collect();
-    for thread in threads {
-        thread.join().unwrap();
-    }
-    queue.flush().unwrap();
-    queue.drain();
 }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Held, Ram, block, submit};
+use crate::common::{Held, block, settle, submit};
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{BlockDevice, Dispatch, Queue, TagSet};
 use corewise_topology::{CpuId, Machine};
@@ -11,19 +11,6 @@ use corewise_topology::{CpuId, Machine};
 fn queue(driver: &Held, tags: &TagSet) -> Arc<Queue> {
     let machine = Machine::synthetic("l3:1 core:4 pu:1").unwrap();
     Queue::builder(&machine, Arc::new(driver.clone())).tags(tags).build_by_hand()
-}
-
-/// Steps all queues until no run is wanted any more.
-fn settle(queues: &[&Arc<Queue>]) {
-    let wanted = |queue: &&Arc<Queue>| {
-        (0..queue.hw_queues()).filter(|&hctx| queue.step(hctx).is_some()).count()
-    };
-    for _ in 0..1000 {
-        if queues.iter().map(wanted).sum::<usize>() == 0 {
-            return;
-        }
-    }
-    panic!("somebody always wants a run: {queues:?}");
 }
 
 #[test]
@@ -177,40 +164,4 @@ fn stepped_a_thread_and_a_hardware_queue_wait_in_one_line() {
     driver.finish_one(Ok(()));
     assert_eq!(tags.try_get(0), Some(mine));
     tags.put(0, mine);
-}
-
-#[test]
-fn queues_that_share_a_few_tags_lose_no_request() {
-    const EACH: u64 = 3000;
-    let rig = crate::common::Rig::live();
-    let tags = TagSet::new(3, 2);
-    let queues: Vec<_> = (0..4)
-        .map(|_| {
-            let driver = Arc::new(Ram::new(1 << 20));
-            Queue::builder(&rig.machine, driver).tags(&tags).build(&rig.wq)
-        })
-        .collect();
-    let (tx, rx) = std::sync::mpsc::channel();
-    let threads: Vec<_> = queues
-        .iter()
-        .map(|queue| {
-            let (queue, tx) = (Arc::clone(queue), tx.clone());
-            std::thread::spawn(move || {
-                for n in 0..EACH {
-                    let tx = tx.clone();
-                    queue.submit(block(n % 100).on_complete(move |done| tx.send(done).unwrap()));
-                }
-            })
-        })
-        .collect();
-    for _ in 0..EACH * 4 {
-        rx.recv_timeout(crate::common::STALL).unwrap().result.unwrap();
-    }
-    for thread in threads {
-        thread.join().unwrap();
-    }
-    queues.iter().for_each(|queue| queue.drain());
-    assert_eq!(tags.in_use(), 0);
-    drop(queues);
-    assert_eq!((0..3).filter_map(|_| tags.try_get(0)).count(), 3);
 }

@@ -11,7 +11,7 @@ use corewise_blockmq::{
     TimerReturn,
 };
 use corewise_sync::Mutex;
-use corewise_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::time::Stamp;
 use corewise_topology::Machine;
 
@@ -205,61 +205,4 @@ fn the_timer_of_a_living_queue_tells_the_driver_each_time_that_something_is_late
         let done = submit(&*queue, block(n)).recv_timeout(STALL).expect("its time is up");
         assert_eq!(done.result.unwrap_err().kind(), IoErrorKind::TimedOut);
     }
-}
-
-/// Races completions against timeouts, with tags that are used again at once: each request ends
-/// once, and the driver never hears of another request than the one that has the tag.
-#[test]
-fn completions_that_race_timeouts_end_each_request_once_and_abort_no_other() {
-    const REQUESTS: u64 = 20_000;
-    let rig = Rig::live();
-    let (freed, ready) = mpsc::channel();
-    let (aborted, wrongly) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-    let table = Table::answering({
-        let (aborted, wrongly) = (Arc::clone(&aborted), Arc::clone(&wrongly));
-        move |table, late| {
-            // Its completion may have been quicker. Then the tag may be empty, but never another's.
-            if let Some(rq) = table.take(late.tag()) {
-                if rq.offset() != late.offset() {
-                    wrongly.fetch_add(1, Ordering::Relaxed);
-                }
-                aborted.fetch_add(1, Ordering::Relaxed);
-                rq.complete(Err(IoError::new(IoErrorKind::TimedOut)));
-            }
-            TimerReturn::Done
-        }
-    });
-    let queue = Queue::builder(&rig.machine, Arc::new(Shared(Arc::clone(&table))))
-        .timeout(Some(Duration::from_nanos(1)))
-        .build(&rig.wq);
-    let ended: Arc<Vec<AtomicUsize>> =
-        Arc::new((0..REQUESTS).map(|_| AtomicUsize::new(0)).collect());
-    std::thread::scope(|scope| {
-        // The device: it completes any request that it finds, as fast as it can.
-        let device = Arc::clone(&table);
-        scope.spawn(move || {
-            let mut left = REQUESTS;
-            while left != 0 {
-                for tag in 0..DEPTH {
-                    if let Some(rq) = device.take(tag) {
-                        rq.complete(Ok(()));
-                    }
-                }
-                left -= ready.try_iter().count() as u64;
-                std::thread::yield_now();
-            }
-        });
-        for n in 0..REQUESTS {
-            let (ended, freed) = (Arc::clone(&ended), freed.clone());
-            queue.submit(block(n).on_complete(move |done| {
-                ended[(done.offset / 512) as usize].fetch_add(1, Ordering::Relaxed);
-                freed.send(()).unwrap();
-            }));
-        }
-    });
-    queue.drain();
-    assert!(ended.iter().all(|n| n.load(Ordering::Relaxed) == 1));
-    assert_eq!(wrongly.load(Ordering::Relaxed), 0, "another request was aborted");
-    let late = queue.stats().iter().map(|hctx| hctx.timeouts).sum::<u64>();
-    assert!(aborted.load(Ordering::Relaxed) <= late);
 }

@@ -78,36 +78,6 @@ fn good(all: Vec<Completed>) -> usize {
 }
 
 #[test]
-fn a_merged_read_with_a_failed_first_part_gives_out_no_unread_bytes() {
-    let all = merged(2, |rq| {
-        assert_eq!(rq.len(), 1024);
-        let whole = Whole::with(rq, |held, _| {
-            assert_eq!(held.filled(), 0, "what is filled behind a hole isn't counted");
-            held.complete(Ok(()));
-        });
-        let (first, second) = (whole.part(0, 512, 0), whole.part(512, 512, 512));
-        fail(first);
-        fill(second);
-    });
-    assert_eq!(good(all), 0);
-}
-
-#[test]
-fn a_merged_read_is_filled_up_to_the_first_part_that_failed() {
-    let all = merged(4, |rq| {
-        let whole = Whole::with(rq, |held, _| {
-            assert_eq!(held.filled(), 1024);
-            held.complete(Ok(()));
-        });
-        for n in 0..4 {
-            let part = whole.part(n * 512, 512, n * 512);
-            if n == 2 { fail(part) } else { fill(part) }
-        }
-    });
-    assert_eq!(good(all), 2);
-}
-
-#[test]
 fn the_last_word_may_fill_what_a_part_did_not() {
     let all = merged(4, |rq| {
         let whole = Whole::with(rq, |mut held, result| {
@@ -121,38 +91,6 @@ fn the_last_word_may_fill_what_a_part_did_not() {
         fill(whole.part(1024, 1024, 1024));
     });
     assert_eq!(good(all), 4);
-}
-
-#[test]
-fn a_read_that_is_filled_partly_is_done_in_parts_from_there_on_merged_or_not() {
-    for blocks in [1, 3] {
-        for first in [0, 100, 512] {
-            let all = merged(blocks, move |mut rq| {
-                rq.put(&content(0, first));
-                let (len, whole) = (rq.len(), Whole::new(rq));
-                fill(whole.part(first, len - first, first));
-            });
-            assert_eq!(good(all), blocks as usize, "{blocks} blocks, {first} bytes before");
-        }
-    }
-}
-
-#[test]
-fn a_part_over_bytes_that_were_filled_before_fills_them_anew() {
-    for blocks in [1, 3] {
-        let all = merged(blocks, |mut rq| {
-            rq.put(&[9; 100]);
-            let (len, whole) = (rq.len(), Whole::new(rq));
-            fill(whole.part(0, len, 0));
-        });
-        assert_eq!(good(all), blocks as usize);
-        let all = merged(blocks, |mut rq| {
-            rq.put(&[9; 100]);
-            let (len, whole) = (rq.len(), Whole::with(rq, |held, _| held.complete(Ok(()))));
-            fail(whole.part(0, len, 0));
-        });
-        assert_eq!(good(all), 0, "who knows what the part has left there");
-    }
 }
 
 #[test]

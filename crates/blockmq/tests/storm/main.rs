@@ -19,7 +19,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::{Rig, Rng, STALL};
-use corewise_blockmq::{Completer, HctxStats, Queue, RqAffinity, TagSet};
+use corewise_blockmq::{Completer, Deadline, HctxStats, IoScheduler, Queue, RqAffinity, TagSet};
 use corewise_smp::Smp;
 use corewise_sync::Countdown;
 use corewise_sync::atomic::{AtomicBool, Ordering};
@@ -28,6 +28,7 @@ use lane::Lane;
 use tally::Tally;
 
 /// The parameters of a storm.
+#[derive(Clone, Copy)]
 struct Storm {
     /// Number of requests, and that of a long run.
     requests: [u64; 2],
@@ -37,6 +38,8 @@ struct Storm {
     queues: usize,
     /// True if they, and others, share one set of tags.
     share_tags: bool,
+    /// True if the queues have the `deadline` scheduler.
+    deadline: bool,
     /// True if requests end on their submitters' CPUs.
     end_there: bool,
     /// True if a timeout finds the requests that the disk forgets.
@@ -62,6 +65,7 @@ const FAIR: Storm = Storm {
     lanes: LANES,
     queues: 1,
     share_tags: false,
+    deadline: false,
     end_there: false,
     time_out: false,
     may_block: false,
@@ -70,33 +74,23 @@ const FAIR: Storm = Storm {
 };
 
 #[test]
-fn no_request_is_lost_doubled_or_stalled_in_a_storm_of_changes() {
-    let storm = Storm { requests: [150_000, 6_000_000], time_out: true, ..FAIR };
-    storm.blows_over();
-}
-
-#[test]
-fn nothing_is_lost_doubled_or_stalled_where_requests_end_on_the_cpus_of_their_submitters() {
-    let storm = Storm { end_there: true, time_out: true, ..FAIR };
-    storm.blows_over();
-}
-
-#[test]
-fn nothing_is_lost_doubled_or_stalled_where_two_disks_share_tags_with_others() {
-    let storm = Storm { queues: 2, share_tags: true, time_out: true, ..FAIR };
-    storm.blows_over();
-}
-
-#[test]
-fn nothing_is_lost_doubled_or_stalled_where_the_driver_may_block() {
-    let storm = Storm { may_block: true, ..FAIR };
-    storm.blows_over();
-}
-
-#[test]
-fn no_request_is_forgotten_without_a_later_submitter() {
-    let storm = Storm { requests: [30_000, 1_000_000], lanes: 1, ..FAIR };
-    storm.blows_over();
+fn no_request_is_lost_doubled_or_stalled_in_any_storm() {
+    let with_timeouts = Storm { time_out: true, ..FAIR };
+    for (what, storm) in [
+        ("changes", Storm { requests: [150_000, 6_000_000], deadline: true, ..with_timeouts }),
+        ("requests that end on their submitters' CPUs", Storm { end_there: true, ..with_timeouts }),
+        (
+            "two disks share tags with others",
+            Storm { queues: 2, share_tags: true, ..with_timeouts },
+        ),
+        ("the driver may block", Storm { may_block: true, ..FAIR }),
+        ("no later submitter", Storm { requests: [30_000, 1_000_000], lanes: 1, ..FAIR }),
+    ] {
+        match storm.rage() {
+            Outcome::Over(wrong) => assert!(wrong.is_empty(), "{what}: {wrong:#?}"),
+            Outcome::Stalled(how) => panic!("{what}: stalled {how}"),
+        }
+    }
 }
 
 #[test]
@@ -117,14 +111,6 @@ fn a_storm_in_which_one_write_is_done_twice_finds_it() {
 }
 
 impl Storm {
-    /// Checks that nothing is wrong.
-    fn blows_over(self) {
-        match self.rage() {
-            Outcome::Over(wrong) => assert!(wrong.is_empty(), "{wrong:#?}"),
-            Outcome::Stalled(how) => panic!("stalled {how}"),
-        }
-    }
-
     fn rage(self) -> Outcome {
         let total = self.requests[usize::from(std::env::var_os("COREWISE_LONG").is_some())];
         let rig = Rig::synthetic("l3:2 core:4 pu:1");
@@ -143,6 +129,9 @@ impl Storm {
                 let mut builder = Queue::builder(&rig.machine, Arc::new(disk));
                 if let Some(tags) = &tags {
                     builder = builder.tags(tags);
+                }
+                if self.deadline {
+                    builder = builder.scheduler(IoScheduler::Deadline(Deadline::default()));
                 }
                 if self.end_there {
                     builder = builder.complete_with(&completer, RqAffinity::Cpu);
