@@ -22,6 +22,10 @@ pub struct Legs {
     pub disks: Vec<Arc<dyn BlockDevice>>,
 }
 
+pub fn missing() -> MirrorLeg {
+    MirrorLeg::Missing { name: "lost".to_string(), why: "not plugged in".to_string() }
+}
+
 /// A mirror with its queue and its events.
 pub struct Up {
     pub mirror: Arc<Mirror>,
@@ -73,6 +77,15 @@ impl Legs {
         up.resynced();
         up.close();
         self
+    }
+
+    /// Returns the content of disk `n`.
+    pub fn copy(&self, n: usize) -> Vec<u8> {
+        self.disks[n].read_at(0, LEG as usize).unwrap().to_vec()
+    }
+
+    pub fn put_back(&self, n: usize, copy: &[u8]) {
+        self.disks[n].write_at(0, copy.to_vec()).unwrap();
     }
 
     /// Returns the data of disk `n`.

@@ -60,16 +60,6 @@ fn a_device_that_fails_for_a_while_is_well_again() {
 }
 
 #[test]
-fn the_same_seed_fails_the_same_requests_and_another_seed_others() {
-    let rig = Rig::live();
-    let run = |seed| failing(&faulty(&rig, vec![Fault::new().rate(0.3)], seed).0, 200);
-    let first = run(1);
-    assert!((30..90).contains(&first.len()), "{}", first.len());
-    assert_eq!(first, run(1));
-    assert_ne!(first, run(2));
-}
-
-#[test]
 fn a_flush_can_fail_though_the_device_below_has_nothing_to_flush() {
     let rig = Rig::live();
     let (queue, _) = faulty(&rig, vec![Fault::new().on(&[Op::Flush]).times(1)], 0);

@@ -22,5 +22,4 @@ mod nested;
 mod null;
 mod partition;
 mod requests;
-mod storm;
 mod workers;

@@ -4,29 +4,37 @@
 use std::sync::{Arc, mpsc};
 
 use crate::common::mirrors::{LEG, until_alike};
-use crate::common::{Held, Rig, STALL, submit};
+use crate::common::{Held, Rig, STALL, pass_on, submit};
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op, Queue,
-    Request, Started, Whole,
+    BlockDevice, BlockDeviceExt, Dispatch, Geometry, IoError, IoErrorKind, Op, Queue, Request,
 };
 use corewise_drivers::{LegState, Memory, Mirror, MirrorEvent, MirrorOptions};
 use corewise_sync::Mutex;
 
-/// Fails the operations that it is told to fail; passes the others on to a memory device.
-#[derive(Clone)]
+/// A leg that fails the operations that the test sets, and notes all.
 struct Failing {
-    below: Arc<dyn BlockDevice>,
+    driver: Held,
     fails: Arc<Mutex<Vec<Op>>>,
     asked: Arc<Mutex<Vec<Op>>>,
 }
 
 impl Failing {
     fn new(rig: &Rig) -> Self {
-        Self {
-            below: rig.queue(Memory::new(LEG).unwrap()),
-            fails: Arc::default(),
-            asked: Arc::default(),
-        }
+        let below: Arc<dyn BlockDevice> = rig.queue(Memory::new(LEG).unwrap());
+        let geometry = Geometry { can_flush: true, ..below.geometry() };
+        let driver = Held { geometry: Some(geometry), ..Held::default() };
+        let this = Self { driver, fails: Arc::default(), asked: Arc::default() };
+        let (fails, asked) = (this.fails.clone(), this.asked.clone());
+        this.driver.instead(move |rq| {
+            asked.lock().push(rq.op());
+            if fails.lock().contains(&rq.op()) {
+                rq.complete(Err(IoError::new(IoErrorKind::Io(5))));
+            } else {
+                pass_on(rq, &below);
+            }
+            Dispatch::Started
+        });
+        this
     }
 
     fn fail(&self, ops: &[Op]) {
@@ -35,23 +43,6 @@ impl Failing {
 
     fn asked(&self) -> Vec<Op> {
         std::mem::take(&mut *self.asked.lock())
-    }
-}
-
-impl Driver for Failing {
-    fn info(&self) -> Info {
-        Info::new("failing", Geometry { can_flush: true, ..self.below.geometry() })
-    }
-
-    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
-        self.asked.lock().push(rq.op());
-        if self.fails.lock().contains(&rq.op()) {
-            rq.complete(Err(IoError::new(IoErrorKind::Io(5))));
-            return Dispatch::Started;
-        }
-        let (offset, len) = (rq.offset(), rq.len());
-        self.below.submit(Whole::new(rq).part(0, len, offset));
-        Dispatch::Started
     }
 }
 
@@ -83,8 +74,8 @@ fn mirror(rig: &Rig, legs: Vec<Arc<dyn BlockDevice>>) -> (Arc<Mirror>, Arc<Queue
 fn pair() -> Pair {
     let rig = Rig::live();
     let legs = [Failing::new(&rig), Failing::new(&rig)];
-    let devices = legs.iter().map(|l| rig.queue(l.clone()) as Arc<dyn BlockDevice>).collect();
-    let (mirror, queue) = mirror(&rig, devices);
+    let devices = legs.iter().map(|l| rig.queue(l.driver.clone()) as Arc<dyn BlockDevice>);
+    let (mirror, queue) = mirror(&rig, devices.collect());
     Pair { _rig: rig, legs, mirror, queue }
 }
 
@@ -238,11 +229,6 @@ fn pass(leg: &Held, below: &Arc<dyn BlockDevice>) {
         pass_on(rq, &below);
         Dispatch::Started
     });
-}
-
-fn pass_on(rq: Started, below: &Arc<dyn BlockDevice>) {
-    let (offset, len) = (rq.offset(), rq.len());
-    below.submit(Whole::new(rq).part(0, len, offset));
 }
 
 #[test]

@@ -5,8 +5,8 @@
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
-use crate::common::STALL;
-use crate::common::mirrors::{LEG, Legs, REGION, SIZE, Up};
+use crate::common::mirrors::{LEG, Legs, REGION, SIZE, Up, missing};
+use crate::common::{Held, STALL};
 use corewise_blockmq::{BlockDevice, BlockDeviceExt, Geometry, Op};
 use corewise_drivers::{
     Degraded, Fault, Faulty, LegState, Memory, MirrorEvent, MirrorLeg, MirrorOptions,
@@ -22,10 +22,6 @@ type Slot = Arc<Mutex<Result<Device, String>>>;
 
 fn empty(why: &str) -> Slot {
     Arc::new(Mutex::new(Err(why.to_string())))
-}
-
-fn missing() -> MirrorLeg {
-    MirrorLeg::Missing { name: "lost".to_string(), why: "not plugged in".to_string() }
 }
 
 /// Opens a mirror of the first two legs, of which `n` is looked for in `slot`.
@@ -181,42 +177,19 @@ fn a_crash_in_the_middle_of_a_resync_leaves_no_more_to_copy_than_there_was() {
     assert!(legs.data(1)[14 * REGION as usize] == 14);
 }
 
-/// Returns the content of a disk.
-fn copy(legs: &Legs, n: usize) -> Vec<u8> {
-    legs.disks[n].read_at(0, LEG as usize).unwrap().to_vec()
-}
-
-fn put_back(legs: &Legs, n: usize, copy: &[u8]) {
-    legs.disks[n].write_at(0, copy.to_vec()).unwrap();
-}
-
 #[test]
-fn a_copy_of_a_leg_from_before_the_last_start_is_not_taken_for_the_leg() {
-    let legs = Legs::new(2).made();
-    let before = copy(&legs, 1);
-    let up = legs.open();
-    up.fill(4, 4);
-    up.close();
-    put_back(&legs, 1, &before);
-    let error = legs.try_open(legs.disks.clone(), false).err().unwrap();
-    assert!(error.contains("is an older state of itself, and it was complete"), "{error}");
-    let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
-    let up = legs.open_with(parts(), |options| options.degraded = Degraded::Always).unwrap();
-    assert_eq!(up.resynced(), (vec![1], SIZE));
-    up.close();
-    assert!(legs.alike() && legs.data(1)[4 * REGION as usize] == 4);
-}
-
-#[test]
-fn a_copy_of_a_leg_that_was_made_while_it_was_used_is_not_taken_for_the_leg_after_a_clean_stop() {
-    for n in 0..2 {
+fn an_older_copy_of_a_leg_is_not_taken_for_the_leg_after_a_clean_stop() {
+    for (n, while_used) in [(1, false), (0, true), (1, true)] {
         let legs = Legs::new(2).made();
+        let mut before = legs.copy(n);
         let up = legs.open();
-        up.fill(3, 3);
-        let before = copy(&legs, n);
+        if while_used {
+            up.fill(3, 3);
+            before = legs.copy(n);
+        }
         up.fill(4, 4);
         up.close();
-        put_back(&legs, n, &before);
+        legs.put_back(n, &before);
         let error = legs.try_open(legs.disks.clone(), false).err().unwrap();
         assert!(error.contains("is an older state of itself, and it was complete"), "{error}");
         let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
@@ -230,22 +203,22 @@ fn a_copy_of_a_leg_that_was_made_while_it_was_used_is_not_taken_for_the_leg_afte
 #[test]
 fn parts_of_two_copies_of_a_mirror_that_were_both_used_are_not_put_together() {
     let legs = Legs::new(2).made();
-    let before: Vec<_> = (0..2).map(|n| copy(&legs, n)).collect();
+    let before: Vec<_> = (0..2).map(|n| legs.copy(n)).collect();
     let used = |byte| {
-        (0..2).for_each(|n| put_back(&legs, n, &before[n]));
+        (0..2).for_each(|n| legs.put_back(n, &before[n]));
         let up = legs.open();
         up.fill(4, byte);
         up.close();
-        (0..2).map(|n| copy(&legs, n)).collect::<Vec<_>>()
+        (0..2).map(|n| legs.copy(n)).collect::<Vec<_>>()
     };
     let (one, other) = (used(1), used(2));
-    put_back(&legs, 0, &one[0]);
+    legs.put_back(0, &one[0]);
     let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
     for degraded in [Degraded::Known, Degraded::Always] {
         let error = legs.open_with(parts(), |options| options.degraded = degraded).err().unwrap();
         assert!(error.contains("used without the other legs"), "{error}");
     }
-    put_back(&legs, 0, &other[0]);
+    legs.put_back(0, &other[0]);
     legs.open().close();
 }
 
@@ -260,41 +233,6 @@ fn a_part_that_was_out_for_many_starts_gets_only_what_it_lacks() {
 }
 
 #[test]
-fn a_disk_that_was_replaced_lacks_more_than_the_bits_say_when_it_is_back() {
-    let legs = made_and_lost();
-    let first = copy(&legs, 1);
-    // Another one takes its place, and gets what that lacked: bits are taken away.
-    put_back(&legs, 1, &vec![0; LEG as usize]);
-    let up = legs.open();
-    assert_eq!(up.resynced(), (vec![1], SIZE));
-    up.fill(5, 5);
-    up.close();
-    // It fails too, and the first one comes back.
-    let slot = empty("");
-    let up = without(&legs, 1, &slot, Degraded::Always).unwrap();
-    up.fill(7, 7);
-    put_back(&legs, 1, &first);
-    *slot.lock() = Ok(legs.disks[1].clone());
-    assert!(up.mirror.take_back(1));
-    assert_eq!(up.resynced(), (vec![1], SIZE));
-    up.close();
-    assert!(legs.alike() && legs.data(1)[5 * REGION as usize] == 5);
-}
-
-#[test]
-fn a_mirror_never_starts_from_a_leg_that_was_never_in_sync() {
-    let legs = Legs::new(2);
-    let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
-    let up = legs.open_with(parts(), |options| options.resync_most = 1).unwrap();
-    drop(up);
-    for degraded in [Degraded::Known, Degraded::Always] {
-        let error = without(&legs, 0, &empty(""), degraded).err().unwrap();
-        assert!(error.contains("no leg that is present is complete: 'lost' is missing"), "{error}");
-    }
-    without(&legs, 1, &empty(""), Degraded::Known).unwrap().close();
-}
-
-#[test]
 fn a_mirror_without_a_record_takes_no_part_that_keeps_one() {
     let made = Legs::new(3).made();
     let blank: Device = made.rig.queue(Memory::new(LEG).unwrap());
@@ -302,7 +240,7 @@ fn a_mirror_without_a_record_takes_no_part_that_keeps_one() {
     let open = |parts: Vec<MirrorLeg>| {
         made.open_with(parts, |options| options.record = false).err().unwrap_or_default()
     };
-    let (before, all) = (copy(&made, 0), "'{}' holds the record of a mirror");
+    let (before, all) = (made.copy(0), "'{}' holds the record of a mirror");
     let ways = [
         vec![disk(0), disk(1), disk(2)],
         vec![disk(1), disk(0)],
@@ -317,7 +255,7 @@ fn a_mirror_without_a_record_takes_no_part_that_keeps_one() {
         assert!(error.contains(&all.replace("{}", &name)), "{error}");
         assert!(error.contains(&format!("seek={} count={}", SIZE / 512, REGION / 512)), "{error}");
     }
-    assert_eq!(copy(&made, 0), before, "left alone");
+    assert_eq!(made.copy(0), before, "left alone");
 
     // Nor one that comes late.
     let late = disk(0);
@@ -331,7 +269,7 @@ fn a_mirror_without_a_record_takes_no_part_that_keeps_one() {
     assert_eq!(decided(&up), Out);
     let why = up.mirror.why_out(1).unwrap();
     assert!(why.contains("holds the record of a mirror"), "{why}");
-    assert_eq!(copy(&made, 0), before, "left alone");
+    assert_eq!(made.copy(0), before, "left alone");
 
     // Once the record is gone it's a disk as any other.
     disk(0).write_at(SIZE, vec![0; REGION as usize]).unwrap();
@@ -344,10 +282,12 @@ fn an_unsuitable_device_stays_out() {
     let slot = empty("");
     let up = without(&legs, 1, &slot, Degraded::Known).unwrap();
     let coarse = Geometry { block_size: 4096, ..Geometry::new(LEG) };
+    let read_only = Geometry { read_only: true, ..Geometry::new(LEG) };
+    let shaped = |geometry| legs.rig.queue(Held { geometry: Some(geometry), ..Held::default() });
     let wrong: [(Device, &str); 3] = [
         (legs.rig.queue(Memory::new(SIZE).unwrap()), "has room for"),
-        (legs.rig.queue(Shaped(coarse)), "its blocks are larger than the mirror's"),
-        (legs.rig.queue(Shaped(Geometry { read_only: true, ..Geometry::new(LEG) })), "read-only"),
+        (shaped(coarse), "its blocks are larger than the mirror's"),
+        (shaped(read_only), "read-only"),
     ];
     for (device, why) in wrong {
         *slot.lock() = Ok(device);
@@ -362,24 +302,6 @@ fn an_unsuitable_device_stays_out() {
     let _ = up.mirror.take_back(1);
     assert_eq!(decided(&up), Out);
     assert!(up.mirror.why_out(1).unwrap().contains("has other data at its end"));
-}
-
-/// A device that is only looked at.
-struct Shaped(Geometry);
-
-impl corewise_blockmq::Driver for Shaped {
-    fn info(&self) -> corewise_blockmq::Info {
-        corewise_blockmq::Info::new("shaped", self.0)
-    }
-
-    fn queue_request(
-        &self,
-        _hctx: usize,
-        rq: corewise_blockmq::Started,
-    ) -> corewise_blockmq::Dispatch {
-        rq.complete(Ok(()));
-        corewise_blockmq::Dispatch::Started
-    }
 }
 
 #[test]
@@ -444,7 +366,7 @@ fn an_empty_first_leg_is_never_copied_over_one_that_has_data() {
         let legs = Legs::new(3);
         // Far behind what lies at the front of most disks.
         legs.disks[1].write_at(SIZE - 4096, vec![7; 4096]).unwrap();
-        let before = copy(&legs, 1);
+        let before = legs.copy(1);
         let here = |n: usize| MirrorLeg::Here(legs.disks[n].clone());
         let new = |n: usize| MirrorLeg::New(legs.disks[n].clone());
         let open = |parts: Vec<MirrorLeg>| legs.open_with(parts, |options| options.record = record);
@@ -455,7 +377,7 @@ fn an_empty_first_leg_is_never_copied_over_one_that_has_data() {
             let (first, other) = (legs.disks[0].name(), legs.disks[1].name());
             assert!(error.contains(&format!("'{first}'")), "{error}");
             assert!(error.contains(&format!("name '{other}' first")), "{error}");
-            assert!(copy(&legs, 1) == before && copy(&legs, 0) == copy(&legs, 2), "left alone");
+            assert!(legs.copy(1) == before && legs.copy(0) == legs.copy(2), "left alone");
         }
         // The advice works.
         let up = open(vec![here(1), new(0)]).unwrap();

@@ -7,7 +7,7 @@ use corewise_blockmq::{BlockDevice, BlockDeviceExt, Driver, Geometry, Op, Reques
 use corewise_drivers::{Degraded, Fault, Faulty, LegState, MirrorLeg, Partition, Stripe};
 
 use crate::common::STALL;
-use crate::common::mirrors::{LEG, Legs, REGION, SIZE};
+use crate::common::mirrors::{LEG, Legs, REGION, SIZE, missing};
 
 use LegState::{InSync, Out};
 
@@ -38,10 +38,6 @@ fn outdated(legs: &Legs, n: usize) -> Arc<dyn BlockDevice> {
 
 fn here(legs: &Legs, n: usize) -> MirrorLeg {
     MirrorLeg::Here(legs.disks[n].clone())
-}
-
-fn missing() -> MirrorLeg {
-    MirrorLeg::Missing { name: "lost".to_string(), why: "not plugged in".to_string() }
 }
 
 fn copy(legs: &Legs, n: usize, len: u64) -> Vec<u8> {

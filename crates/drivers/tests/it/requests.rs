@@ -4,11 +4,10 @@
 use std::sync::Arc;
 
 use crate::common::mirrors::unrecorded;
-use crate::common::{Held, Rig, Rng, STALL, submit, watched};
+use crate::common::{Held, Rig, Rng, submit, watched};
 use bytes::{Bytes, BytesMut};
 use corewise_blockmq::{
-    AlignedBuf, BlockDevice, BlockDeviceExt, Buffer, Dispatch, Driver, Geometry, Info, IoError,
-    IoErrorKind, Op, Payload, Request, Started, Whole,
+    AlignedBuf, BlockDevice, BlockDeviceExt, Buffer, IoError, IoErrorKind, Payload, Request, Whole,
 };
 use corewise_drivers::{FileDriver, FileOptions, IoPath, Memory, Stripe};
 
@@ -99,117 +98,6 @@ fn each_byte_of_a_vectored_request_arrives_once_in_its_place() {
         let options = FileOptions::new(dir.path().join(format!("{io:?}"))).size(SIZE).io(io);
         scatters_and_gathers(&*rig.queue(FileDriver::open(options, &rig.wq).unwrap()), seed);
     }
-}
-
-/// A driver that passes requests on that keep the limits of the device below, and panics at any
-/// other.
-struct Strict {
-    below: Arc<dyn BlockDevice>,
-    geometry: Geometry,
-}
-
-impl Driver for Strict {
-    fn info(&self) -> Info {
-        Info::new("strict", self.geometry)
-    }
-
-    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
-        let (g, offset, len) = (&self.geometry, rq.offset(), rq.len());
-        if rq.op().has_bytes() {
-            let largest = u64::from(g.max_segment_size);
-            let pieces: u64 = rq.segments().map(|s| (s.len() as u64).div_ceil(largest)).sum();
-            assert!(pieces <= u64::from(g.max_segments));
-            assert_eq!(rq.segments().map(|s| s.len() as u64).sum::<u64>(), len);
-            assert!(len <= u64::from(g.max_transfer));
-            let chunk = u64::from(g.chunk);
-            assert!(chunk == 0 || offset / chunk == (offset + len - 1) / chunk);
-        }
-        assert!(rq.op() != Op::Discard || len <= g.max_discard);
-        assert!(rq.op() != Op::WriteZeroes || len <= g.max_write_zeroes);
-        assert!(rq.op() == Op::Read || !rq.flags().fua, "it can't");
-        self.below.submit(Whole::new(rq).part(0, len, offset));
-        Dispatch::Started
-    }
-}
-
-#[test]
-fn each_byte_arrives_once_in_its_place_through_any_limits_split_and_merged() {
-    let rig = Rig::live();
-    let mut rng = Rng::new(11);
-    let (mut asked, mut blocks) = (0, 0);
-    for round in 0..12 {
-        let geometry = Geometry {
-            max_transfer: 512 << rng.below(8),
-            max_segments: 2 + rng.below(40) as u32,
-            max_segment_size: 512 + rng.below(5000) as u32,
-            chunk: if rng.below(2) == 0 { 0 } else { 1536 },
-            max_discard: 512 << rng.below(8),
-            max_write_zeroes: 512 << rng.below(8),
-            can_fua: false,
-            ..Geometry::new(SIZE)
-        };
-        let below: Arc<dyn BlockDevice> = rig.queue(Memory::new(SIZE).unwrap());
-        let queue = rig.queue(Strict { below, geometry });
-        let mut model = vec![0; SIZE as usize];
-        for _ in 0..40 {
-            let (n, sum) = touching_batch(&*queue, &mut rng, &mut model);
-            (asked, blocks) = (asked + n, blocks + sum);
-        }
-        assert!(queue.read_at(0, SIZE as usize).unwrap() == model, "round {round}");
-        queue.drain();
-    }
-    assert!(asked > 1000 && blocks > asked, "{asked} requests of {blocks} blocks");
-}
-
-/// Sends a batch of requests that lie side by side, in any order. Returns how many, and how many
-/// blocks they had.
-fn touching_batch(queue: &dyn BlockDevice, rng: &mut Rng, model: &mut [u8]) -> (u64, u64) {
-    let mut at = rng.below(SIZE / 512);
-    let kind = rng.below(4);
-    let mut batch = Vec::new();
-    let (tx, rx) = std::sync::mpsc::channel();
-    let first = at;
-    while at < SIZE / 512 && batch.len() < 20 {
-        let most = [2, 4, 60][rng.below(3) as usize];
-        let blocks = (1 + rng.below(most)).min(SIZE / 512 - at);
-        let range = at as usize * 512..(at + blocks) as usize * 512;
-        let (offset, len) = (at * 512, blocks * 512);
-        let rq = match kind {
-            0 => Request::read(offset, len as usize),
-            1 => {
-                for byte in &mut model[range.clone()] {
-                    *byte = rng.next() as u8;
-                }
-                Request::write(offset, model[range].to_vec())
-            }
-            2 => {
-                model[range].fill(0);
-                Request::write_zeroes(offset, len)
-            }
-            // A memory device zeroes what is discarded.
-            _ => {
-                model[range].fill(0);
-                Request::discard(offset, len)
-            }
-        };
-        let rq = if rng.below(10) == 0 { rq.fua() } else { rq };
-        let tx = tx.clone();
-        batch.push(rq.on_complete(move |done| tx.send(done).unwrap()));
-        at += blocks;
-    }
-    let n = batch.len();
-    for i in (1..n).rev() {
-        batch.swap(i, rng.below(i as u64 + 1) as usize);
-    }
-    queue.submit_batch(&mut batch.into_iter());
-    for _ in 0..n {
-        let done = rx.recv_timeout(STALL).unwrap();
-        let range = done.offset as usize..(done.offset + done.len) as usize;
-        let op = done.op;
-        let data = done.into_data().unwrap();
-        assert!(op != Op::Read || data == model[range]);
-    }
-    (n as u64, at - first)
 }
 
 #[test]

@@ -110,15 +110,6 @@ fn a_drain_of_the_workqueue_strands_no_request_and_no_device() {
 }
 
 #[test]
-fn requests_that_waited_at_the_start_of_a_drain_go_on_too() {
-    let rig = Rig::live();
-    let queue = delay(&rig, DELAY);
-    // The timer is set before the drain, and fires in it.
-    let done = submit(&*queue, Request::read(0, 512));
-    during_drain(&rig.wq, || assert_eq!(kind_of(&done), Ok(())));
-}
-
-#[test]
 fn a_late_request_is_found_while_the_workqueue_is_drained() {
     /// A driver that ends its late requests.
     struct Late(Mutex<Vec<Started>>);
