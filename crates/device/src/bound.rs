@@ -20,10 +20,11 @@ use std::sync::Arc;
 pub trait Bound: Any + Send + Sync {
     /// Flushes and closes, after everything that needs this device was shut down.
     ///
-    /// Called at most once: on a pool worker or the caller of
+    /// Called at most once. A shutdown calls it on a pool worker or on the caller of
     /// [`shutdown`](crate::DeviceManager::shutdown), beside those of devices that have nothing to
-    /// do with this one; on that caller alone where the declaration [says
-    /// so](crate::DeviceDecl::async_shutdown). It may block.
+    /// do with this one, or on that caller alone if the declaration [says
+    /// so](crate::DeviceDecl::async_shutdown). [`unbind`](crate::DeviceManager::unbind) and
+    /// [`remove`](crate::DeviceManager::remove) call it on their own thread. It may block.
     ///
     /// # Errors
     ///
@@ -43,17 +44,6 @@ pub trait Bound: Any + Send + Sync {
     /// device that is not over holds up the other synchronous ones, but no thread.
     fn start_shutdown(self: Arc<Self>, done: ShutdownDone) {
         done.finish(self.shutdown());
-    }
-
-    /// Begins to end the device's service because it is unbound or removed while the program goes
-    /// on, like a kernel driver's `remove`. `done` reports the result, perhaps later and from any
-    /// thread. By default it calls [`Bound::start_shutdown`].
-    ///
-    /// Called at most once, on the thread that unbinds or removes, after all devices that need this
-    /// one were unbound. Not called if [`Bound::has_shutdown`] is false. The object is dropped
-    /// afterwards.
-    fn start_unbind(self: Arc<Self>, done: ShutdownDone) {
-        self.start_shutdown(done);
     }
 
     /// Returns false if [`Bound::shutdown`] has nothing to do: the device is then completed on the

@@ -176,11 +176,6 @@ impl ProbeError {
         self.kind == ProbeErrorKind::Deferred
     }
 
-    /// Returns true if the probe panicked.
-    pub fn is_panic(&self) -> bool {
-        self.kind == ProbeErrorKind::Panicked
-    }
-
     /// Returns true if there is no such device.
     pub(crate) fn is_no_device(&self) -> bool {
         self.kind == ProbeErrorKind::NoDevice

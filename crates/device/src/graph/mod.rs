@@ -38,7 +38,7 @@ impl From<DeviceId> for u32 {
 ///
 /// A device *needs* its parent and its suppliers: they are bound before it, and shut down after it.
 /// The edges form no cycle. If devices that are up were linked into one later, it is
-/// [broken](Graph::cycles).
+/// broken by the order of registration.
 ///
 /// All methods are pure and may be called from any context.
 pub struct Graph {
@@ -106,11 +106,6 @@ impl Graph {
         build::of_existing(decls, nodes, needs)
     }
 
-    /// Returns a graph without devices.
-    pub fn empty() -> Graph {
-        Graph::build_tolerant(Vec::new()).0
-    }
-
     /// Returns the number of devices, rejected ones included.
     pub fn len(&self) -> usize {
         self.decls.len()
@@ -122,7 +117,9 @@ impl Graph {
     }
 
     /// Returns all devices in registration order.
-    pub fn ids(&self) -> impl DoubleEndedIterator<Item = DeviceId> + ExactSizeIterator + use<> {
+    pub(crate) fn ids(
+        &self,
+    ) -> impl DoubleEndedIterator<Item = DeviceId> + ExactSizeIterator + use<> {
         (0..self.decls.len()).map(DeviceId::new)
     }
 
@@ -162,7 +159,7 @@ impl Graph {
     }
 
     /// Returns the devices that need this one: its children and consumers, each once.
-    pub fn feeds(&self, id: DeviceId) -> &[DeviceId] {
+    pub(crate) fn feeds(&self, id: DeviceId) -> &[DeviceId] {
         self.feeds.of(id)
     }
 
@@ -176,7 +173,7 @@ impl Graph {
     }
 
     /// Returns the position of a device in [`Graph::order`].
-    pub fn rank(&self, id: DeviceId) -> u32 {
+    pub(crate) fn rank(&self, id: DeviceId) -> u32 {
         self.rank[id.index()]
     }
 
@@ -186,12 +183,12 @@ impl Graph {
     ///
     /// Only devices that are up can be linked into a circle; see
     /// [`DeviceManager::link`](crate::DeviceManager::link).
-    pub fn cycles(&self) -> &[Vec<DeviceId>] {
+    pub(crate) fn cycles(&self) -> &[Vec<DeviceId>] {
         &self.cycles
     }
 
     /// Returns every edge: a device, one that it needs, and the edge's kind.
-    pub fn edges(&self) -> impl Iterator<Item = (DeviceId, DeviceId, EdgeKind)> + '_ {
+    pub(crate) fn edges(&self) -> impl Iterator<Item = (DeviceId, DeviceId, EdgeKind)> + '_ {
         self.ids().flat_map(|id| {
             let range = self.needs.range(id);
             let kinds = &self.needs.kinds[range.clone()];

@@ -94,7 +94,8 @@ impl DeviceManager {
     /// and a consumer that is not up waits for it. A link that exists already stays as it is.
     ///
     /// If the consumer is up, its links may close a circle. Such a link holds up no probe, and a
-    /// shutdown breaks the circle by the order of registration ([`Graph::cycles`](crate::Graph)).
+    /// shutdown breaks the circle by the order of registration
+    /// ([`ShutdownReport::cycles`](crate::ShutdownReport)).
     ///
     /// # Errors
     ///

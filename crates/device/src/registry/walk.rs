@@ -98,7 +98,7 @@ impl Registry {
         self.tell_closer(&state);
         drop(state);
         let called =
-            caught(|| context::blocking("unbinding a device", || bound.start_unbind(done)));
+            caught(|| context::blocking("unbinding a device", || bound.start_shutdown(done)));
         drop(inside);
         let result = match called {
             Ok(()) => unbinding.wait(),

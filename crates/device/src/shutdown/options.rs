@@ -28,7 +28,7 @@ pub enum HangPolicy {
     #[default]
     WaitOn,
     /// The callback counts as done, as a failure: what it needs is shut down under it, and the
-    /// report says what that was ([`ShutdownReport::past`](crate::ShutdownReport::past)). The
+    /// report marks it ([`OverdueCallback::skipped`](crate::OverdueCallback)). The
     /// callback itself goes on. Once the whole shutdown is late there is nothing to go on for: then
     /// this is the same as `GiveUp`.
     ///

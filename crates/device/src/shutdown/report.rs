@@ -135,21 +135,6 @@ impl ShutdownReport {
         record::timeline("shutdown", SpanKind::Shutdown, graph, &self.records(), driver)
     }
 
-    /// Returns the devices that were shut down although something that needs them was not over,
-    /// each with the devices that were skipped before. Empty unless the policy is to skip.
-    pub fn past(&self) -> Vec<(String, Vec<String>)> {
-        let graph = &self.outline.graph;
-        let skipped = self.notes.late.iter().filter(|late| late.skipped).map(|late| late.device);
-        below(graph, skipped)
-            .into_iter()
-            .filter(|(id, _)| self.outline.kinds[id.index()].has_callback())
-            .map(|(id, by)| {
-                let by = by.into_iter().map(|id| graph.name(id).to_string()).collect();
-                (graph.name(id).to_string(), by)
-            })
-            .collect()
-    }
-
     fn records(&self) -> Vec<Record> {
         records(&self.outline, &self.notes)
     }
@@ -443,25 +428,4 @@ fn walked<'n>(
         start = end;
         record
     })
-}
-
-/// Returns all that those devices need, directly or not, each with those of them that need it. In
-/// the order of a serial shutdown.
-pub(super) fn below(
-    graph: &Graph,
-    devices: impl IntoIterator<Item = DeviceId>,
-) -> Vec<(DeviceId, Vec<DeviceId>)> {
-    let mut by: BTreeMap<DeviceId, Vec<DeviceId>> = BTreeMap::new();
-    for device in devices {
-        let (mut seen, mut next) = (std::collections::BTreeSet::new(), vec![device]);
-        while let Some(id) = next.pop() {
-            let new = graph.needs(id).iter().copied().filter(|&need| seen.insert(need));
-            let new: Vec<DeviceId> = new.collect();
-            new.iter().for_each(|&need| by.entry(need).or_default().push(device));
-            next.extend(new);
-        }
-    }
-    let mut below: Vec<_> = by.into_iter().collect();
-    below.sort_by_key(|(id, _)| std::cmp::Reverse(graph.rank(*id)));
-    below
 }

@@ -122,7 +122,6 @@ fn a_failure_or_panic_with_keep_going_skips_its_dependents_and_harms_nobody_else
     let up = rig.manager.bring_up(decls, &options().keep_going(true)).unwrap();
     assert_eq!(outcome(&up, "bad"), ProbeOutcome::Failed(ProbeError::failed("no medium")));
     let ProbeOutcome::Failed(error) = outcome(&up, "panics") else { panic!("{up:?}") };
-    assert!(error.is_panic());
     assert_eq!(error.to_string(), "the probe panicked: on purpose: panics");
     assert_eq!(outcome(&up, "behind-panic"), ProbeOutcome::Skipped { culprit: "panics".into() });
     for name in ["on-both", "behind", "child"] {
@@ -357,7 +356,10 @@ fn a_probe_with_a_panicking_payload_is_settled_all_the_same() {
         let decls = ["nasty", "a", "b"].map(|n| decl(n, &[]).async_shutdown(true));
         let up = rig.manager.bring_up(decls.to_vec(), &keep).unwrap();
         let nasty = &up.device("nasty").unwrap().outcome;
-        assert!(matches!(nasty, ProbeOutcome::Failed(e) if e.is_panic()), "{nasty:?}");
+        assert!(
+            matches!(nasty, ProbeOutcome::Failed(e) if e.to_string().contains("panicked")),
+            "{nasty:?}"
+        );
         assert_eq!(up.bound().count(), 2);
         let down = rig.manager.shutdown(&ShutdownOptions::new().observer(observer)).unwrap();
         assert_eq!(down.failed.len(), 2);

@@ -78,7 +78,8 @@ fn rule_9_the_result_of_a_placed_synchronous_probe_is_not_lost() {
     assert_eq!(outcome("good"), ProbeOutcome::Bound);
     let ProbeOutcome::Failed(bad) = outcome("bad") else { panic!("{up:?}") };
     assert_eq!(bad.to_string(), "no answer from the disk");
-    assert!(matches!(outcome("worse"), ProbeOutcome::Failed(error) if error.is_panic()));
+    let ProbeOutcome::Failed(worse) = outcome("worse") else { panic!("{up:?}") };
+    assert_eq!(worse.to_string(), "the probe panicked: on purpose");
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn a_callback_that_hangs_is_skipped_and_the_shutdown_returns_while_it_hangs() {
         let (options, named) = late(soon(HangPolicy::Skip));
         let down = up.shut_down(options).join().unwrap();
         assert_eq!(named.recv().unwrap(), "hangs");
-        assert_eq!(down.past(), [("bus".to_string(), vec!["hangs".to_string()])]);
+        assert!(down.overdue[0].skipped && up.rig.log.place("shutdown ends", "bus").is_some());
         assert!(down.failed[0].error.to_string().contains("skipped") && !down.is_clean());
         assert_eq!(down.remaining.len(), 1);
         assert!(down.remaining[0].skipped && !down.gave_up);
