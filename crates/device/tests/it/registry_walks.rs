@@ -1,150 +1,70 @@
 //! Walks that unbind and remove devices, while others bind, fail and shut down: on real pools, in a
 //! fixed order.
 
-use crate::support::{Log, Rig, decl};
+use crate::support::{Rig, decl};
 use corewise_device::{
     Bound, BringUpOptions, DeviceDecl, DeviceManager, DeviceState, Driver, Error, HangPolicy,
     ProbeContext, ProbeError, ProbeType, ShutdownDone, ShutdownError, ShutdownOptions,
 };
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::Duration;
 
-/// A function that runs while the first object of "base" is being dropped.
-type Meanwhile = Mutex<Option<Box<dyn FnOnce() + Send>>>;
-
-/// A driver whose objects note what happens to them.
-struct Noting {
-    log: Log,
-    meanwhile: Arc<Meanwhile>,
-}
-
-struct Noted {
-    name: String,
-    log: Log,
-    meanwhile: Arc<Meanwhile>,
-}
-
-impl Driver for Noting {
-    fn name(&self) -> &str {
-        "test"
-    }
-    fn probe_type(&self) -> ProbeType {
-        ProbeType::ForceSynchronous
-    }
-    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
-        let (name, log) = (cx.name().to_string(), self.log.clone());
-        Ok(Arc::new(Noted { name, log, meanwhile: self.meanwhile.clone() }))
-    }
-}
-
-impl Bound for Noted {
-    fn shutdown(&self) -> Result<(), ShutdownError> {
-        self.log.note("shutdown", &self.name);
-        Ok(())
-    }
-}
-
-impl Drop for Noted {
-    fn drop(&mut self) {
-        let meanwhile = self.meanwhile.lock().unwrap().take_if(|_| self.name == "base");
-        if let Some(meanwhile) = meanwhile {
-            std::thread::spawn(meanwhile).join().unwrap();
-        }
-    }
-}
-
 #[test]
 fn a_supplier_that_is_bound_again_while_its_object_is_dropped_is_not_unbound_under_its_consumer() {
     let rig = Rig::new("core:2 pu:1");
-    let meanwhile = Arc::new(Meanwhile::default());
-    let driver = Noting { log: rig.log.clone(), meanwhile: meanwhile.clone() };
-    rig.manager.register(Arc::new(driver)).unwrap();
+    let (manager, dropped) = (rig.manager.clone(), AtomicBool::new(false));
+    let rig = rig.with(|d| {
+        d.probe_type(ProbeType::ForceSynchronous).on_drop(move |name| {
+            if name == "base" && !dropped.swap(true, Ordering::SeqCst) {
+                let manager = manager.clone();
+                let meanwhile = std::thread::spawn(move || {
+                    assert_eq!(manager.bind("base").unwrap(), DeviceState::Bound);
+                    manager.wait_for_probes().unwrap();
+                });
+                meanwhile.join().unwrap();
+            }
+        })
+    });
     let decls = vec![decl("base", &[]), decl("user", &["base"])];
     let _ = rig.manager.bring_up(decls, &BringUpOptions::new()).unwrap();
-    let manager = rig.manager.clone();
-    *meanwhile.lock().unwrap() = Some(Box::new(move || {
-        assert_eq!(manager.bind("base").unwrap(), DeviceState::Bound);
-        manager.wait_for_probes().unwrap();
-    }));
     rig.manager.unbind("base").unwrap();
-    assert_eq!(rig.log.of("shutdown"), ["user", "base"]);
+    assert_eq!(rig.log.of("shutdown begins"), ["user", "base"]);
     for device in rig.manager.devices() {
         assert_eq!(device.state, DeviceState::Bound, "{}", device.name);
     }
     let _ = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
-    assert_eq!(rig.log.of("shutdown"), ["user", "base", "user", "base"]);
-}
-
-/// A driver that counts the objects of "user", and checks for any when that of "base" is dropped.
-struct Counting(Arc<AtomicUsize>, Arc<AtomicUsize>);
-
-enum Counted {
-    User(Arc<AtomicUsize>),
-    Base(Arc<AtomicUsize>, Arc<AtomicUsize>),
-}
-
-impl Driver for Counting {
-    fn name(&self) -> &str {
-        "test"
-    }
-    fn probe_type(&self) -> ProbeType {
-        ProbeType::ForceSynchronous
-    }
-    fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
-        let (users, found) = (self.0.clone(), self.1.clone());
-        Ok(Arc::new(match cx.name() {
-            "user" => {
-                users.fetch_add(1, Ordering::SeqCst);
-                Counted::User(users)
-            }
-            _ => Counted::Base(users, found),
-        }))
-    }
-}
-
-impl Bound for Counted {
-    fn shutdown(&self) -> Result<(), ShutdownError> {
-        Ok(())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        match self {
-            Counted::User(users) => drop(users.fetch_sub(1, Ordering::SeqCst)),
-            Counted::Base(users, found) => {
-                found.fetch_add(users.load(Ordering::SeqCst), Ordering::SeqCst);
-            }
-        }
-    }
+    assert_eq!(rig.log.of("shutdown begins"), ["user", "base", "user", "base"]);
 }
 
 #[test]
 fn an_object_is_dropped_before_those_that_it_needs_whoever_unbinds_them() {
     let rig = Rig::new("core:2 pu:1");
-    let (users, found) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    rig.manager.register(Arc::new(Counting(users, found.clone()))).unwrap();
+    let ((begin, begins), manager, log) = (channel(), rig.manager.clone(), rig.log.clone());
+    let begin = Mutex::new(begin);
+    let rig = rig.with(|d| {
+        d.probe_type(ProbeType::ForceSynchronous).on_drop(move |name| {
+            if name == "user" {
+                begin.lock().unwrap().send(()).unwrap();
+                while manager.device("base").unwrap().state == DeviceState::Bound {
+                    std::thread::yield_now();
+                }
+                // A walk that didn't wait would call "base" back now.
+                (0..1000).for_each(|_| std::thread::yield_now());
+                log.note("dropped", name);
+            }
+        })
+    });
     let decls = vec![decl("base", &[]), decl("user", &["base"])];
     let _ = rig.manager.bring_up(decls, &BringUpOptions::new()).unwrap();
-    let over = std::sync::atomic::AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        for _ in 0..2 {
-            scope.spawn(|| {
-                while !over.load(Ordering::SeqCst) {
-                    rig.manager.unbind("user").unwrap();
-                    rig.manager.bind("user").unwrap();
-                }
-            });
-        }
-        for _ in 0..500 {
-            rig.manager.unbind("base").unwrap();
-            rig.manager.bind("base").unwrap();
-        }
-        over.store(true, Ordering::SeqCst);
-    });
-    assert_eq!(found.load(Ordering::SeqCst), 0, "a user lived as its base was dropped");
+    let manager = rig.manager.clone();
+    let other = std::thread::spawn(move || manager.unbind("user").unwrap());
+    begins.recv().unwrap();
+    rig.manager.unbind("base").unwrap();
+    other.join().unwrap();
+    assert!(rig.log.place("dropped", "user") < rig.log.place("shutdown begins", "base"));
+    let _ = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
 }
 
 /// A driver that registers a child in its own probe, and fails when it is told to.

@@ -16,6 +16,7 @@ use std::thread::ThreadId;
 
 pub(crate) type Probe = dyn Fn(&ProbeContext<'_>) -> Result<(), ProbeError> + Send + Sync;
 pub(crate) type Shutdown = dyn Fn(&str) -> Result<(), ShutdownError> + Send + Sync;
+type OnDrop = dyn Fn(&str) + Send + Sync;
 
 /// A log of what happened, in order.
 #[derive(Clone, Default)]
@@ -53,6 +54,7 @@ pub(crate) struct Unit {
     pub(crate) name: String,
     log: Log,
     shutdown: Option<Arc<Shutdown>>,
+    on_drop: Arc<OnDrop>,
 }
 
 impl Bound for Unit {
@@ -71,6 +73,7 @@ impl Bound for Unit {
 impl Drop for Unit {
     fn drop(&mut self) {
         self.log.note("drop", &self.name);
+        (self.on_drop)(&self.name);
     }
 }
 
@@ -82,6 +85,7 @@ pub(crate) struct TestDriver {
     probe: Arc<Probe>,
     shutdown: Option<Arc<Shutdown>>,
     own_shutdown: HashMap<String, Option<Arc<Shutdown>>>,
+    on_drop: Arc<OnDrop>,
 }
 
 impl TestDriver {
@@ -93,6 +97,7 @@ impl TestDriver {
             probe: Arc::new(|_| Ok(())),
             shutdown: Some(Arc::new(|_| Ok(()))),
             own_shutdown: HashMap::new(),
+            on_drop: Arc::new(|_| ()),
         }
     }
 
@@ -117,8 +122,9 @@ impl TestDriver {
         self
     }
 
-    pub(crate) fn no_shutdown(mut self) -> TestDriver {
-        self.shutdown = None;
+    /// Sets what is called as an object is dropped, with its device's name.
+    pub(crate) fn on_drop(mut self, f: impl Fn(&str) + Send + Sync + 'static) -> TestDriver {
+        self.on_drop = Arc::new(f);
         self
     }
 
@@ -143,7 +149,8 @@ impl Driver for TestDriver {
         (self.probe)(cx)?;
         self.log.note("probe ends", cx.name());
         let shutdown = self.own_shutdown.get(cx.name()).unwrap_or(&self.shutdown).clone();
-        Ok(Arc::new(Unit { name: cx.name().to_string(), log: self.log.clone(), shutdown }))
+        let (name, log, on_drop) = (cx.name().to_string(), self.log.clone(), self.on_drop.clone());
+        Ok(Arc::new(Unit { name, log, shutdown, on_drop }))
     }
 }
 
