@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::support::set;
 use corewise_smp::model::{self, CallTarget, Step};
 use corewise_smp::{AllCpus, AnyOf, CallError, RunError, SkipReason, Skipped, Smp, Targets};
 use corewise_topology::{CpuId, CpuSet, Machine};
@@ -14,10 +15,6 @@ fn two_nodes() -> (Smp, Vec<CallTarget>) {
     model::stepped(Smp::builder(
         &Machine::synthetic("numa:2 l3:2 core:2 pu:1").expect("a valid description"),
     ))
-}
-
-fn set(list: &str) -> CpuSet {
-    list.parse().expect("a valid list")
 }
 
 /// Returns the CPU of a set that a handler of `own` chooses.

@@ -3,13 +3,10 @@
 
 use std::sync::mpsc;
 
+use crate::support::machine;
 use corewise_smp::model::{self, Step};
 use corewise_smp::{AllCpus, CpuState, Dump, Priority, Progress, Smp};
-use corewise_topology::{CpuId, Machine};
-
-fn machine(cores: u32) -> Machine {
-    Machine::synthetic(&format!("core:{cores} pu:1")).expect("a valid description")
-}
+use corewise_topology::CpuId;
 
 #[test]
 fn stepped_the_dump_shows_what_runs_where_it_was_called_and_nothing_after() {

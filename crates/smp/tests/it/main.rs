@@ -8,5 +8,6 @@ mod rules;
 mod run;
 mod stepped_calls;
 mod stepped_offline;
+mod support;
 mod threads;
 mod watch;

@@ -6,24 +6,13 @@
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use corewise_smp::model::{self, CallTarget, Step};
+use crate::support::{four_cpus, machine, set, synthetic};
+use corewise_smp::model::Step;
 use corewise_smp::{AnyOf, CallFailed, Leaving, Smp};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::context::{self, AtomicSection};
-use corewise_topology::{CpuId, CpuSet, Machine};
+use corewise_topology::CpuId;
 use corewise_workqueue::{At, QueueKind, WorkerPools, Workqueue};
-
-fn machine() -> Machine {
-    Machine::synthetic("core:4 pu:1").expect("a valid description")
-}
-
-fn four_cpus() -> (Smp, Vec<CallTarget>) {
-    model::stepped(Smp::builder(&machine()))
-}
-
-fn set(list: &str) -> CpuSet {
-    list.parse().expect("a valid list")
-}
 
 #[test]
 fn rule_2_the_captures_of_a_function_are_dropped_before_its_waiter_goes_on() {
@@ -33,7 +22,7 @@ fn rule_2_the_captures_of_a_function_are_dropped_before_its_waiter_goes_on() {
             self.0.store(true, Ordering::Relaxed);
         }
     }
-    let smp = Smp::new(&machine()).unwrap();
+    let smp = synthetic(4);
     for round in 0..200 {
         let dropped = Arc::new(AtomicBool::new(false));
         let captured = Captured(Arc::clone(&dropped));
@@ -121,7 +110,7 @@ fn rule_12_any_context_may_call_and_only_waiting_is_reported() {
 
 #[test]
 fn rule_13_a_wait_inside_the_callers_own_atomic_section_still_ends() {
-    let smp = Smp::new(&machine()).unwrap();
+    let smp = synthetic(4);
     let before = context::violations();
     let section = AtomicSection::enter("the caller's own");
     assert_eq!(smp.call(CpuId::new(2), || 5).unwrap().wait().unwrap(), 5);
@@ -132,7 +121,7 @@ fn rule_13_a_wait_inside_the_callers_own_atomic_section_still_ends() {
 
 #[test]
 fn rule_15_blocking_work_for_a_cpu_goes_to_its_workqueue() {
-    let machine = machine();
+    let machine = machine(4);
     let smp = Smp::new(&machine).unwrap();
     let pools = WorkerPools::new(&machine);
     let queue =
@@ -190,7 +179,7 @@ fn state(thread: &str) -> Option<char> {
 #[test]
 #[cfg(target_os = "linux")]
 fn weakness_c_a_waiter_sleeps_and_burns_no_cpu() {
-    let smp = Smp::new(&machine()).unwrap();
+    let smp = synthetic(4);
     let (release, gate) = mpsc::channel::<()>();
     let call = smp.call(CpuId::new(1), move || gate.recv()).unwrap();
     let (tell, told) = mpsc::channel();
@@ -226,7 +215,7 @@ fn trap_a_function_that_nobody_waits_for_may_send_itself_again_from_inside() {
 
 #[test]
 fn a_function_that_waits_until_its_own_cpu_has_left_is_stopped() {
-    let smp = Smp::new(&machine()).unwrap();
+    let smp = synthetic(4);
     let ways: [fn(&Smp) -> Leaving; 2] =
         [|smp| smp.cpu_offline(CpuId::new(1)), |smp| smp.shutdown()];
     for (cpu, way) in [1, 0].map(CpuId::new).into_iter().zip(ways) {

@@ -7,19 +7,11 @@ use std::rc::Rc;
 use std::sync::mpsc;
 use std::thread;
 
+use crate::support::{machine, set, synthetic};
 use corewise_smp::{CallError, CallFailed, RunError, Smp, model};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::context::{self, BlockingObserver, Standing};
-use corewise_topology::{CpuId, CpuSet, Machine};
-
-fn synthetic(cores: u32) -> Smp {
-    let machine = Machine::synthetic(&format!("core:{cores} pu:1")).expect("a valid description");
-    Smp::new(&machine).expect("threads that need no pinning")
-}
-
-fn set(list: &str) -> CpuSet {
-    list.parse().expect("a valid list")
-}
+use corewise_topology::CpuId;
 
 #[test]
 fn rule_16_run_lends_what_the_caller_has_and_sees_what_was_written() {
@@ -54,7 +46,7 @@ fn run_gives_the_function_back_where_it_is_refused() {
 
 #[test]
 fn run_gives_the_function_back_where_nobody_steps_the_target_any_more() {
-    let (smp, mut cpus) = model::stepped(Smp::builder(&Machine::synthetic("core:1 pu:1").unwrap()));
+    let (smp, mut cpus) = model::stepped(Smp::builder(&machine(1)));
     let text = String::from("still mine");
     thread::scope(|scope| {
         let (smp, mine) = (&smp, &text);

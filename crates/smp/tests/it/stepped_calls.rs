@@ -8,15 +8,12 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
+use crate::support::{four_cpus, machine, set};
 use corewise_smp::model::{self, CallTarget, Step};
 use corewise_smp::{AllCpus, CallError, CallFailed, SkipReason, Skipped, Smp};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{context, panics};
-use corewise_topology::{CpuId, CpuSet, Machine};
-
-fn four_cpus() -> (Smp, Vec<CallTarget>) {
-    model::stepped(Smp::builder(&Machine::synthetic("core:4 pu:1").expect("a valid description")))
-}
+use corewise_topology::{CpuId, CpuSet};
 
 /// A log that handlers write to.
 #[derive(Clone, Default)]
@@ -29,10 +26,6 @@ impl Log {
     fn lines(&self) -> Vec<String> {
         self.0.lock().expect("no handler panics with it").clone()
     }
-}
-
-fn set(list: &str) -> CpuSet {
-    list.parse().expect("a valid list")
 }
 
 #[test]
@@ -50,7 +43,7 @@ fn a_call_runs_on_the_cpu_that_was_asked_for_when_that_cpu_steps() {
 
 #[test]
 fn rule_4_a_cpu_that_is_unknown_or_not_online_refuses_at_once_and_gives_the_function_back() {
-    let machine = Machine::synthetic("core:4 pu:1").unwrap();
+    let machine = machine(4);
     machine.set_online(CpuId::new(3), false).unwrap();
     let (smp, mut cpus) = model::stepped(Smp::builder(&machine));
     for cpu in [3, 4, u32::MAX] {
@@ -271,7 +264,7 @@ fn a_thread_that_only_stepped_a_target_before_is_not_that_target() {
 
 #[test]
 fn rule_7_many_runs_on_each_online_cpu_of_the_set_and_says_which_it_skipped() {
-    let machine = Machine::synthetic("core:4 pu:1").unwrap();
+    let machine = machine(4);
     machine.set_online(CpuId::new(2), false).unwrap();
     let (smp, mut cpus) = model::stepped(Smp::builder(&machine));
     let call = smp.call_each(&set("1-2,3,9"), |cpu| cpu.number() * 10);
@@ -294,20 +287,6 @@ fn many_on_no_cpu_is_complete_at_once() {
     let none = smp.call_each(&set("7"), |cpu| cpu);
     assert!(none.is_complete());
     assert_eq!(none.wait().skipped.len(), 1);
-}
-
-#[test]
-fn rule_7_all_includes_the_callers_own_cpu_through_its_queue() {
-    let (smp, mut cpus) = four_cpus();
-    let call = smp.call_each(AllCpus, |cpu| cpu);
-    assert_eq!(call.reach().reached, set("0-3"));
-    for cpu in &mut cpus {
-        assert_eq!(cpu.step(), Step::Ran(1));
-    }
-    assert_eq!(
-        call.wait().into_values().unwrap(),
-        [0, 1, 2, 3].map(|cpu| (CpuId::new(cpu), CpuId::new(cpu)))
-    );
 }
 
 #[test]
@@ -349,7 +328,7 @@ fn one_panic_among_many_is_that_cpus_answer_alone() {
 
 #[test]
 fn a_call_to_many_that_nobody_waits_for_runs_everywhere_it_reached() {
-    let machine = Machine::synthetic("core:4 pu:1").unwrap();
+    let machine = machine(4);
     machine.set_online(CpuId::new(0), false).unwrap();
     let (smp, mut cpus) = model::stepped(Smp::builder(&machine));
     let ran = Arc::new(AtomicUsize::new(0));

@@ -1,23 +1,14 @@
 //! CPUs that leave and join, with the targets stepped by hand on one thread in a chosen order.
 #![cfg(not(loom))]
 
-use corewise_smp::model::{self, CallTarget, Step};
-use corewise_smp::{AllCpus, CallError, CallFailed, SkipReason, Smp};
-use corewise_topology::{CpuId, CpuSet, Machine};
-
-fn four_cpus() -> (Machine, Smp, Vec<CallTarget>) {
-    let machine = Machine::synthetic("core:4 pu:1").expect("a valid description");
-    let (smp, targets) = model::stepped(Smp::builder(&machine));
-    (machine, smp, targets)
-}
-
-fn set(list: &str) -> CpuSet {
-    list.parse().expect("a valid list")
-}
+use crate::support::{four_cpus, set};
+use corewise_smp::model::Step;
+use corewise_smp::{AllCpus, CallError, CallFailed, SkipReason};
+use corewise_topology::{CpuId, CpuSet};
 
 #[test]
 fn rule_11_a_leaving_cpu_runs_what_it_accepted_before_it_is_declared_dead() {
-    let (_machine, smp, mut cpus) = four_cpus();
+    let (smp, mut cpus) = four_cpus();
     let urgent = smp.call(CpuId::new(1), || 1).unwrap();
     let plain = [(); 3].map(|()| {
         let (done, seen) = std::sync::mpsc::channel();
@@ -45,7 +36,7 @@ fn rule_11_a_leaving_cpu_runs_what_it_accepted_before_it_is_declared_dead() {
 
 #[test]
 fn an_idle_cpu_leaves_in_one_step_and_may_come_back() {
-    let (_machine, smp, mut cpus) = four_cpus();
+    let (smp, mut cpus) = four_cpus();
     let leaving = smp.cpu_offline(CpuId::new(1));
     assert_eq!(cpus[1].step(), Step::Left);
     assert!(leaving.is_complete());
@@ -59,7 +50,7 @@ fn an_idle_cpu_leaves_in_one_step_and_may_come_back() {
 
 #[test]
 fn two_who_take_the_same_cpu_out_wait_for_the_same_leave() {
-    let (_machine, smp, mut cpus) = four_cpus();
+    let (smp, mut cpus) = four_cpus();
     let (first, second) = (smp.cpu_offline(CpuId::new(1)), smp.cpu_offline(CpuId::new(1)));
     assert!(!first.is_complete() && !second.is_complete());
     cpus[1].step();
@@ -68,7 +59,7 @@ fn two_who_take_the_same_cpu_out_wait_for_the_same_leave() {
 
 #[test]
 fn a_handler_may_take_its_own_cpu_out() {
-    let (_machine, smp, mut cpus) = four_cpus();
+    let (smp, mut cpus) = four_cpus();
     let inner = smp.clone();
     let call = smp.call(CpuId::new(1), move || inner.cpu_offline(CpuId::new(1))).unwrap();
     assert_eq!(cpus[1].step(), Step::Ran(1));
@@ -79,7 +70,8 @@ fn a_handler_may_take_its_own_cpu_out() {
 
 #[test]
 fn following_the_machine_takes_cpus_out_and_in_with_its_epoch() {
-    let (machine, smp, mut cpus) = four_cpus();
+    let (smp, mut cpus) = four_cpus();
+    let machine = smp.machine().clone();
     let nothing = smp.follow_machine();
     assert!(nothing.left.is_empty() && nothing.joined.is_empty());
 
@@ -106,7 +98,7 @@ fn following_the_machine_takes_cpus_out_and_in_with_its_epoch() {
 
 #[test]
 fn an_unknown_cpu_can_be_taken_out_but_not_in() {
-    let (_machine, smp, _cpus) = four_cpus();
+    let (smp, _cpus) = four_cpus();
     assert!(smp.cpu_offline(CpuId::new(9)).is_complete());
     let error = smp.cpu_online(CpuId::new(9)).unwrap_err();
     assert_eq!(error.cpu(), CpuId::new(9));
@@ -115,7 +107,7 @@ fn an_unknown_cpu_can_be_taken_out_but_not_in() {
 
 #[test]
 fn after_shutdown_every_call_is_refused_as_such_and_what_was_accepted_runs() {
-    let (_machine, smp, mut cpus) = four_cpus();
+    let (smp, mut cpus) = four_cpus();
     let accepted = smp.call(CpuId::new(0), || 1).unwrap();
     let leaving = smp.shutdown();
     assert!(matches!(smp.call(CpuId::new(0), || ()), Err(CallError::ShuttingDown { .. })));
@@ -138,7 +130,7 @@ fn after_shutdown_every_call_is_refused_as_such_and_what_was_accepted_runs() {
 
 #[test]
 fn a_cpu_that_was_offline_at_shutdown_stays_so() {
-    let (_machine, smp, mut cpus) = four_cpus();
+    let (smp, mut cpus) = four_cpus();
     drop(smp.cpu_offline(CpuId::new(3)));
     assert_eq!(cpus[3].step(), Step::Left);
     drop(smp.shutdown());
@@ -147,7 +139,7 @@ fn a_cpu_that_was_offline_at_shutdown_stays_so() {
 
 #[test]
 fn the_last_handle_dropped_ends_the_targets_after_their_last_calls() {
-    let (_machine, smp, mut cpus) = four_cpus();
+    let (smp, mut cpus) = four_cpus();
     let call = smp.call(CpuId::new(0), || 1).unwrap();
     drop(smp.clone());
     assert_eq!(cpus[1].step(), Step::Idle, "a clone was dropped, not the last one");
@@ -160,7 +152,7 @@ fn the_last_handle_dropped_ends_the_targets_after_their_last_calls() {
 
 #[test]
 fn rule_11_a_call_whose_target_is_dropped_fails_and_later_ones_are_refused() {
-    let (_machine, smp, mut cpus) = four_cpus();
+    let (smp, mut cpus) = four_cpus();
     let one = smp.call(CpuId::new(3), || ()).unwrap();
     let many = smp.call_each(&set("2-3"), |cpu| cpu);
     smp.detached().call(CpuId::new(3), || ()).unwrap();
@@ -182,7 +174,7 @@ fn rule_11_a_call_whose_target_is_dropped_fails_and_later_ones_are_refused() {
 
 #[test]
 fn calls_that_a_dropped_target_took_but_did_not_run_fail() {
-    let (_machine, smp, mut cpus) = four_cpus();
+    let (smp, mut cpus) = four_cpus();
     for _ in 0..2 {
         smp.detached().call(CpuId::new(0), || ()).unwrap();
     }
@@ -196,7 +188,8 @@ fn calls_that_a_dropped_target_took_but_did_not_run_fail() {
 
 #[test]
 fn a_late_follower_of_an_old_mask_follows_the_new_one_too() {
-    let (machine, smp, mut cpus) = four_cpus();
+    let (smp, mut cpus) = four_cpus();
+    let machine = smp.machine().clone();
     // CPU 1 is still leaving, so that a thread that brings it in waits.
     let _leaving = smp.cpu_offline(CpuId::new(1));
     machine.set_online(CpuId::new(3), false).unwrap();
@@ -219,7 +212,7 @@ fn a_late_follower_of_an_old_mask_follows_the_new_one_too() {
 
 #[test]
 fn a_handler_of_a_leaving_cpu_is_refused_its_own_cpu_too() {
-    let (_machine, smp, mut cpus) = four_cpus();
+    let (smp, mut cpus) = four_cpus();
     let inner = smp.clone();
     let call = smp.call(CpuId::new(1), move || {
         let _leaving = inner.cpu_offline(CpuId::new(1));
@@ -240,7 +233,7 @@ fn a_capture_whose_drop_panics_keeps_no_other_waiter_of_a_dropped_target_waiting
         }
     }
     for took in [false, true] {
-        let (_machine, smp, mut cpus) = four_cpus();
+        let (smp, mut cpus) = four_cpus();
         if took {
             // Two plain calls: the first step takes them all and leaves the later ones.
             smp.detached().call(CpuId::new(1), || ()).unwrap();

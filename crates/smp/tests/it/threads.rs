@@ -7,16 +7,11 @@ use std::rc::Rc;
 use std::sync::{Arc, mpsc};
 use std::thread;
 
+use crate::support::{machine, synthetic};
 use corewise_smp::{AllCpus, Smp, model};
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::context::{self, BlockingObserver};
 use corewise_topology::{CpuId, Machine, current_cpu};
-
-fn synthetic(cores: u32) -> (Machine, Smp) {
-    let machine = Machine::synthetic(&format!("core:{cores} pu:1")).expect("a valid description");
-    let smp = Smp::new(&machine).expect("threads that need no pinning");
-    (machine, smp)
-}
 
 #[test]
 fn on_the_live_machine_each_handler_runs_on_its_cpu() {
@@ -62,7 +57,7 @@ fn rule_5_a_waiter_tells_its_pool_that_it_blocks_and_that_it_goes_on() {
             self.told.set((self.told.get().0, self.told.get().1 + 1));
         }
     }
-    let (_machine, smp) = synthetic(2);
+    let smp = synthetic(2);
     let (release, released) = mpsc::channel::<()>();
     let pool = Rc::new(Pool { release, told: Cell::new((0, 0)) });
     let guard = context::observe(pool.clone());
@@ -74,7 +69,7 @@ fn rule_5_a_waiter_tells_its_pool_that_it_blocks_and_that_it_goes_on() {
 
 #[test]
 fn rule_3_a_burst_costs_one_wakeup_at_most_and_none_where_the_target_is_awake() {
-    let (_machine, smp) = synthetic(2);
+    let smp = synthetic(2);
     let (go, gate) = mpsc::channel::<()>();
     let (running, runs) = mpsc::channel();
     let held = smp.call(CpuId::new(1), move || {
@@ -100,7 +95,7 @@ fn rule_3_a_burst_costs_one_wakeup_at_most_and_none_where_the_target_is_awake() 
 
 #[test]
 fn trap_two_cpus_can_call_each_other_as_long_as_their_handlers_do_not_wait() {
-    let (_machine, smp) = synthetic(2);
+    let smp = synthetic(2);
     let (done, seen) = mpsc::channel();
     fn bounce(smp: Smp, left: u32, done: mpsc::Sender<u32>) {
         if left == 0 {
@@ -116,7 +111,7 @@ fn trap_two_cpus_can_call_each_other_as_long_as_their_handlers_do_not_wait() {
 
 #[test]
 fn dropping_the_last_handle_runs_what_was_accepted() {
-    let (_machine, smp) = synthetic(2);
+    let smp = synthetic(2);
     let ran = Arc::new(AtomicUsize::new(0));
     for n in 0..100 {
         let ran = Arc::clone(&ran);
@@ -132,7 +127,7 @@ fn dropping_the_last_handle_runs_what_was_accepted() {
 
 #[test]
 fn the_last_handle_may_be_dropped_on_a_targets_own_thread() {
-    let (_machine, smp) = synthetic(2);
+    let smp = synthetic(2);
     let (done, seen) = mpsc::channel();
     let owned = smp.clone();
     smp.detached()
@@ -146,7 +141,7 @@ fn the_last_handle_may_be_dropped_on_a_targets_own_thread() {
     drop(smp);
     seen.recv().unwrap();
 
-    let (_machine, smp) = synthetic(2);
+    let smp = synthetic(2);
     let (go, gate) = mpsc::channel::<()>();
     let (done, seen) = mpsc::channel();
     let owned = smp.clone();
@@ -164,7 +159,7 @@ fn the_last_handle_may_be_dropped_on_a_targets_own_thread() {
 
 #[test]
 fn an_idle_cpu_that_leaves_gives_its_thread_up_and_gets_one_again() {
-    let (_machine, smp) = synthetic(2);
+    let smp = synthetic(2);
     for _ in 0..20 {
         smp.cpu_offline(CpuId::new(1)).wait();
         assert!(smp.call(CpuId::new(1), || ()).is_err());
@@ -177,7 +172,7 @@ fn an_idle_cpu_that_leaves_gives_its_thread_up_and_gets_one_again() {
 
 #[test]
 fn a_program_may_run_the_targets_in_threads_of_its_own() {
-    let machine = Machine::synthetic("core:2 pu:1").unwrap();
+    let machine = machine(2);
     let (smp, targets) = model::stepped(Smp::builder(&machine));
     let threads: Vec<_> = targets
         .into_iter()

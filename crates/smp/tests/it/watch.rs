@@ -11,15 +11,12 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use crate::support::machine;
 use corewise_smp::model::{self, CallTarget, Step};
 use corewise_smp::{AllCpus, CallStall, CpuState, Progress, Smp, ThreadState, Waiter};
-use corewise_topology::{CpuId, Machine};
+use corewise_topology::CpuId;
 
 const LIMIT: Duration = Duration::from_millis(1);
-
-fn machine(cores: u32) -> Machine {
-    Machine::synthetic(&format!("core:{cores} pu:1")).expect("a valid description")
-}
 
 fn stepped(cores: u32) -> (Smp, Vec<CallTarget>, Receiver<CallStall>) {
     let (told, reports) = mpsc::channel();
