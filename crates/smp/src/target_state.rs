@@ -12,10 +12,10 @@
 //! | bit | name | meaning | set by | cleared by |
 //! |---|---|---|---|---|
 //! | 0 | `ONLINE` | calls are accepted | `go_online` | `begin_close`, `abandon` |
-//! | 1 | `CLOSING` | no call is accepted, the target runs the rest | `begin_close` | `finish_close`, `abandon` |
+//! | 1 | `CLOSING` | accepts none, runs the rest | `begin_close` | `finish_close`, `abandon` |
 //! | 2 | `STOPPED` | never online again: the handle is shutting down | `begin_close` | nobody |
 //! | 3 | `ABANDONED` | nobody will step this target any more | `abandon` | nobody |
-//! | 4 | `PARKED` | the owner sleeps or is about to | `announce_park` | `push`, `begin_close`, `abandon` |
+//! | 4 | `PARKED` | asleep, or about to be | `announce_park` | `push`, `begin_close`, `abandon` |
 //!
 //! A thread that clears `PARKED` leaves the owner's token.
 //!
