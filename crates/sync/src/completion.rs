@@ -305,21 +305,6 @@ mod tests {
     }
 
     #[test]
-    fn all_waiters_are_woken() {
-        let event = Arc::new(Completion::new());
-        let waiters: Vec<_> = (0..4)
-            .map(|_| {
-                let event = Arc::clone(&event);
-                std::thread::spawn(move || event.wait())
-            })
-            .collect();
-        event.complete();
-        for waiter in waiters {
-            waiter.join().unwrap();
-        }
-    }
-
-    #[test]
     fn a_countdown_completes_with_the_last_and_names_it() {
         let countdown = Countdown::new(2);
         assert!(!countdown.done());

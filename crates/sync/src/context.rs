@@ -1,5 +1,5 @@
-//! The execution context of a thread: whether it may block here, the observer of its blocking, and
-//! the place of the running task.
+//! The execution context of a thread: whether it may block here, which observer learns of that, and
+//! where the running task was placed.
 //!
 //! * An **atomic section** is a stretch in which the thread must not block: a call handler, a
 //!   completion handler, a dispatch. It maps the kernel's "interrupts off" to user space.

@@ -382,34 +382,4 @@ pub(crate) mod tests {
         inbox.push(Arc::clone(&node));
         inbox.push(node);
     }
-
-    #[test]
-    fn nothing_is_lost_or_doubled_under_many_pushers() {
-        const EACH: usize = 10_000;
-        let inbox = Arc::new(Inbox::new());
-        let pushers: Vec<_> = (0..3)
-            .map(|p| {
-                let inbox = Arc::clone(&inbox);
-                std::thread::spawn(move || {
-                    for n in 0..EACH {
-                        inbox.push(Box::new(item(p * EACH + n)));
-                    }
-                })
-            })
-            .collect();
-        let mut seen = vec![Vec::new(); 3];
-        let mut total = 0;
-        while total < 3 * EACH {
-            for node in inbox.take() {
-                seen[node.value / EACH].push(node.value % EACH);
-                total += 1;
-            }
-        }
-        for pusher in pushers {
-            pusher.join().unwrap();
-        }
-        for of_one in seen {
-            assert!(of_one.iter().copied().eq(0..EACH), "each pusher's nodes come in its order");
-        }
-    }
 }

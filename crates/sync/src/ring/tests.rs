@@ -1,4 +1,4 @@
-//! The ring on one thread, alone and against a plain model, and on real threads.
+//! The ring on one thread, alone and against a plain model.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -38,35 +38,6 @@ fn looks(ring: &Plain, items: &Items) -> Vec<usize> {
 }
 
 #[test]
-fn items_are_taken_in_the_order_in_which_they_were_appended_and_a_full_ring_says_so() {
-    let (ring, items) = (Plain::new(4), Items::new(6));
-    for round in 0..3 {
-        (0..4).for_each(|number| assert!(append(&ring, items.at(number)), "round {round}"));
-        assert!(!append(&ring, items.at(4)), "it is full");
-        assert_eq!((ring.len(), ring.waits()), (4, true));
-        let batch = ring.reserve(|there| there - 1).expect("nobody else is here");
-        assert_eq!((batch.len(), ring.len(), ring.reserved()), (3, 1, 4 * round + 3));
-        let taken: Vec<_> = batch.map(|at| items.number(ring.take(at).expect("full"))).collect();
-        assert_eq!(taken, [0, 1, 2]);
-        let last = ring.reserve(|_| 9).expect("nobody else is here");
-        assert_eq!(last.map(|at| ring.take(at)).collect::<Vec<_>>(), [Some(items.at(3))]);
-        assert!(!ring.waits() && ring.reserve(|_| unreachable!("none is there")).is_ok());
-    }
-}
-
-#[test]
-fn a_hole_that_nobody_has_reserved_lets_no_item_pass_the_older_ones() {
-    let (ring, items) = (Plain::new(4), Items::new(5));
-    (0..4).for_each(|number| assert!(append(&ring, items.at(number))));
-    assert_eq!(ring.look(|_| Scan::Take), Some(items.at(0)), "the oldest is taken at a look");
-    assert!(!append(&ring, items.at(4)), "it would be the first one");
-    let batch = ring.reserve(|_| 2).expect("nobody else is here");
-    let taken: Vec<_> = batch.filter_map(|at| ring.take(at)).collect();
-    assert_eq!(taken, [items.at(1)]);
-    assert!(append(&ring, items.at(4)));
-}
-
-#[test]
 fn while_an_append_is_under_way_others_are_turned_away_and_a_worker_is_told_to_stay_awake() {
     let (ring, items) = (Plain::new(4), Items::new(1));
     let begun = ring.begin().expect("nobody else is here");
@@ -94,22 +65,6 @@ fn many_are_appended_in_one_go_until_a_cell_is_not_empty() {
     let begun = ring.begin().and_then(|begun| begun.put(items.at(0)));
     drop(begun.and_then(|begun| begun.put(items.at(1))));
     assert_eq!(looks(&ring, &items), [0, 1], "the drop publishes what was filled");
-}
-
-#[test]
-fn items_that_a_taker_leaves_fill_the_ring_until_they_are_swept() {
-    let (ring, items) = (Plain::new(4), Items::new(5));
-    (0..4).for_each(|number| assert!(append(&ring, items.at(number))));
-    let mut batch = ring.reserve(|_| 3).expect("nobody else is here");
-    assert_eq!(batch.next().and_then(|at| ring.take(at)), Some(items.at(0)));
-    assert_eq!(ring.left(), Some(1));
-    assert!(append(&ring, items.at(4)), "the first cell is empty again");
-    assert!(!append(&ring, items.at(0)), "a leftover is in the way");
-    assert_eq!(ring.sweep(), Some(items.at(1)));
-    assert_eq!(batch.next().and_then(|at| ring.take(at)), None, "it is a hole");
-    assert_eq!(ring.sweep(), Some(items.at(2)));
-    assert_eq!((ring.sweep(), ring.left()), (None, None));
-    assert_eq!(looks(&ring, &items), [3, 4], "nobody has reserved these");
 }
 
 #[test]
@@ -297,58 +252,6 @@ fn any_sequence_of_operations_does_what_a_plain_queue_would() {
             assert!(low <= model.head && model.cells[..low].iter().all(Option::is_none));
         }
     }
-}
-
-#[test]
-fn nothing_is_lost_or_doubled_between_many_appenders_takers_and_sweepers() {
-    const EACH: usize = if cfg!(miri) { 100 } else { 20_000 };
-    let (ring, items) = (Plain::new(8), Items::new(2 * EACH));
-    let taken: Vec<_> = (0..2 * EACH).map(|_| AtomicUsize::new(0)).collect();
-    let left = AtomicUsize::new(2 * EACH);
-    let first = items.at(0).addr().get();
-    let took = |item: NonNull<u64>| {
-        taken[(item.addr().get() - first) / size_of::<u64>()].fetch_add(1, Relaxed);
-        left.fetch_sub(1, Relaxed);
-    };
-    let items = &items;
-    std::thread::scope(|scope| {
-        for appender in 0..2 {
-            let addresses: Vec<_> = (0..EACH)
-                .map(|n| std::sync::atomic::AtomicPtr::new(items.at(2 * n + appender).as_ptr()))
-                .collect();
-            let ring = &ring;
-            scope.spawn(move || {
-                for address in addresses {
-                    let item = NonNull::new(address.into_inner()).expect("an item's");
-                    while !append(ring, item) {
-                        std::thread::yield_now();
-                    }
-                }
-            });
-        }
-        for taker in 0..2 {
-            let (ring, took, left) = (&ring, &took, &left);
-            scope.spawn(move || {
-                let mut rounds = taker;
-                while left.load(Relaxed) > 0 {
-                    rounds += 1;
-                    let Ok(mut batch) = ring.reserve(|_| 1 + rounds % 7) else { continue };
-                    // Some batches are left in the middle.
-                    let run = if rounds % 3 == 0 { 1 } else { batch.len() };
-                    batch.by_ref().take(run).filter_map(|at| ring.take(at)).for_each(took);
-                    if batch.len() == 0 {
-                        ring.over(&batch);
-                    }
-                    if run == 0 || rounds % 5 == 0 {
-                        ring.sweep().into_iter().for_each(took);
-                        std::thread::yield_now();
-                    }
-                }
-            });
-        }
-    });
-    assert!(taken.iter().all(|times| times.load(Relaxed) == 1));
-    assert!(!ring.waits() && ring.sweep().is_none());
 }
 
 #[test]
