@@ -166,22 +166,20 @@ mod tests {
             ("w10", None),
             ("w2", None),
             ("w02", None),
+            // Numbers that are too long to parse.
+            ("w99999999999999999999999", None),
+            ("w99999999999999999999998", None),
             ("", Some(3)),
             ("", None),
             ("main", Some(0)),
         ] {
             push(&mut t, worker, cpu, 0, 1);
         }
-        assert_eq!(names(&t), ["CPU 3", "main", "unknown worker", "w2", "w02", "w10"]);
-    }
-
-    #[test]
-    fn a_worker_on_two_cpus_is_one_lane() {
-        let mut t = Timeline::new("t");
-        push(&mut t, "w", Some(0), 0, 1);
-        push(&mut t, "w", Some(1), 1, 2);
-        assert_eq!(t.lanes().len(), 1);
-        assert_eq!(t.lanes()[0].rows.len(), 1);
+        push(&mut t, "main", Some(1), 1, 2);
+        let found = names(&t);
+        assert_eq!(found[..6], ["CPU 3", "main", "unknown worker", "w2", "w02", "w10"]);
+        assert_eq!(found.len(), 8);
+        assert_eq!(t.lanes()[1].rows.len(), 1, "a worker on two CPUs is one lane");
     }
 
     #[test]

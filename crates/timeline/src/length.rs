@@ -244,7 +244,7 @@ impl Sum for Length {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::ms;
+    use crate::fixtures::ms;
 
     #[test]
     fn the_text_has_a_sign_wherever_it_is_not_exact() {

@@ -55,6 +55,8 @@
 //! [`Duration`]: std::time::Duration
 
 pub mod analysis;
+#[cfg(test)]
+mod fixtures;
 #[cfg(feature = "json")]
 pub mod html;
 #[cfg(feature = "json")]

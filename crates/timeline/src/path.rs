@@ -216,21 +216,15 @@ fn over_within(s: &Span) -> (Duration, Duration) {
 
 #[cfg(test)]
 mod tests {
-    use crate::span::{EdgeKind, Span, SpanId, SpanKind, Timeline};
-    use crate::units::ms;
+    use crate::fixtures::{ms, timeline};
+    use crate::span::{Outcome, Span, SpanId, SpanKind, Timeline};
     use std::time::Duration;
 
     /// Creates spans by (start, end) and edges by index, as a shutdown: only edges decide when a
     /// span can start.
-    fn timeline(spans: &[(u64, u64)], edges: &[(usize, usize)]) -> Timeline {
-        let mut t = Timeline::new("t");
-        for (i, &(start, end)) in spans.iter().enumerate() {
-            t.push(Span::new(format!("s{i}"), SpanKind::Shutdown, ms(start), ms(end)));
-        }
-        for &(before, after) in edges {
-            t.push_edge(SpanId(before), SpanId(after), EdgeKind::Parent);
-        }
-        t
+    fn shutdown(spans: &[(u64, u64)], edges: &[(usize, usize)]) -> Timeline {
+        let spans: Vec<_> = spans.iter().map(|&(start, end)| ("", start, end)).collect();
+        timeline(SpanKind::Shutdown, &spans, edges)
     }
 
     fn path(t: &Timeline) -> Vec<usize> {
@@ -243,74 +237,41 @@ mod tests {
     }
 
     #[test]
-    fn without_edges_the_longest_span_is_the_path() {
-        let t = timeline(&[(0, 10), (0, 30), (5, 32)], &[]);
-        assert_eq!(path(&t), [1]);
-        assert_eq!(t.critical_path().length, ms(30));
-        assert_eq!(t.makespan(), ms(32));
-        assert_eq!(t.serial_sum(), ms(67));
-    }
-
-    #[test]
-    fn the_path_is_the_heaviest_chain_and_not_the_one_with_most_spans() {
-        // 0 -> 1 -> 2 are three short spans, 3 -> 4 two long ones.
-        let t = timeline(
-            &[(0, 1), (1, 2), (2, 3), (0, 10), (12, 20)],
-            &[(0, 1), (1, 2), (3, 4), (0, 4)],
-        );
-        assert_eq!(path(&t), [3, 4]);
-        // The two idle milliseconds between them don't count.
-        assert_eq!(t.critical_path().length, ms(18));
-    }
-
-    #[test]
-    fn a_long_span_that_nothing_waits_for_can_be_the_path_alone() {
-        let t = timeline(&[(0, 1), (1, 2), (0, 50)], &[(0, 1)]);
-        assert_eq!(path(&t), [2]);
-    }
-
-    #[test]
-    fn a_nested_span_is_not_counted_twice() {
-        let t = timeline(&[(0, 10), (2, 9)], &[(0, 1)]);
-        assert_eq!(t.critical_path().length, ms(10));
-        assert_eq!(t.makespan(), ms(10));
+    fn a_chain_goes_through_spans_without_length_and_of_equal_chains_the_longer_end_wins() {
+        type Spans<'a> = &'a [(u64, u64)];
+        type Edges<'a> = &'a [(usize, usize)];
+        let cases: [(Spans<'_>, Edges<'_>, &[usize], u64); 4] = [
+            // 0 runs, 3 and 1 are completed on the spot, 2 runs. The ids are out of order.
+            (&[(0, 5), (5, 5), (5, 9), (5, 5)], &[(0, 3), (3, 1), (1, 2)], &[0, 3, 1, 2], 9),
+            // 3 leads into the cycle of 1 and 2, which leads to 0.
+            (
+                &[(5, 8), (5, 5), (5, 5), (0, 5)],
+                &[(3, 1), (1, 2), (2, 1), (2, 0)],
+                &[3, 1, 2, 0],
+                8,
+            ),
+            // The longer end wins, then the one that was pushed first.
+            (&[(0, 2), (2, 6), (0, 6)], &[(0, 1)], &[2], 6),
+            (&[(0, 5), (1, 6)], &[], &[0], 5),
+        ];
+        for (spans, edges, found, length) in cases {
+            let t = shutdown(spans, edges);
+            assert_eq!(path(&t), found, "{spans:?}");
+            assert_eq!(t.critical_path().length, ms(length), "{spans:?}");
+        }
     }
 
     #[test]
     fn the_serial_sum_counts_a_nested_span_once() {
-        let mut t = timeline(&[(0, 10), (12, 14)], &[]);
-        for (start, end) in [(2, 9), (9, 11)] {
+        let mut t = shutdown(&[(0, 10), (12, 14)], &[]);
+        for (start, end, outer) in [(2, 9, 0), (9, 11, 0), (20, 24, 77)] {
             let mut nested = Span::new("n", SpanKind::Probe, ms(start), ms(end));
-            nested.nested_in = Some(SpanId(0));
+            nested.nested_in = Some(SpanId(outer));
             t.push(nested);
         }
-        // The last span ran on for a millisecond after the one around it was over.
-        assert_eq!(t.serial_sum(), ms(13));
-    }
-
-    #[test]
-    fn a_span_nested_in_one_that_is_not_there_counts_for_itself() {
-        let mut t = Timeline::new("t");
-        let mut span = Span::new("n", SpanKind::Probe, ms(0), ms(4));
-        span.nested_in = Some(SpanId(7));
-        t.push(span);
-        assert_eq!(t.serial_sum(), ms(4));
-    }
-
-    #[test]
-    fn spans_without_length_join_the_chains_on_both_sides_of_them() {
-        // 0 runs, 3 and 1 are completed on the spot, 2 runs. The ids are out of order on purpose.
-        let t = timeline(&[(0, 5), (5, 5), (5, 9), (5, 5)], &[(0, 3), (3, 1), (1, 2)]);
-        assert_eq!(path(&t), [0, 3, 1, 2]);
-        assert_eq!(t.critical_path().length, ms(9));
-    }
-
-    #[test]
-    fn a_cycle_of_spans_without_length_is_gone_through_once() {
-        // 3 leads into the cycle of 1 and 2, which leads to 0.
-        let t = timeline(&[(5, 8), (5, 5), (5, 5), (0, 5)], &[(3, 1), (1, 2), (2, 1), (2, 0)]);
-        assert_eq!(path(&t), [3, 1, 2, 0]);
-        assert_eq!(t.critical_path().length, ms(8));
+        // The third span ran on for a millisecond after the one around it was over. The outer one
+        // of the last span isn't there.
+        assert_eq!(t.serial_sum(), ms(13 + 4));
     }
 
     #[test]
@@ -318,25 +279,9 @@ mod tests {
         let n = 100_000;
         let spans: Vec<(u64, u64)> = (0..n).map(|i| (i, i + 1)).collect();
         let edges: Vec<(usize, usize)> = (1..n as usize).map(|i| (i - 1, i)).collect();
-        let t = timeline(&spans, &edges);
+        let t = shutdown(&spans, &edges);
         assert_eq!(t.critical_path().spans.len(), n as usize);
         assert_eq!(t.critical_path().length, t.makespan());
-    }
-
-    #[test]
-    fn of_equal_chains_the_longer_end_wins_then_the_first_pushed() {
-        assert_eq!(path(&timeline(&[(0, 2), (2, 6), (0, 6)], &[(0, 1)])), [2]);
-        assert_eq!(path(&timeline(&[(0, 5), (1, 6)], &[])), [0]);
-    }
-
-    #[test]
-    fn a_probe_that_was_ready_late_and_waited_for_nothing_known_is_the_path_by_its_end() {
-        let mut t = Timeline::new("boot");
-        t.push(Span::new("long", SpanKind::Probe, ms(0), ms(50)));
-        t.push(Span::new("late", SpanKind::Probe, ms(90), ms(91)));
-        assert_eq!(path(&t), [1]);
-        assert_eq!(t.critical_path().length, ms(91));
-        assert_eq!(t.slack()[0], ms(41));
     }
 
     #[test]
@@ -366,7 +311,7 @@ mod tests {
                 .map(|_| (random(n as u64) as usize, random(n as u64) as usize))
                 .filter(|(a, b)| a < b)
                 .collect();
-            let t = timeline(&spans, &edges);
+            let t = shutdown(&spans, &edges);
             let longest = (0..n).map(|i| longest_from(&t, i)).max().unwrap();
             let found = t.critical_path();
             assert_eq!(found.length, longest, "spans {spans:?} edges {edges:?}");
@@ -397,7 +342,6 @@ mod tests {
 
     #[test]
     fn the_summary_counts_each_outcome() {
-        use crate::span::Outcome;
         let mut t = Timeline::new("t");
         for outcome in [
             Outcome::Ok,

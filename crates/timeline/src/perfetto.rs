@@ -259,8 +259,8 @@ fn threads(t: &Timeline) -> Vec<Lane> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::ms;
     use crate::span::{EdgeKind, Outcome, SpanKind};
-    use crate::units::ms;
 
     fn trace(timelines: &[&Timeline]) -> Vec<Value> {
         let trace: Value = serde_json::from_str(&render(timelines)).expect("it is JSON");

@@ -100,8 +100,8 @@ pub(crate) fn select(t: &Timeline, path: &CriticalPath, rows: usize) -> Selectio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::ms;
     use crate::span::EdgeKind;
-    use crate::units::ms;
 
     fn shown(t: &Timeline, rows: usize) -> Vec<String> {
         let ids = select(t, &t.critical_path(), rows).shown;

@@ -592,7 +592,7 @@ impl fmt::Display for Driver {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::ms;
+    use crate::fixtures::ms;
 
     #[test]
     fn times_that_run_backwards_are_put_right() {
@@ -623,14 +623,6 @@ mod tests {
         t.push_edge(a, nested, EdgeKind::Parent);
         let not_kept: Vec<_> = t.edges_not_kept().map(|e| e.after).collect();
         assert_eq!(not_kept, [nested]);
-    }
-
-    #[test]
-    fn without_further_facts_a_span_is_measured_and_independent() {
-        let span = Span::new("a", SpanKind::Probe, ms(0), ms(1));
-        assert_eq!(span.start_certainty, Certainty::Measured);
-        assert_eq!(span.end_certainty, Certainty::Measured);
-        assert_eq!((span.driver, span.nested_in), (None, None));
     }
 
     #[test]

@@ -152,12 +152,6 @@ pub(crate) fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
     lines
 }
 
-/// Returns `n` milliseconds, for tests.
-#[cfg(test)]
-pub(crate) const fn ms(n: u64) -> Duration {
-    Duration::from_millis(n)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -107,58 +107,46 @@ impl Concurrency {
 
 #[cfg(test)]
 mod tests {
+    use crate::fixtures::{ms, timeline};
     use crate::span::{Span, SpanKind, Timeline};
-    use crate::units::ms;
-
-    fn timeline(spans: &[(&str, u64, u64)]) -> Timeline {
-        let mut t = Timeline::new("t");
-        for &(worker, start, end) in spans {
-            t.push(Span::new("x", SpanKind::Probe, ms(start), ms(end)).on(worker, None));
-        }
-        t
-    }
 
     #[test]
     fn each_moment_is_counted_and_idle_time_is_time_too() {
-        let c = timeline(&[("a", 0, 4), ("b", 2, 6), ("a", 8, 10)]).concurrency();
-        assert_eq!(
-            c.steps,
-            [(0, 1), (2, 2), (4, 1), (6, 0), (8, 1), (10, 0)].map(|(t, n)| (ms(t), n))
-        );
+        let spans = [("a", 0, 4), ("b", 2, 6), ("a", 8, 10)];
+        let c = timeline(SpanKind::Probe, &spans, &[]).concurrency();
         assert_eq!((c.most, c.most_at), (2, ms(2)));
         assert_eq!(c.time_at, [ms(2), ms(6), ms(2)]);
         assert!((c.mean - 1.0).abs() < 1e-9);
+        assert_eq!(Timeline::new("t").concurrency(), super::Concurrency::default());
     }
 
     #[test]
-    fn one_that_ends_as_another_starts_does_not_overlap_it() {
-        let c = timeline(&[("", 0, 5), ("", 5, 9), ("", 2, 6), ("", 3, 3)]).concurrency();
-        assert_eq!(c.most, 2);
-        let c = timeline(&[("", 0, 5), ("", 5, 9)]).concurrency();
-        assert_eq!(c.steps, [(ms(0), 1), (ms(9), 0)]);
-    }
-
-    #[test]
-    fn nested_spans_of_one_worker_count_once() {
-        let c = timeline(&[("w0", 0, 9), ("w0", 2, 5), ("w1", 4, 6)]).concurrency();
-        assert_eq!(c.most, 2);
+    fn spans_that_do_not_overlap_and_nested_ones_of_one_worker_count_once() {
+        type Spans<'a> = &'a [(&'a str, u64, u64)];
+        let cases: [(Spans<'_>, &[(u64, usize)]); 5] = [
+            (
+                &[("a", 0, 4), ("b", 2, 6), ("a", 8, 10)],
+                &[(0, 1), (2, 2), (4, 1), (6, 0), (8, 1), (10, 0)],
+            ),
+            (&[("", 0, 5), ("", 5, 9)], &[(0, 1), (9, 0)]),
+            (&[("", 0, 5), ("", 5, 9), ("", 2, 6), ("", 3, 3)], &[(0, 1), (2, 2), (6, 1), (9, 0)]),
+            (&[("w0", 0, 9), ("w0", 2, 5), ("w1", 4, 6)], &[(0, 1), (4, 2), (6, 1), (9, 0)]),
+            (&[("", 3, 3)], &[(3, 0)]),
+        ];
+        for (spans, steps) in cases {
+            let c = timeline(SpanKind::Probe, spans, &[]).concurrency();
+            let steps: Vec<_> = steps.iter().map(|&(at, n)| (ms(at), n)).collect();
+            assert_eq!(c.steps, steps, "{spans:?}");
+        }
     }
 
     #[test]
     fn a_declared_nested_span_counts_with_its_outer_span() {
-        let mut t = timeline(&[("", 0, 9)]);
+        let mut t = timeline(SpanKind::Probe, &[("", 0, 9)], &[]);
         let mut inner = Span::new("inner", SpanKind::Probe, ms(1), ms(3));
-        inner.nested_in = t.find("x");
+        inner.nested_in = t.find("s0");
         t.push(inner);
         assert_eq!(t.concurrency().most, 1);
-    }
-
-    #[test]
-    fn of_nothing_there_is_nothing() {
-        assert_eq!(Timeline::new("t").concurrency(), super::Concurrency::default());
-        let c = timeline(&[("", 3, 3)]).concurrency();
-        assert_eq!((c.most, c.mean), (0, 0.0));
-        assert_eq!(c.steps, [(ms(3), 0)]);
     }
 
     #[test]

@@ -295,8 +295,8 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::ms;
     use crate::span::{Certainty, EdgeKind, Span};
-    use crate::units::ms;
 
     fn push(t: &mut Timeline, name: &str, driver: &str, start: u64, end: u64) -> SpanId {
         let mut span = Span::new(name, SpanKind::Probe, ms(start), ms(end)).on("w", None);

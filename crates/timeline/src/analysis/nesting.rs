@@ -252,53 +252,46 @@ fn contains(outer: &Span, span: &Span) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{ms, timeline};
     use crate::span::Unplaced;
 
-    /// Returns the nesting of spans given by worker, start and end, in milliseconds.
-    fn nesting(spans: &[(&str, u64, u64)]) -> Vec<(Option<usize>, u64)> {
-        let ms = Duration::from_millis;
-        let mut t = Timeline::new("t");
-        for &(worker, start, end) in spans {
-            t.push(Span::new("x", SpanKind::Probe, ms(start), ms(end)).on(worker, None));
+    #[test]
+    fn a_span_is_inside_the_smallest_one_of_its_worker_that_contains_it() {
+        type Spans<'a> = &'a [(&'a str, u64, u64)];
+        type Found<'a> = &'a [(Option<usize>, u64)];
+        let cases: [(Spans<'_>, Found<'_>); 6] = [
+            (
+                &[("w", 0, 10), ("w", 2, 5), ("w", 3, 4), ("w", 6, 9), ("w", 10, 12)],
+                &[(None, 4), (Some(0), 2), (Some(1), 1), (Some(0), 3), (None, 2)],
+            ),
+            // Other workers, and unknown ones.
+            (&[("w", 0, 10), ("v", 2, 5)], &[(None, 10), (None, 3)]),
+            (&[("", 0, 10), ("", 2, 5)], &[(None, 10), (None, 3)]),
+            // Two that overlap in part, which may contain others.
+            (
+                &[("w", 0, 10), ("w", 5, 15), ("w", 11, 12), ("w", 6, 7)],
+                &[(None, 10), (None, 8), (Some(1), 1), (Some(1), 1)],
+            ),
+            // Spans without length are nested only where they are surrounded.
+            (
+                &[("w", 5, 5), ("w", 5, 9), ("w", 7, 7), ("w", 9, 9)],
+                &[(None, 0), (None, 4), (Some(1), 0), (None, 0)],
+            ),
+            // Of equal intervals, the later one is inside.
+            (&[("w", 5, 9), ("w", 5, 9)], &[(None, 0), (Some(0), 4)]),
+        ];
+        for (spans, found) in cases {
+            let t = timeline(SpanKind::Probe, spans, &[]);
+            let nesting = Nesting::of(&t);
+            for ((id, _), &(parent, own)) in t.iter().zip(found) {
+                assert_eq!(nesting.parent(id), parent.map(SpanId), "{id:?} of {spans:?}");
+                assert_eq!(nesting.exclusive(id), ms(own), "{id:?} of {spans:?}");
+            }
         }
-        let nesting = Nesting::of(&t);
-        let of = |(id, _)| {
-            let parent = nesting.parent(id).map(SpanId::index);
-            let own = nesting.exclusive(id).known().expect("each of them is exact");
-            (parent, u64::try_from(own.as_millis()).unwrap())
-        };
-        t.iter().map(of).collect()
-    }
-
-    #[test]
-    fn a_probe_that_ran_inside_another_one_is_taken_off_its_time() {
-        let spans = [("w", 0, 10), ("w", 2, 5), ("w", 3, 4), ("w", 6, 9), ("w", 10, 12)];
-        let found = [(None, 4), (Some(0), 2), (Some(1), 1), (Some(0), 3), (None, 2)];
-        assert_eq!(nesting(&spans), found);
-    }
-
-    #[test]
-    fn spans_of_other_workers_and_of_unknown_ones_are_inside_nobody() {
-        assert_eq!(nesting(&[("w", 0, 10), ("v", 2, 5)]), [(None, 10), (None, 3)]);
-        assert_eq!(nesting(&[("", 0, 10), ("", 2, 5)]), [(None, 10), (None, 3)]);
-    }
-
-    #[test]
-    fn spans_that_overlap_in_part_stand_alone_but_may_contain_others() {
-        let spans = [("w", 0, 10), ("w", 5, 15), ("w", 11, 12), ("w", 6, 7)];
-        let found = [(None, 10), (None, 8), (Some(1), 1), (Some(1), 1)];
-        assert_eq!(nesting(&spans), found);
-    }
-
-    #[test]
-    fn a_span_without_length_is_nested_only_where_it_is_surrounded() {
-        let spans = [("w", 5, 5), ("w", 5, 9), ("w", 7, 7), ("w", 9, 9)];
-        assert_eq!(nesting(&spans), [(None, 0), (None, 4), (Some(1), 0), (None, 0)]);
     }
 
     #[test]
     fn declared_nesting_counts_unless_it_is_impossible() {
-        let ms = Duration::from_millis;
         let mut t = Timeline::new("t");
         // Spans by worker, start, end and the outer span that they state.
         let spans = [
@@ -323,13 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn of_equal_intervals_the_later_pushed_one_is_inside() {
-        assert_eq!(nesting(&[("w", 5, 9), ("w", 5, 9)]), [(None, 0), (Some(0), 4)]);
-    }
-
-    #[test]
     fn own_time_is_no_surer_than_the_time_taken_off() {
-        let ms = Duration::from_millis;
         let mut t = Timeline::new("t");
         let outer = t.push(Span::new("o", SpanKind::Initcall, ms(0), ms(10)).on("w", None));
         let mut inner = Span::new("i", SpanKind::Probe, ms(1), ms(5)).on("w", None);

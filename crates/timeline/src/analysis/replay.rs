@@ -142,73 +142,33 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::span::{EdgeKind, Span, SpanKind};
-    use std::time::Duration;
-
-    fn timeline(spans: &[(&str, u64, u64)], edges: &[(usize, usize)]) -> Timeline {
-        let ns = Duration::from_nanos;
-        let mut t = Timeline::new("t");
-        for &(worker, start, end) in spans {
-            t.push(Span::new("x", SpanKind::Probe, ns(start), ns(end)).on(worker, None));
-        }
-        for &(before, after) in edges {
-            t.push_edge(SpanId(before), SpanId(after), EdgeKind::Supplier);
-        }
-        t
-    }
+    use crate::fixtures::timeline;
+    use crate::span::SpanKind;
 
     #[test]
-    fn later_spans_of_the_same_worker_move_up_and_those_of_others_stay() {
-        let t = timeline(&[("a", 0, 10), ("a", 12, 20), ("b", 11, 30)], &[]);
-        let half = |id: SpanId| if id.index() == 0 { 0.5 } else { 1.0 };
-        assert_eq!(replay(&t, half), [(0, 5), (7, 15), (11, 30)]);
-    }
-
-    #[test]
-    fn a_dependency_holds_and_the_slack_before_it_is_used_up_first() {
-        // The third one waits for both; the second one is done at 8.
-        let t = timeline(&[("a", 0, 10), ("b", 0, 8), ("c", 10, 12)], &[(0, 2), (1, 2)]);
-        let half = |id: SpanId| if id.index() == 0 { 0.5 } else { 1.0 };
-        assert_eq!(replay(&t, half), [(0, 5), (0, 8), (8, 10)]);
-    }
-
-    #[test]
-    fn a_probe_inside_another_one_makes_that_one_shorter_by_what_it_saves() {
-        let t = timeline(&[("a", 0, 20), ("a", 4, 14), ("a", 20, 21)], &[]);
-        let half = |id: SpanId| if id.index() == 1 { 0.5 } else { 1.0 };
-        assert_eq!(replay(&t, half), [(0, 15), (4, 9), (15, 16)]);
-        let outer = |id: SpanId| if id.index() == 0 { 0.5 } else { 1.0 };
-        assert_eq!(replay(&t, outer), [(0, 15), (2, 12), (15, 16)]);
-    }
-
-    #[test]
-    fn with_nothing_changed_it_is_the_run_itself() {
-        let mut rng = fastrand::Rng::with_seed(3);
-        let mut random = |below: u64| rng.u64(..below);
-        for _ in 0..400 {
-            let n = 1 + random(10) as usize;
-            let spans: Vec<(&str, u64, u64)> = (0..n)
-                .map(|_| {
-                    let start = 3 + random(14);
-                    (["", "a", "b"][random(3) as usize], start, start + random(8))
-                })
-                .collect();
-            let edges: Vec<(usize, usize)> = (0..random(16))
-                .map(|_| (random(n as u64) as usize, random(n as u64) as usize))
-                .collect();
-            let t = timeline(&spans, &edges);
-            let origin = spans.iter().map(|s| s.1).min().unwrap();
-            let as_it_was: Vec<_> = spans.iter().map(|s| (s.1 - origin, s.2 - origin)).collect();
-            assert_eq!(replay(&t, |_| 1.0), as_it_was, "{spans:?} {edges:?}");
-
-            // A faster span never makes the end later, and saves no more than it was made faster
-            // by.
-            let which = random(n as u64) as usize;
-            let faster = replay(&t, |id| if id.index() == which { 0.25 } else { 1.0 });
-            let end = |spans: &[(u64, u64)]| spans.iter().map(|s| s.1).max().unwrap();
-            let took = as_it_was[which].1 - as_it_was[which].0;
-            assert!(end(&faster) <= end(&as_it_was));
-            assert!(end(&as_it_was) - end(&faster) <= took, "{spans:?} {edges:?}");
+    fn a_faster_span_moves_up_those_that_it_held_up_and_no_others() {
+        type Spans<'a> = &'a [(&'a str, u64, u64)];
+        type Edges<'a> = &'a [(usize, usize)];
+        type Case<'a> = (Spans<'a>, Edges<'a>, usize, [(u64, u64); 3]);
+        let cases: [Case<'_>; 4] = [
+            // Later spans of the same worker move up.
+            (&[("a", 0, 10), ("a", 12, 20), ("b", 11, 30)], &[], 0, [(0, 5), (7, 15), (11, 30)]),
+            // The third one waits for both. The second one is done at 8.
+            (
+                &[("a", 0, 10), ("b", 0, 8), ("c", 10, 12)],
+                &[(0, 2), (1, 2)],
+                0,
+                [(0, 5), (0, 8), (8, 10)],
+            ),
+            // A nested span makes the outer one shorter, and the outer one's own time moves it.
+            (&[("a", 0, 20), ("a", 4, 14), ("a", 20, 21)], &[], 1, [(0, 15), (4, 9), (15, 16)]),
+            (&[("a", 0, 20), ("a", 4, 14), ("a", 20, 21)], &[], 0, [(0, 15), (2, 12), (15, 16)]),
+        ];
+        for (spans, edges, halved, found) in cases {
+            let t = timeline(SpanKind::Probe, spans, edges);
+            let half = |id: SpanId| if id.index() == halved { 0.5 } else { 1.0 };
+            let found = found.map(|(start, end)| (start * 1_000_000, end * 1_000_000));
+            assert_eq!(replay(&t, half), found, "{spans:?} {halved}");
         }
     }
 }

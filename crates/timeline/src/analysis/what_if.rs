@@ -281,8 +281,8 @@ pub struct Prediction {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fixtures::{ms, timeline};
     use crate::span::{EdgeKind, Span};
-    use crate::units::ms;
 
     /// Creates three devices that are shut down one after another. The third one is the parent of
     /// the second.
@@ -300,38 +300,38 @@ mod tests {
     }
 
     #[test]
-    fn with_nothing_different_it_is_the_run() {
+    fn what_is_different_changes_the_makespan_and_its_bound() {
         let t = serial();
-        let p = WhatIf::new().predict(&t);
-        assert_eq!(told(&p), [ms(55), ms(55), ms(30)]);
-        assert_eq!(p.timeline.span(SpanId(2)).start, ms(50));
-    }
-
-    #[test]
-    fn all_asynchronous_takes_the_longest_chain() {
-        let p = WhatIf::new().all_async().predict(&serial());
-        assert_eq!(told(&p), [ms(30), ms(55), ms(30)]);
+        for (what_if, found) in [
+            (WhatIf::new(), [55, 55, 30]),
+            (WhatIf::new().all_async(), [30, 55, 30]),
+            (WhatIf::new().workers(1), [55, 55, 55]),
+            (WhatIf::new().workers(2), [30, 55, 30]),
+        ] {
+            assert_eq!(told(&what_if.predict(&t)), found.map(ms), "{what_if:?}");
+            assert_eq!(what_if.predict(&Timeline::new("t")).makespan, Duration::ZERO);
+        }
+        let p = WhatIf::new().all_async().predict(&t);
         assert_eq!(p.timeline.edges_not_kept().count(), 0);
         assert_eq!(p.timeline.span(SpanId(2)).released_by.as_deref(), Some("b"));
         assert_eq!(p.timeline.lanes().len(), 2);
-    }
-
-    #[test]
-    fn one_worker_takes_the_sum_and_two_no_less_than_half() {
-        let p = WhatIf::new().workers(1).predict(&serial());
-        assert_eq!(told(&p), [ms(55), ms(55), ms(55)]);
-        let p = WhatIf::new().workers(2).predict(&serial());
-        assert_eq!(told(&p), [ms(30), ms(55), ms(30)]);
-    }
-
-    #[test]
-    fn a_faster_device_saves_what_it_saves_in_its_place() {
-        let t = serial();
         let a = t.find("a");
-        assert_eq!(WhatIf::new().scaled(a, 0.5).predict(&t).makespan, ms(40));
-        // With everything asynchronous, the other chain is left.
-        assert_eq!(WhatIf::new().all_async().scaled(a, 0.5).predict(&t).makespan, ms(25));
-        assert_eq!(WhatIf::new().scaled(a, f64::NAN).predict(&t).makespan, ms(25));
+        for (what_if, makespan) in [
+            (WhatIf::new().scaled(a, 0.5), 40),
+            (WhatIf::new().scaled(a, f64::NAN), 25),
+            // With everything asynchronous, the other chain is left.
+            (WhatIf::new().all_async().scaled(a, 0.5), 25),
+        ] {
+            assert_eq!(what_if.predict(&t).makespan, ms(makespan), "{what_if:?}");
+        }
+    }
+
+    #[test]
+    fn the_task_with_the_longest_chain_goes_first() {
+        // Three tasks of 2 each, and a chain of 1 and 5, which would end at 8 if taken last.
+        let spans = [("", 0, 2), ("", 2, 4), ("", 4, 6), ("", 6, 7), ("", 7, 12)];
+        let t = timeline(SpanKind::Shutdown, &spans, &[(3, 4)]);
+        assert_eq!(WhatIf::new().workers(2).predict(&t).makespan, ms(6));
     }
 
     #[test]
@@ -364,14 +364,6 @@ mod tests {
             wide.push(Span::new("x", SpanKind::Shutdown, ms(i), ms(i + 10)));
         }
         assert_eq!(names(&wide).len(), 7);
-    }
-
-    #[test]
-    fn of_nothing_nothing_is_predicted() {
-        let t = Timeline::new("t");
-        for what_if in [WhatIf::new(), WhatIf::new().all_async(), WhatIf::new().workers(3)] {
-            assert_eq!(what_if.predict(&t).makespan, Duration::ZERO);
-        }
     }
 
     #[test]

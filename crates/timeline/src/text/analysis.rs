@@ -353,8 +353,8 @@ fn signed(ns: Option<i128>, exact: bool) -> String {
 mod tests {
     use super::*;
     use crate::analysis::compare;
+    use crate::fixtures::ms;
     use crate::span::{EdgeKind, Span};
-    use crate::units::ms;
 
     fn timeline() -> Timeline {
         let mut t = Timeline::new("shutdown");

@@ -524,7 +524,7 @@ fn unplaced_table<'t>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::units::ms;
+    use crate::fixtures::ms;
 
     #[test]
     fn a_bar_shows_both_kinds_of_waiting_and_the_run() {
