@@ -6,7 +6,7 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum OpenErrorKind {
-    /// Options contradict each other, or a text can't be parsed.
+    /// An option is invalid, or a text can't be parsed.
     InvalidInput,
     /// The volume doesn't exist, and there is no size for a new one.
     NoVolume,

@@ -349,8 +349,8 @@ mod tests {
         assert!(read > many / 100, "{read}");
     }
 
-    /// Verifies sealed frames against a thief of the bucket with correct checksums and frames of
-    /// other addresses.
+    /// Verifies sealed frames against a thief of the bucket: he can compute checksums, and has
+    /// frames of other addresses.
     #[test]
     fn a_sealed_frame_with_right_sums_opens_in_its_own_place_and_as_it_was_made() {
         let codec = sealing();

@@ -475,18 +475,6 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_since_is_not_moved() {
-        let mut map = Map::default();
-        map.apply(2, 1, &changes(2, &[(0, 8, Some(place(2, 0)))]));
-        map.apply(3, 1, &changes(3, &[(2, 2, Some(place(3, 0)))]));
-        let mut moved = changes(4, &[(0, 8, Some(place(4, 0)))]);
-        moved.moved = entries(&[(0, 8, Some(place(2, 0)))]);
-        assert_eq!(dead(&mut map, 4, &moved), [2]);
-        let found: Vec<_> = map.places.parts(0, 8).into_iter().map(|(_, _, at)| at).collect();
-        assert_eq!(found, [Some(place(4, 0)), Some(place(3, 0)), Some(place(4, 4))]);
-    }
-
-    #[test]
     fn whatever_is_written_and_moved_the_counts_agree_with_the_map_and_blocks_are_where_they_were_put()
      {
         const BLOCKS: u64 = 40;

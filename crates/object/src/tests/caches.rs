@@ -5,49 +5,34 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use object_store::ObjectStore;
-use object_store::memory::InMemory;
 use tokio::time::Instant;
 
-use super::faulty::{FaultOutcome, Faulty};
-use super::{open_as, passes, read, request, tuning, write};
-use crate::format::{BLOCK, Chunk, Compression};
+use super::faulty::{FaultOutcome, judged};
+use super::{in_memory, open_as, passes, read, request, store_of, tuning, write};
+use crate::format::{BLOCK, Chunk};
 use crate::log::OpenRequest;
-use crate::store::Store;
 use crate::volume::{Tuning, Volume};
 
 /// Creates a volume of `blocks` blocks, each of which holds its number, over a store with a
 /// latency.
-async fn written(
-    blocks: u64,
-    takes: Duration,
-    cache: u64,
-    asked: impl Fn(OpenRequest) -> OpenRequest,
-) -> Arc<Volume> {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+async fn written(blocks: u64, takes: Duration, cache: u64) -> Arc<Volume> {
+    let inner = in_memory();
     let open = async |store: Arc<dyn ObjectStore>, nonce, cache| {
-        let store = Store::new(store, object_store::path::Path::from("a/volume"));
-        let request = asked(OpenRequest { size: Some(blocks * BLOCK), ..request(nonce) });
+        let request = OpenRequest { size: Some(blocks * BLOCK), ..request(nonce) };
         let tuning = Tuning { cache, batch: 2048, dirty: 16384, few: 1000, ..tuning() };
-        Volume::open(Arc::new(store), request, tuning).await.unwrap()
+        Volume::open(store_of(&store), request, tuning).await.unwrap()
     };
     let volume = open(Arc::clone(&inner), 4, 0).await;
     for block in 0..blocks {
         write(&volume, block, 1, block as u32 + 1).await.unwrap();
     }
     volume.close().await.unwrap();
-    let judge = Box::new(move |_: &str| (FaultOutcome::Done, takes));
-    open(Arc::new(Faulty::new(&inner, judge)), 5, cache).await
-}
-
-/// Returns the number of requests that read segments. Checks for another writer aren't counted, as
-/// they go by time.
-fn fetches(volume: &Volume) -> u64 {
-    volume.store.usage().received / 1000
+    open(judged(&inner, move |_: &str| (FaultOutcome::Done, takes)), 5, cache).await
 }
 
 #[tokio::test(start_paused = true)]
 async fn readers_of_one_frame_make_one_request_and_later_ones_none() {
-    let volume = written(64, Duration::from_millis(20), 1 << 20, |request| request).await;
+    let volume = written(64, Duration::from_millis(20), 1 << 20).await;
     read(&volume, 60, 1).await.unwrap();
     let before = volume.store.usage();
     let all = join_all((0..8).map(|block| read(&volume, block, 1))).await;
@@ -62,7 +47,7 @@ async fn readers_of_one_frame_make_one_request_and_later_ones_none() {
 
 #[tokio::test(start_paused = true)]
 async fn a_block_that_is_written_again_is_not_read_from_the_cache() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = open_as(&inner, 1, Tuning { cache: 1 << 20, ..tuning() }).await.unwrap();
     for what in 1..30 {
         write(&volume, 3, 2, what).await.unwrap();
@@ -80,7 +65,7 @@ async fn a_block_that_is_written_again_is_not_read_from_the_cache() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_in_memory_is_read_and_written_at_once_and_nothing_that_would_have_to_wait() {
-    let volume = written(64, Duration::from_millis(20), 1 << 20, |request| request).await;
+    let volume = written(64, Duration::from_millis(20), 1 << 20).await;
     let at_once = |block| volume.read_at_once(block, 1).is_some();
     let change = |block| volume.change_at_once(block, 1, || Chunk::Zero);
     assert!(!at_once(60), "it isn't known whether there is another writer");
@@ -122,7 +107,7 @@ async fn a_reader_in_a_row_waits_for_few_requests_and_random_ones_make_no_more()
     let takes = Duration::from_millis(20);
     let mut found = Vec::new();
     for cache in [0, 16 << 20] {
-        let volume = written(2048, takes, cache, |request| request).await;
+        let volume = written(2048, takes, cache).await;
         read(&volume, 2000, 1).await.unwrap();
         let (before, began) = (volume.store.usage(), Instant::now());
         for block in (0..1024).step_by(8) {
@@ -133,7 +118,7 @@ async fn a_reader_in_a_row_waits_for_few_requests_and_random_ones_make_no_more()
         found.push((after.gets - before.gets, began.elapsed()));
 
         let mut random = fastrand::Rng::with_seed(1);
-        let volume = written(2048, takes, cache, |request| request).await;
+        let volume = written(2048, takes, cache).await;
         let before = volume.store.usage().gets;
         let mut frames: Vec<u64> = (0..64).collect();
         random.shuffle(&mut frames);
@@ -149,7 +134,7 @@ async fn a_reader_in_a_row_waits_for_few_requests_and_random_ones_make_no_more()
 
 #[tokio::test(start_paused = true)]
 async fn reads_in_a_row_that_are_under_way_at_once_share_few_requests() {
-    let volume = written(2048, Duration::from_millis(20), 64 << 20, |request| request).await;
+    let volume = written(2048, Duration::from_millis(20), 64 << 20).await;
     let before = volume.store.usage();
     let reads = (0..2048).step_by(64).map(|block| {
         let volume = Arc::clone(&volume);
@@ -162,42 +147,4 @@ async fn reads_in_a_row_that_are_under_way_at_once_share_few_requests() {
     }
     let gets = volume.store.usage().gets - before.gets;
     assert!(gets <= 12, "{gets} requests for 32 reads");
-}
-
-#[tokio::test]
-#[ignore = "a measurement: build it with --release"]
-async fn measured() {
-    type Variant = (&'static str, fn(OpenRequest) -> OpenRequest);
-    let kinds: [Variant; 3] = [
-        ("plain", |request| OpenRequest { compression: Compression::None, ..request }),
-        ("lz4", |request| OpenRequest { compression: Compression::Lz4, ..request }),
-        ("sealed", |request| OpenRequest {
-            compression: Compression::None,
-            key: Some(super::key("7")),
-            ..request
-        }),
-    ];
-    let blocks = 1 << 16;
-    for (name, asked) in kinds {
-        for takes in [Duration::ZERO, Duration::from_millis(20)] {
-            for cache in [0, 64 << 20, 256 << 20] {
-                let volume = written(blocks, takes, cache, asked).await;
-                let (before, began) = (fetches(&volume), Instant::now());
-                let gets = volume.store.usage().gets;
-                let count = if cache == 0 && !takes.is_zero() { blocks / 8 } else { blocks };
-                for block in (0..count).step_by(32) {
-                    read(&volume, block, 32).await.unwrap();
-                }
-                let took = began.elapsed().as_secs_f64();
-                let mib = (count * BLOCK) as f64 / (1 << 20) as f64;
-                let gets = (volume.store.usage().gets - gets) as f64 / (mib / 1024.0);
-                let bytes = fetches(&volume) - before;
-                println!(
-                    "{name}, {takes:?} a request, cache {} MiB: {:.0} MiB/s, {gets:.0} GET a GiB, {bytes} kB came",
-                    cache >> 20,
-                    mib / took
-                );
-            }
-        }
-    }
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_sync::Mutex;
-use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
-use super::crashes::{run, until};
-use super::faulty::{FaultOutcome, Faulty, but_for};
-use super::{BLOCKS, SEALED, open, open_as, passes, read, request, sealed_by, tuning, write};
+use super::crashes::until;
+use super::faulty::{FAILS, FaultOutcome, but_for, by_chance, judged};
+use super::{
+    BLOCKS, SEALED, in_memory, open, open_as, passes, read, request, run, sealed_by, tuning, write,
+};
 use crate::format::{Chunk, names};
 use crate::log::clone::{self, CloneMark};
 use crate::log::{CloneSource, NotOpen, OpenRequest};
@@ -59,7 +60,7 @@ async fn overwrite(volume: &Arc<Volume>, what: u32) {
 }
 
 async fn clone_and_parent_go_their_ways(sealed: u128) {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let parent = super::open_as(&inner, 1 | sealed, tuning()).await.unwrap();
     begins_with(&parent).await;
     let mut model = vec![0; BLOCKS as usize];
@@ -128,7 +129,7 @@ fn a_clone_begins_with_its_snapshot_goes_its_own_way_and_leaves_its_parent_when_
 
 #[tokio::test(start_paused = true)]
 async fn a_clone_is_listed_once_and_one_that_is_not_there_is_not() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let parent = open(&inner, 1).await.unwrap();
     begins_with(&parent).await;
     let clones = async || parent.snapshots().await.unwrap().remove(0).clones;
@@ -150,7 +151,7 @@ async fn a_clone_is_listed_once_and_one_that_is_not_there_is_not() {
 
 #[tokio::test(start_paused = true)]
 async fn what_can_not_be_a_clone_is_refused_and_nothing_is_written() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let parent = open(&inner, 1 | SEALED).await.unwrap();
     parent.snapshot(Some("s".into())).await.unwrap();
     let origin = async |place, nonce, from| match open_at(&inner, place, nonce, from).await {
@@ -187,7 +188,7 @@ async fn what_can_not_be_a_clone_is_refused_and_nothing_is_written() {
 
 #[tokio::test(start_paused = true)]
 async fn a_clone_leaves_its_parent_with_the_record_since_which_it_needs_nothing_of_it() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let parent = open(&inner, 1).await.unwrap();
     super::write_all(&parent, 0, 24, 7).await;
     parent.snapshot(Some("s".into())).await.unwrap();
@@ -208,7 +209,7 @@ async fn a_clone_leaves_its_parent_with_the_record_since_which_it_needs_nothing_
 #[tokio::test(start_paused = true)]
 async fn a_clones_mark_that_is_damaged_keeps_its_snapshot_and_no_other_from_being_listed_and_deleted()
  {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let parent = open(&inner, 1).await.unwrap();
     let number = parent.snapshot(Some("s".into())).await.unwrap().number;
     parent.snapshot(Some("t".into())).await.unwrap();
@@ -222,19 +223,9 @@ async fn a_clones_mark_that_is_damaged_keeps_its_snapshot_and_no_other_from_bein
     parent.delete_snapshot("t".into()).await.unwrap();
 }
 
-/// Makes a clone, deletes its snapshot, or both at once: `maker` and `deleter` are their stores.
-/// Afterwards, without faults, either the clone and the snapshot exist, or no clone does.
-async fn clone_and_delete(
-    inner: &Arc<dyn ObjectStore>,
-    sealed: u128,
-    making: impl AsyncFnOnce() -> Option<Arc<Volume>>,
-    deleting: impl AsyncFnOnce(),
-    when: &str,
-) {
-    let cloned = making().await;
-    deleting().await;
-    let was_made = cloned.is_some();
-    drop(cloned);
+/// Checks, without faults, that either the clone and the snapshot exist, or no clone does, after a
+/// clone was made, its snapshot deleted, or both at once.
+async fn clone_or_none(inner: &Arc<dyn ObjectStore>, sealed: u128, was_made: bool, when: &str) {
     let mut parent = open(inner, 50 | sealed).await.unwrap();
     overwrite(&parent, 8).await;
     let there = !parent.snapshots().await.unwrap().is_empty();
@@ -284,7 +275,7 @@ fn wherever_the_machine_is_lost_while_a_clone_is_made_it_is_whole_or_not_there()
         let mut made = false;
         let mut at = 1;
         while !made {
-            let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+            let inner = in_memory();
             let sealed = sealed_by(seed + at);
             run(parent(&inner, sealed));
             let store = until(&inner, at, last);
@@ -296,8 +287,7 @@ fn wherever_the_machine_is_lost_while_a_clone_is_made_it_is_whole_or_not_there()
                 clone.is_ok()
             });
             let when = format!("lost at {at} ({last:?})");
-            let nothing = async || {};
-            run(clone_and_delete(&inner, sealed, async || None, nothing, &when));
+            run(clone_or_none(&inner, sealed, false, &when));
             at += if long { 1 } else { 3 };
         }
         assert!(at > 30, "only {at} requests");
@@ -313,7 +303,7 @@ fn wherever_the_machine_is_lost_while_a_snapshot_is_deleted_a_clone_of_it_is_who
         let mut deleted = false;
         let mut at = 28;
         while !deleted {
-            let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+            let inner = in_memory();
             let sealed = sealed_by(seed + at);
             run(parent(&inner, sealed));
             let store = until(&inner, at, last);
@@ -326,8 +316,7 @@ fn wherever_the_machine_is_lost_while_a_snapshot_is_deleted_a_clone_of_it_is_who
                 clone.is_ok()
             });
             let when = format!("lost at {at} ({last:?}), cloned: {made}");
-            let nothing = async || {};
-            run(clone_and_delete(&inner, sealed, async || None, nothing, &when));
+            run(clone_or_none(&inner, sealed, false, &when));
             at += if long { 1 } else { 2 };
         }
     }
@@ -338,23 +327,10 @@ fn wherever_the_machine_is_lost_while_a_snapshot_is_deleted_a_clone_of_it_is_who
 fn race(seed: u64) -> (bool, bool) {
     run(async {
         let sealed = sealed_by(seed);
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let inner = in_memory();
         parent(&inner, sealed).await;
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut faulty = || {
-            let mut chance = random.fork();
-            let fates = [
-                FaultOutcome::Done,
-                FaultOutcome::Done,
-                FaultOutcome::Done,
-                FaultOutcome::Unsaid,
-                FaultOutcome::Refused,
-            ];
-            let judge = move |_: &str| {
-                (fates[chance.usize(0..5)], Duration::from_millis(chance.u64(0..60)))
-            };
-            Arc::new(Faulty::new(&inner, Box::new(judge))) as Arc<dyn ObjectStore>
-        };
+        let mut faulty = || judged(&inner, by_chance(random.fork(), FAILS, 60));
         let (first, second, one, other) = (faulty(), faulty(), faulty(), faulty());
         let making = async |store, nonce, wait| {
             passes(Duration::from_millis(wait)).await;
@@ -376,8 +352,8 @@ fn race(seed: u64) -> (bool, bool) {
         let (made, deleted) = (clone.is_some() || again.is_some(), gone || also);
         let when = format!("seed {seed}, made {made}, deleted {deleted}");
         assert!(!(made && deleted), "{when}");
-        let newest = async || again.or(clone);
-        clone_and_delete(&inner, sealed, newest, async || {}, &when).await;
+        drop((clone, again));
+        clone_or_none(&inner, sealed, made, &when).await;
         (made, deleted)
     })
 }
@@ -395,7 +371,7 @@ fn of_a_clone_and_the_deletion_of_its_snapshot_at_most_one_comes_about() {
 
 #[tokio::test(start_paused = true)]
 async fn a_late_request_that_withdraws_an_announcement_does_nothing_to_the_next_one() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     parent(&inner, 0).await;
     let (second, mut first) = (Duration::from_secs(1), true);
     let judge = move |request: &str| match request {
@@ -406,7 +382,7 @@ async fn a_late_request_that_withdraws_an_announcement_does_nothing_to_the_next_
         _ if request.starts_with("put a/volume/log/") => (FaultOutcome::Done, 10 * second),
         _ => (FaultOutcome::Done, Duration::ZERO),
     };
-    let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    let store = judged(&inner, judge);
     let deleter = open(&store, 2).await.unwrap();
     drop(open_at(&inner, "b", 4, from(PARENT, "s")).await.unwrap());
     let refused = deleter.delete_snapshot("s".into()).await;
@@ -422,7 +398,7 @@ async fn a_late_request_that_withdraws_an_announcement_does_nothing_to_the_next_
 
 #[tokio::test(start_paused = true)]
 async fn a_clone_that_looked_before_the_announcement_was_there_is_found_by_the_deletion() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     parent(&inner, 0).await;
     let takes = (FaultOutcome::Done, Duration::from_secs(5));
     let deleter = open(&but_for(&inner, "put a/volume/gone/", move || takes), 2).await.unwrap();
@@ -436,7 +412,7 @@ async fn a_clone_that_looked_before_the_announcement_was_there_is_found_by_the_d
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_was_fenced_takes_back_no_announcement_of_the_next_one() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     parent(&inner, 0).await;
     let second = Duration::from_secs(1);
     // It gives up after 15 seconds, and withdraws its announcement.
@@ -457,7 +433,7 @@ async fn a_server_that_was_fenced_takes_back_no_announcement_of_the_next_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_clone_that_needs_no_data_of_its_parent_and_has_no_map_yet_does_not_leave() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     parent(&inner, 0).await;
     let without = but_for(&inner, "put b/map/", || (FaultOutcome::Refused, Duration::ZERO));
     for nonce in [2, 4] {
@@ -473,7 +449,7 @@ async fn a_clone_that_needs_no_data_of_its_parent_and_has_no_map_yet_does_not_le
 
 #[tokio::test(start_paused = true)]
 async fn an_announcement_stays_as_long_as_the_map_of_a_snapshot_that_was_dropped() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     parent(&inner, 0).await;
     // A server that has read the snapshot, and leaves its mark when all is over.
     let fate = Arc::new(Mutex::new(FaultOutcome::Refused));
@@ -587,18 +563,9 @@ async fn family(seed: u64, store: &Arc<dyn ObjectStore>) {
 fn a_family_of_volumes_and_clones_agrees_with_a_model() {
     let long = std::env::var_os("COREWISE_LONG").is_some();
     for seed in 0..if long { 600 } else { 12 } {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        let mut random = fastrand::Rng::with_seed(seed);
-        let fates = [
-            FaultOutcome::Done,
-            FaultOutcome::Done,
-            FaultOutcome::Done,
-            FaultOutcome::Unsaid,
-            FaultOutcome::Refused,
-        ];
-        let most = [1, 5][(seed % 3 == 0) as usize];
-        let judge = move |_: &str| (fates[random.usize(0..most)], Duration::ZERO);
-        let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+        let inner = in_memory();
+        let fates = if seed % 3 == 0 { FAILS } else { &FAILS[..1] };
+        let store = judged(&inner, by_chance(fastrand::Rng::with_seed(seed), fates, 0));
         run(family(seed, &store));
     }
 }

@@ -3,12 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_sync::Mutex;
 use object_store::ObjectStore;
-use object_store::memory::InMemory;
 
-use super::faulty::{FaultOutcome, Faulty, but_for};
-use super::{BLOCKS, open, passes, read, write, write_all};
+use super::faulty::{Fate, FaultOutcome, adjustable, but_for};
+use super::{BLOCKS, in_memory, open, passes, read, write, write_all};
 use crate::format::{BLOCK, Chunk};
 use crate::volume::{Fault, Tuning, Volume, policy};
 
@@ -19,7 +17,7 @@ async fn stored(volume: &Volume) -> u64 {
 
 #[tokio::test(start_paused = true)]
 async fn garbage_stays_a_share_of_what_is_in_use() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = open(&inner, 1).await.unwrap();
     let mut random = fastrand::Rng::with_seed(1);
     let mut model = vec![0; BLOCKS as usize];
@@ -48,7 +46,7 @@ async fn garbage_stays_a_share_of_what_is_in_use() {
 #[tokio::test(start_paused = true)]
 async fn small_segments_become_few_and_neighbours_in_them_one_piece() {
     for inline in [0, 3] {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let inner = in_memory();
         let tuning = Tuning { inline, ..super::tuning() };
         let volume = super::open_as(&inner, 1, tuning).await.unwrap();
         for block in (0..60).rev() {
@@ -71,7 +69,7 @@ async fn small_segments_become_few_and_neighbours_in_them_one_piece() {
 
 #[tokio::test(start_paused = true)]
 async fn a_trim_gives_space_back_also_of_segments_that_are_in_use() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = open(&inner, 1).await.unwrap();
     write_all(&volume, 0, BLOCKS, 7).await;
     volume.flush().await.unwrap();
@@ -91,18 +89,10 @@ async fn a_trim_gives_space_back_also_of_segments_that_are_in_use() {
     assert_eq!(stored(&volume).await, 0);
 }
 
-/// Returns a store whose requests for segments take an adjustable time.
-fn slow(inner: &Arc<dyn ObjectStore>) -> (Arc<dyn ObjectStore>, Arc<Mutex<Duration>>) {
-    let takes = Arc::new(Mutex::new(Duration::ZERO));
-    let theirs = Arc::clone(&takes);
-    let judge = move |_: &str| (FaultOutcome::Done, *theirs.lock());
-    (Arc::new(Faulty::new(inner, Box::new(judge))), takes)
-}
-
 /// Returns a store, the latency of its requests, and a volume with 36 blocks that are in the store.
-async fn full() -> (Arc<dyn ObjectStore>, Arc<Mutex<Duration>>, Arc<Volume>) {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let (store, takes) = slow(&inner);
+async fn full() -> (Arc<dyn ObjectStore>, Fate, Arc<Volume>) {
+    let inner = in_memory();
+    let (store, takes) = adjustable(&inner);
     let volume = open(&store, 1).await.unwrap();
     write_all(&volume, 0, 36, 7).await;
     volume.flush().await.unwrap();
@@ -113,7 +103,7 @@ async fn full() -> (Arc<dyn ObjectStore>, Arc<Mutex<Duration>>, Arc<Volume>) {
 async fn a_write_that_comes_while_its_block_is_moved_stays() {
     for wait in 0..60 {
         let (inner, takes, volume) = full().await;
-        *takes.lock() = Duration::from_millis(10);
+        takes.lock().1 = Duration::from_millis(10);
         leave_a_third(&volume).await;
         passes(Duration::from_millis(wait)).await;
         write(&volume, 16, 1, 8).await.unwrap();
@@ -139,11 +129,11 @@ async fn leave_a_third(volume: &Arc<Volume>) {
 async fn a_read_under_way_of_a_segment_that_is_moved_and_deleted_looks_again() {
     let (_, takes, volume) = full().await;
     let before = volume.store.list("seg").await.unwrap();
-    *takes.lock() = Duration::from_millis(500);
+    takes.lock().1 = Duration::from_millis(500);
     let reader = Arc::clone(&volume);
     let reading = tokio::spawn(async move { read(&reader, 4, 2).await });
     passes(Duration::from_millis(1)).await;
-    *takes.lock() = Duration::ZERO;
+    takes.lock().1 = Duration::ZERO;
     leave_a_third(&volume).await;
     passes(Duration::from_millis(400)).await;
     let after = volume.store.list("seg").await.unwrap();
@@ -153,8 +143,8 @@ async fn a_read_under_way_of_a_segment_that_is_moved_and_deleted_looks_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_segment_that_is_damaged_stays_and_the_others_are_gathered() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let (store, takes) = slow(&inner);
+    let inner = in_memory();
+    let (store, takes) = adjustable(&inner);
     let volume = open(&store, 1).await.unwrap();
     for start in [0, 6, 12] {
         write(&volume, start, 6, 7).await.unwrap();
@@ -164,7 +154,7 @@ async fn a_segment_that_is_damaged_stays_and_the_others_are_gathered() {
     let mut bytes = volume.store.get(&name, None).await.unwrap().to_vec();
     bytes[(5 * BLOCK) as usize] ^= 1;
     volume.store.put(&name, &[bytes.into()], false).await.unwrap();
-    *takes.lock() = Duration::from_millis(1);
+    takes.lock().1 = Duration::from_millis(1);
     for start in [0, 6, 12] {
         volume.change(start, 3, Chunk::Zero).await.unwrap();
     }
@@ -179,20 +169,18 @@ async fn a_segment_that_is_damaged_stays_and_the_others_are_gathered() {
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_failed_for_long_delays_compaction_and_does_not_end_it() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let fate = Arc::new(Mutex::new(FaultOutcome::Done));
-    let theirs = Arc::clone(&fate);
-    let judge = move |_: &str| (*theirs.lock(), Duration::from_millis(10));
-    let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    let inner = in_memory();
+    let (store, fate) = adjustable(&inner);
+    fate.lock().1 = Duration::from_millis(10);
     let volume = open(&store, 1).await.unwrap();
     write_all(&volume, 0, 36, 7).await;
     volume.flush().await.unwrap();
     leave_a_third(&volume).await;
-    *fate.lock() = FaultOutcome::Refused;
+    fate.lock().0 = FaultOutcome::Refused;
     // It is longer than the patience of a read.
     passes(3 * volume.tuning.patience).await;
     assert!(volume.moves.usage().failures > 10);
-    *fate.lock() = FaultOutcome::Done;
+    fate.lock().0 = FaultOutcome::Done;
     passes(Duration::from_secs(60)).await;
     assert_eq!(volume.state.read().map.segments.sum().live, 12);
     assert!(stored(&volume).await < 18 * BLOCK);
@@ -202,7 +190,7 @@ async fn a_store_that_failed_for_long_delays_compaction_and_does_not_end_it() {
 async fn a_volume_is_closed_in_order_also_amid_a_move() {
     for wait in (0..60).step_by(3) {
         let (inner, takes, volume) = full().await;
-        *takes.lock() = Duration::from_millis(10);
+        takes.lock().1 = Duration::from_millis(10);
         // There isn't enough garbage to make a write wait.
         for start in (0..36).step_by(6) {
             volume.change(start, 3, Chunk::Zero).await.unwrap();
@@ -232,7 +220,7 @@ async fn half(store: &Arc<dyn ObjectStore>) -> Arc<Volume> {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_moved_is_moved_at_a_pace() {
-    let volume = half(&(Arc::new(InMemory::new()) as _)).await;
+    let volume = half(&in_memory()).await;
     let began = tokio::time::Instant::now();
     let mut blocks = 0;
     for segments in 1..3 {
@@ -247,7 +235,7 @@ async fn what_is_moved_is_moved_at_a_pace() {
 
 #[tokio::test(start_paused = true)]
 async fn no_flush_waits_for_the_upload_of_what_is_moved() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let takes = (FaultOutcome::Done, Duration::from_secs(10));
     let volume = half(&but_for(&inner, "put a/volume/seg/09", move || takes)).await;
     passes(Duration::from_millis(1)).await;
@@ -260,16 +248,15 @@ async fn no_flush_waits_for_the_upload_of_what_is_moved() {
 
 #[tokio::test(start_paused = true)]
 async fn a_move_changes_neither_the_size_nor_how_many_changes_there_were() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = half(&inner).await;
     volume.grow(2 * BLOCKS * BLOCK).await.unwrap();
     // One write isn't in the store when something is moved.
     write(&volume, 40, 1, 8).await.unwrap();
     passes(volume.tuning.age / 2).await;
     assert!(volume.moves.usage().puts > 0);
-    let store = crate::store::Store::new(inner, object_store::path::Path::from("a/volume"));
     let request = crate::log::OpenRequest { size: None, ..super::request(2) };
-    let next = Volume::open(Arc::new(store), request, super::tuning()).await.unwrap();
+    let next = Volume::open(super::store_of(&inner), request, super::tuning()).await.unwrap();
     assert_eq!((next.opening.size, next.opening.through), (2 * BLOCKS * BLOCK, 12));
 }
 
@@ -279,7 +266,7 @@ async fn a_write_waits_a_second_at_most_where_compaction_is_far_behind() {
     for start in (0..36).step_by(6) {
         volume.change(start, 5, Chunk::Zero).await.unwrap();
     }
-    *takes.lock() = Duration::from_secs(10);
+    takes.lock().1 = Duration::from_secs(10);
     volume.flush().await.unwrap();
     let began = tokio::time::Instant::now();
     write(&volume, 40, 1, 8).await.unwrap();
@@ -290,7 +277,7 @@ async fn a_write_waits_a_second_at_most_where_compaction_is_far_behind() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_waits_where_all_the_garbage_lies_in_segments_that_cannot_be_read() {
-    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let store = in_memory();
     let volume = open(&store, 1).await.unwrap();
     for start in (0..36).step_by(6) {
         write(&volume, start, 6, 7).await.unwrap();

@@ -4,20 +4,22 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use futures_util::{StreamExt, TryStreamExt};
-use object_store::local::LocalFileSystem;
 use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::throttle::{ThrottleConfig, ThrottledStore};
 use object_store::{ObjectStore, ObjectStoreExt};
 use tokio::time::Instant;
 
-use super::faulty::{Creation, FaultOutcome, Faulty, Judge, but_for};
-use super::{BLOCKS, lies_in, open, open_as, passes, read, sealed_by, tuning, write};
+use super::faulty::{Creation, FaultOutcome, Faulty, adjustable, but_for, by_chance, judged};
+use super::{
+    BLOCKS, in_memory, lies_in, open, open_as, passes, read, sealed_by, store_of, tuning, wipe,
+    write,
+};
 use crate::format::{Chunk, names};
 use crate::log::NotOpen;
-use crate::store::Store;
 use crate::volume::{Fault, Tuning};
 use crate::volume::{ObjectEvent, Observer};
 
@@ -50,78 +52,36 @@ async fn agrees(store: &Arc<dyn ObjectStore>, inner: &Arc<dyn ObjectStore>, seed
     assert_eq!(read(&volume, 0, BLOCKS).await.unwrap(), model);
 }
 
-async fn agrees_under(fates: &'static [FaultOutcome], most: Duration) {
-    for seed in 0..8 {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        let mut random = fastrand::Rng::with_seed(seed);
-        let judge = move |_: &str| {
-            let fate = fates[random.usize(0..fates.len())];
-            (fate, most.mul_f64(random.f64()))
-        };
-        let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
-        agrees(&store, &inner, seed).await;
-    }
-}
-
 #[tokio::test(start_paused = true)]
-async fn a_store_that_fails_half_of_the_time_is_asked_again() {
-    agrees_under(&[FaultOutcome::Done, FaultOutcome::Refused], Duration::ZERO).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_store_that_calls_successes_failures_and_the_other_way_round_is_not_believed() {
-    let fates =
-        &[FaultOutcome::Done, FaultOutcome::Done, FaultOutcome::Unsaid, FaultOutcome::Forgotten];
-    agrees_under(fates, Duration::from_millis(5)).await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_slow_store_is_waited_for() {
-    agrees_under(&[FaultOutcome::Done], Duration::from_secs(1)).await;
-}
-
-#[tokio::test]
-async fn a_folder_is_a_store() {
-    let folder = tempfile::tempdir().unwrap();
-    let local = LocalFileSystem::new_with_prefix(folder.path()).unwrap();
-    let inner: Arc<dyn ObjectStore> = Arc::new(local);
-    let volume = open(&inner, 1).await.unwrap();
-    for n in 1..40 {
-        write(&volume, u64::from(n) % BLOCKS, 1, n).await.unwrap();
-        if n % 8 == 0 {
-            volume.flush().await.unwrap();
+async fn a_store_that_fails_lies_or_is_slow_is_asked_again_not_believed_and_waited_for() {
+    use FaultOutcome::{Done, Forgotten, Refused, Unsaid};
+    let cases: [(&'static [FaultOutcome], u64); 3] =
+        [(&[Done, Refused], 0), (&[Done, Done, Unsaid, Forgotten], 5), (&[Done], 1000)];
+    for (fates, most) in cases {
+        for seed in 0..8 {
+            let inner = in_memory();
+            let store = judged(&inner, by_chance(fastrand::Rng::with_seed(seed), fates, most));
+            agrees(&store, &inner, seed).await;
         }
     }
-    volume.close().await.unwrap();
-    let volume = open(&inner, 2).await.unwrap();
-    let all: Vec<u32> = (0..40).collect();
-    assert_eq!(read(&volume, 0, 40).await.unwrap(), all);
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_creates_what_is_there_is_refused() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let mut faulty = Faulty::new(&inner, Box::new(|_: &str| (FaultOutcome::Done, Duration::ZERO)));
-    faulty.creation = Creation::Always;
-    let store: Arc<dyn ObjectStore> = Arc::new(faulty);
-    assert!(matches!(open(&store, 1).await, Err(NotOpen::Unfit(_))));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_store_that_looks_first_and_creates_later_is_refused() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let mut random = fastrand::Rng::with_seed(1);
-    let judge = move |_: &str| (FaultOutcome::Done, Duration::from_millis(random.u64(1..5)));
-    let mut faulty = Faulty::new(&inner, Box::new(judge));
-    faulty.creation = Creation::Racing;
-    let store: Arc<dyn ObjectStore> = Arc::new(faulty);
-    assert!(matches!(open(&store, 1).await, Err(NotOpen::Unfit(_))));
-    assert!(store.list(None).next().await.is_none(), "it leaves nothing behind");
+    for creation in [Creation::Always, Creation::Racing] {
+        let mut random = fastrand::Rng::with_seed(1);
+        let judge = move |_: &str| (FaultOutcome::Done, Duration::from_millis(random.u64(1..5)));
+        let mut faulty = Faulty::new(&in_memory(), Box::new(judge));
+        faulty.creation = creation;
+        let store: Arc<dyn ObjectStore> = Arc::new(faulty);
+        assert!(matches!(open(&store, 1).await, Err(NotOpen::Unfit(_))), "{creation:?}");
+        assert!(store.list(None).next().await.is_none(), "it leaves nothing behind");
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_race_for_one_object_is_held_where_a_volume_is_made_and_at_no_later_start() {
-    let store: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let store = in_memory();
     let puts = async |nonce| {
         let volume = open(&store, nonce).await.unwrap();
         let puts = volume.store.usage().puts;
@@ -134,22 +94,15 @@ async fn a_race_for_one_object_is_held_where_a_volume_is_made_and_at_no_later_st
 
 #[tokio::test(start_paused = true)]
 async fn a_flush_that_fails_loses_nothing() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let away = Arc::new(AtomicU32::new(0));
-    let theirs = Arc::clone(&away);
-    let judge = move |_: &str| {
-        let fate =
-            [FaultOutcome::Done, FaultOutcome::Refused][theirs.load(Ordering::Relaxed) as usize];
-        (fate, Duration::ZERO)
-    };
-    let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    let inner = in_memory();
+    let (store, fate) = adjustable(&inner);
     let volume = open(&store, 1).await.unwrap();
     write(&volume, 0, 4, 7).await.unwrap();
-    away.store(1, Ordering::Relaxed);
+    fate.lock().0 = FaultOutcome::Refused;
     let Err(Fault::Store(why)) = volume.flush().await else { panic!("it was flushed") };
     assert!(why.contains("in time: ") && why.contains("on purpose"), "{why}: and why that is");
     assert!(matches!(read(&volume, 0, 4).await, Err(Fault::Store(_))), "who has it isn't known");
-    away.store(0, Ordering::Relaxed);
+    fate.lock().0 = FaultOutcome::Done;
     volume.flush().await.unwrap();
     assert_eq!(read(&volume, 0, 4).await.unwrap(), [7; 4]);
     let volume = open(&inner, 2).await.unwrap();
@@ -158,7 +111,7 @@ async fn a_flush_that_fails_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn no_flush_waits_for_the_whole_map_and_no_record_is_deleted_before_it_is_there() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let takes = Duration::from_secs(10);
     let store = but_for(&inner, "put a/volume/map/", move || (FaultOutcome::Done, takes));
     let volume = open(&store, 1).await.unwrap();
@@ -178,20 +131,6 @@ async fn no_flush_waits_for_the_whole_map_and_no_record_is_deleted_before_it_is_
     assert_eq!(read(&volume, 0, 4).await.unwrap(), [16, 17, 18, 19]);
 }
 
-/// Returns a judge that applies `fate` from some moment on, and counts requests.
-fn later(fate: FaultOutcome, takes: Duration) -> (Judge, Arc<AtomicU32>, Arc<AtomicU32>) {
-    let (away, asked) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
-    let (theirs, all) = (Arc::clone(&away), Arc::clone(&asked));
-    let judge = move |_: &str| {
-        all.fetch_add(1, Ordering::Relaxed);
-        match theirs.load(Ordering::Relaxed) {
-            0 => (FaultOutcome::Done, Duration::ZERO),
-            _ => (fate, takes),
-        }
-    };
-    (Box::new(judge), away, asked)
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_request_fails_within_the_patience_whatever_the_store_does() {
     let seconds = Duration::from_secs;
@@ -202,14 +141,19 @@ async fn a_request_fails_within_the_patience_whatever_the_store_does() {
         (FaultOutcome::Hangs, seconds(0)),
     ];
     for (fate, takes) in fates {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        let (judge, away, asked) = later(fate, takes);
-        let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, judge));
+        let inner = in_memory();
+        let away = Arc::new(Mutex::new((FaultOutcome::Done, Duration::ZERO)));
+        let asked = Arc::new(AtomicU32::new(0));
+        let (theirs, all) = (Arc::clone(&away), Arc::clone(&asked));
+        let store = judged(&inner, move |_: &str| {
+            all.fetch_add(1, Ordering::Relaxed);
+            *theirs.lock()
+        });
         // This one has no cache.
         let volume = open(&store, 3).await.unwrap();
         write(&volume, 0, 4, 7).await.unwrap();
         volume.flush().await.unwrap();
-        away.store(1, Ordering::Relaxed);
+        *away.lock() = (fate, takes);
         let (began, before) = (Instant::now(), asked.load(Ordering::Relaxed));
         let Err(Fault::Store(why)) = read(&volume, 0, 4).await else { panic!("it was read") };
         assert!(why.contains("on purpose") || why.contains("no answer in 15s"), "{why}");
@@ -229,16 +173,16 @@ async fn a_request_fails_within_the_patience_whatever_the_store_does() {
 
 #[tokio::test(start_paused = true)]
 async fn bytes_that_come_slowly_are_waited_for_and_a_silence_among_them_is_not() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = open(&inner, 3).await.unwrap();
     write(&volume, 0, 4, 7).await.unwrap();
     volume.close().await.unwrap();
     let data = lies_in(&volume).remove(0);
     for (drip, name) in [(10, "slow"), (20, "silent")] {
-        let mut faulty =
-            Faulty::new(&inner, Box::new(|_: &str| (FaultOutcome::Done, Duration::ZERO)));
+        let judge = by_chance(fastrand::Rng::new(), &[FaultOutcome::Done], 0);
+        let mut faulty = Faulty::new(&inner, Box::new(judge));
         faulty.drip = Duration::from_secs(drip);
-        let store = Store::new(Arc::new(faulty), Path::from("a/volume"));
+        let store = store_of(&(Arc::new(faulty) as _));
         let got = store.get(&data, None).await;
         // Four parts take 40 seconds, and 15 seconds without one are too long.
         assert_eq!(got.is_ok(), drip < 15, "{name}: {got:?}");
@@ -247,20 +191,15 @@ async fn bytes_that_come_slowly_are_waited_for_and_a_silence_among_them_is_not()
 
 #[tokio::test(start_paused = true)]
 async fn a_request_whose_connection_hangs_is_made_again_while_its_reader_waits() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let (judge, away, _) = later(FaultOutcome::Hangs, Duration::ZERO);
-    let mut judge = judge;
-    let hanging = Arc::clone(&away);
-    let once = move |request: &str| {
-        let fate = judge(request);
-        hanging.store(0, Ordering::Relaxed);
-        fate
-    };
-    let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(once)));
+    let inner = in_memory();
+    let next = Arc::new(Mutex::new(FaultOutcome::Done));
+    let theirs = Arc::clone(&next);
+    let once = move |_: &str| std::mem::replace(&mut *theirs.lock(), FaultOutcome::Done);
+    let store = judged(&inner, move |request: &str| (once(request), Duration::ZERO));
     let volume = open(&store, 3).await.unwrap();
     write(&volume, 0, 4, 7).await.unwrap();
     volume.flush().await.unwrap();
-    away.store(1, Ordering::Relaxed);
+    *next.lock() = FaultOutcome::Hangs;
     assert_eq!(read(&volume, 0, 4).await.unwrap(), [7; 4]);
 }
 
@@ -273,32 +212,14 @@ async fn names_that_come_slowly_are_waited_for_and_a_silence_among_them_is_not()
         }
         let slow = ThrottleConfig { wait_list_per_entry: between, ..Default::default() };
         let inner: Arc<dyn ObjectStore> = Arc::new(ThrottledStore::new(inner, slow));
-        let listed = Store::new(inner, Path::from("a/volume")).list("try").await;
+        let listed = store_of(&inner).list("try").await;
         assert_eq!(listed.map(|names| names.len()).ok(), comes.then_some(50));
     }
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_changed_byte_in_the_store_is_an_error_and_never_data() {
-    for inline in [0, 4] {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-        let tuning = Tuning { inline, ..tuning() };
-        let volume = open_as(&inner, 1, tuning).await.unwrap();
-        write(&volume, 0, 4, 7).await.unwrap();
-        volume.flush().await.unwrap();
-        let name = lies_in(&volume).remove(0);
-        let mut bytes = volume.store.get(&name, None).await.unwrap().to_vec();
-        bytes[5000] ^= 1;
-        volume.store.put(&name, &[bytes.into()], false).await.unwrap();
-        assert!(matches!(volume.read(0, 4).await, Err(Fault::Damaged(_))));
-        volume.store.delete(&name).await.unwrap();
-        assert!(matches!(volume.read(0, 4).await, Err(Fault::Damaged(_))));
-    }
-}
-
-#[tokio::test(start_paused = true)]
 async fn an_object_that_was_missing_once_is_told_once_and_until_the_volume_is_opened_again() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = open_as(&inner, 1, Tuning { inline: 0, ..tuning() }).await.unwrap();
     let (tell, told) = channel();
     volume.observe(Observer::new(move |event| tell.send(event.clone()).unwrap()));
@@ -331,7 +252,7 @@ async fn an_object_that_was_missing_once_is_told_once_and_until_the_volume_is_op
 
 #[tokio::test(start_paused = true)]
 async fn what_a_fenced_server_misses_is_no_damage() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = open_as(&inner, 1, Tuning { inline: 0, ..tuning() }).await.unwrap();
     write(&volume, 0, 4, 7).await.unwrap();
     volume.flush().await.unwrap();
@@ -344,7 +265,7 @@ async fn what_a_fenced_server_misses_is_no_damage() {
 
 #[tokio::test(start_paused = true)]
 async fn a_record_that_is_missing_is_found_when_the_volume_is_opened() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = open(&inner, 1).await.unwrap();
     for n in 0..2 {
         write(&volume, n, 1, 7).await.unwrap();
@@ -358,8 +279,8 @@ async fn a_record_that_is_missing_is_found_when_the_volume_is_opened() {
 /// Mixes two volumes whose records have the same numbers: returns what the first becomes with some
 /// of the second one's objects.
 async fn mixed(foreign: impl Fn(&str) -> bool) -> Result<Vec<u32>, NotOpen> {
-    let mine: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let other: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let mine = in_memory();
+    let other = in_memory();
     for (store, nonce, what) in [(&mine, 2, 7), (&other, 4, 8)] {
         let volume = open(store, nonce).await.unwrap();
         for _ in 0..6 {
@@ -393,7 +314,7 @@ async fn records_and_maps_of_another_volume_are_refused() {
 #[tokio::test(start_paused = true)]
 async fn a_segment_that_is_empty_or_cut_off_is_an_error_at_once_and_not_when_patience_is_over() {
     for (inline, len) in [(0, 0), (0, 70), (4, 0), (4, 70)] {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let inner = in_memory();
         let volume = open_as(&inner, 3, Tuning { inline, ..tuning() }).await.unwrap();
         write(&volume, 0, 4, 1).await.unwrap();
         volume.flush().await.unwrap();
@@ -412,7 +333,7 @@ async fn a_segment_that_is_empty_or_cut_off_is_an_error_at_once_and_not_when_pat
 
 #[tokio::test(start_paused = true)]
 async fn a_store_that_lost_what_was_written_answers_no_flush_once_a_lease_is_over() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = open(&inner, 3).await.unwrap();
     let flushed = async |what| {
         write(&volume, 0, 4, what).await?;
@@ -421,10 +342,7 @@ async fn a_store_that_lost_what_was_written_answers_no_flush_once_a_lease_is_ove
     flushed(1).await.unwrap();
     passes(Duration::from_secs(3)).await;
     flushed(2).await.unwrap();
-    let all: Vec<_> = inner.list(None).try_collect().await.unwrap();
-    for one in all {
-        inner.delete(&one.location).await.unwrap();
-    }
+    wipe(&inner).await;
     passes(Duration::from_secs(3)).await;
     let failed = flushed(3).await;
     assert!(
@@ -438,7 +356,7 @@ async fn a_store_that_lost_what_was_written_answers_no_flush_once_a_lease_is_ove
 async fn a_store_that_lost_what_was_written_is_found_out_within_a_lease_however_often_is_flushed() {
     // Once with many maps, and once with none.
     for few in [4, 1000] {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let inner = in_memory();
         let volume = open_as(&inner, 3, Tuning { few, ..tuning() }).await.unwrap();
         let flushed = async |what| {
             write(&volume, 0, 4, what).await?;
@@ -449,9 +367,7 @@ async fn a_store_that_lost_what_was_written_is_found_out_within_a_lease_however_
         for what in 0..100 {
             flushed(what).await.unwrap();
         }
-        for one in inner.list(None).try_collect::<Vec<_>>().await.unwrap() {
-            inner.delete(&one.location).await.unwrap();
-        }
+        wipe(&inner).await;
         let lost = Instant::now();
         let failed = loop {
             if let Err(fault) = flushed(100).await {
@@ -469,7 +385,7 @@ async fn a_store_that_lost_what_was_written_is_found_out_within_a_lease_however_
 #[tokio::test(start_paused = true)]
 async fn a_volume_whose_uploads_or_records_panic_ends_and_nobody_waits_for_ever() {
     for request in ["put a/volume/seg", "put a/volume/log"] {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let inner = in_memory();
         let is_bad = Arc::new(AtomicU32::new(0));
         let theirs = Arc::clone(&is_bad);
         let store = but_for(&inner, request, move || {

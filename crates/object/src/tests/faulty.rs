@@ -55,6 +55,8 @@ pub(super) enum Creation {
     Always,
 }
 
+pub(super) type Fits = Arc<dyn Fn(u64) -> bool + Send + Sync>;
+
 pub(super) struct Faulty {
     inner: Arc<dyn ObjectStore>,
     /// L: is the lock, and guards the judge.
@@ -65,6 +67,9 @@ pub(super) struct Faulty {
     pub(super) puts: Option<Puts>,
     /// I: pause before each of the four parts in which a read is answered.
     pub(super) drip: Duration,
+    /// I: whether an object of this length fits, as in a folder, where a missing one can't be
+    /// deleted.
+    pub(super) fits: Option<Fits>,
 }
 
 impl Faulty {
@@ -76,7 +81,45 @@ impl Faulty {
             creation,
             puts: None,
             drip: Duration::ZERO,
+            fits: None,
         }
+    }
+}
+
+pub(super) fn judged(
+    inner: &Arc<dyn ObjectStore>,
+    judge: impl FnMut(&str) -> (FaultOutcome, Duration) + Send + 'static,
+) -> Arc<dyn ObjectStore> {
+    Arc::new(Faulty::new(inner, Box::new(judge)))
+}
+
+/// Outcome and duration of all requests from now on.
+pub(super) type Fate = Arc<Mutex<(FaultOutcome, Duration)>>;
+
+pub(super) fn adjustable(inner: &Arc<dyn ObjectStore>) -> (Arc<dyn ObjectStore>, Fate) {
+    let fate = Arc::new(Mutex::new((FaultOutcome::Done, Duration::ZERO)));
+    let theirs = Arc::clone(&fate);
+    (judged(inner, move |_: &str| *theirs.lock()), fate)
+}
+
+/// Outcomes of a store that fails now and then.
+pub(super) const FAILS: &[FaultOutcome] = &[
+    FaultOutcome::Done,
+    FaultOutcome::Done,
+    FaultOutcome::Done,
+    FaultOutcome::Unsaid,
+    FaultOutcome::Refused,
+];
+
+/// Returns a judge that draws one of `fates`, and a duration below `most` milliseconds.
+pub(super) fn by_chance(
+    mut random: fastrand::Rng,
+    fates: &'static [FaultOutcome],
+    most: u64,
+) -> impl FnMut(&str) -> (FaultOutcome, Duration) + Send + 'static {
+    move |_: &str| {
+        let fate = fates[random.usize(0..fates.len())];
+        (fate, Duration::from_millis(random.u64(0..most.max(1))))
     }
 }
 
@@ -86,11 +129,10 @@ pub(super) fn but_for(
     request: &'static str,
     mut fate: impl FnMut() -> (FaultOutcome, Duration) + Send + 'static,
 ) -> Arc<dyn ObjectStore> {
-    let judge = move |asked: &str| match asked.starts_with(request) {
+    judged(inner, move |asked: &str| match asked.starts_with(request) {
         true => fate(),
         false => (FaultOutcome::Done, Duration::ZERO),
-    };
-    Arc::new(Faulty::new(inner, Box::new(judge)))
+    })
 }
 
 /// Decides and answers a request. A put may be forgotten, or done in part.
@@ -149,6 +191,10 @@ impl ObjectStore for Faulty {
         payload: PutPayload,
         mut opts: PutOptions,
     ) -> Result<PutResult> {
+        if self.fits.as_ref().is_some_and(|fits| !fits(payload.content_length() as u64)) {
+            let source = std::io::Error::from(std::io::ErrorKind::StorageFull);
+            return Err(Error::Generic { store: "disk", source: source.into() });
+        }
         if let Some(puts) = &self.puts {
             puts.lock().push((location.to_string(), payload.clone().into()));
         }
@@ -208,9 +254,15 @@ impl ObjectStore for Faulty {
         locations: BoxStream<'static, Result<Path>>,
     ) -> BoxStream<'static, Result<Path>> {
         let (inner, judge) = (Arc::clone(&self.inner), Arc::clone(&self.judge));
+        let is_folder = self.fits.is_some();
         let delete = move |path: Path| {
             let (inner, judge, of) = (Arc::clone(&inner), Arc::clone(&judge), path.clone());
-            let delete = async move { inner.delete(&path).await.map(|()| path) };
+            let delete = async move {
+                if is_folder {
+                    inner.head(&path).await?;
+                }
+                inner.delete(&path).await.map(|()| path)
+            };
             async move { ask(&judge, ("delete", Some(&of)), delete, None).await }
         };
         locations.and_then(delete).boxed()

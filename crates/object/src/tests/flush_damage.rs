@@ -7,15 +7,13 @@ use std::time::Duration;
 use fastrand::Rng;
 use object_store::ObjectStore;
 use object_store::memory::InMemory;
-use object_store::path::Path;
 
 use super::disk::{Disk, Loss};
-use super::local::{open_with, run};
-use super::{open_giving_up, passes, read, request, tuning, write};
+use super::local::open_with;
+use super::{in_memory, open_giving_up, passes, read, request, run, store_of, tuning, write};
 use crate::format::OpeningId;
 use crate::local::{FileHead, Medium};
 use crate::log::{self, FlushesMissing, NotOpen, OpenRequest};
-use crate::store::Store;
 use crate::volume::opening;
 use crate::volume::{Tuning, Volume};
 
@@ -53,7 +51,7 @@ fn killed_after(sessions: u128) -> (InMemory, Arc<Disk>) {
 
 /// Returns the opening of the server that has flushes in a file and didn't close the volume.
 fn unfinished(store: &InMemory) -> OpeningId {
-    let store = Store::new(with(store), Path::from("a/volume"));
+    let store = store_of(&with(store));
     let seen = run(log::see(&store, &request(0))).unwrap().unwrap();
     seen.unfinished.unwrap().id()
 }
@@ -82,7 +80,7 @@ fn opened(
 ) -> Result<u64, NotOpen> {
     let inner = with(store);
     run(async {
-        let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
+        let store = store_of(&inner);
         let request = OpenRequest { accept_lost, ..request(400) };
         let volume =
             opening::open(Arc::clone(disk) as Arc<dyn Medium>, store, request, tuning()).await?;
@@ -116,7 +114,7 @@ fn a_volume_whose_flushes_were_given_up_is_outdated_until_it_is_changed() {
     for (file, kept_ones) in [(damaged(&disk, Vec::clear), 0), (flipped, FLUSHED - 1)] {
         let (inner, server) = (with(&store), unfinished(&store));
         let open = |file: &Arc<Disk>, nonce, accept_lost| {
-            let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
+            let store = store_of(&inner);
             let request = OpenRequest { accept_lost, ..request(nonce) };
             opening::open(Arc::clone(file) as Arc<dyn Medium>, store, request, tuning())
         };
@@ -186,7 +184,7 @@ fn a_file_without_the_heads_of_the_last_server_is_refused_until_its_flushes_are_
 
 #[test]
 fn a_volume_with_flushes_in_a_file_is_not_opened_without_that_file_and_nobody_is_fenced_for_it() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let disk = Arc::new(Disk::default());
     run(async {
         let volume = open_with(&inner, &disk, 4, tuning()).await.unwrap();
@@ -206,7 +204,7 @@ fn a_volume_with_flushes_in_a_file_is_not_opened_without_that_file_and_nobody_is
         volume.close().await.unwrap();
         // The number of a server stands for that one alone.
         let _volume = open_with(&inner, &Arc::default(), 10, tuning()).await.unwrap();
-        let store = Arc::new(Store::new(Arc::clone(&inner), Path::from("a/volume")));
+        let store = store_of(&inner);
         let request = OpenRequest {
             accept_lost: Some(OpeningId::new(first.epoch, first.nonce)),
             ..request(12)
@@ -245,11 +243,13 @@ fn damage_of_what_was_flushed_is_refused_and_the_changes_in_front_of_it_are_kept
         );
     }
     let disk = damaged(&disk, |bytes| bytes.truncate(2 * HEAD + 4 * entry + 9));
+    let before = disk.state.lock().now.clone();
     let refused = opened(&store, &disk, None);
     assert!(
         matches!(&refused, Err(NotOpen::Local(why)) if why.contains("it was cut off")),
         "{refused:?}"
     );
+    assert!(disk.state.lock().now == before, "a file that is refused is left alone");
     assert_eq!(opened(&store, &disk, Some(server)), Ok(4));
 }
 

@@ -8,12 +8,11 @@ use std::time::Duration;
 
 use corewise_drivers::FileFault;
 use object_store::ObjectStore;
-use object_store::memory::InMemory;
 
 use super::disk::Disk;
-use super::faulty::{FaultOutcome, Faulty};
-use super::local::{open_with, run};
-use super::{BLOCKS, passes, read, tuning, write};
+use super::faulty::{FaultOutcome, adjustable};
+use super::local::open_with;
+use super::{BLOCKS, in_memory, passes, read, run, tuning, write};
 use crate::log::NotOpen;
 use crate::volume::Volume;
 use crate::volume::{ObjectEvent, Observer};
@@ -23,10 +22,6 @@ const HEAD: usize = 4096;
 
 fn moved() -> FileFault {
     FileFault::Moved { found: "leads to no file".into(), now: None }
-}
-
-fn new_store() -> Arc<dyn ObjectStore> {
-    Arc::new(InMemory::new())
 }
 
 /// Creates a volume with a flush file, and a channel that gets why the file is out, and an empty
@@ -76,7 +71,7 @@ const CASES: [Case; 6] = [
 #[test]
 fn flushes_wait_for_the_store_while_the_file_is_not_what_it_was_and_need_no_file_then() {
     for (harm, words, by_itself) in CASES {
-        let (inner, disk) = (new_store(), Arc::new(Disk::default()));
+        let (inner, disk) = (in_memory(), Arc::new(Disk::default()));
         run(async {
             let (volume, told) = served(&inner, &disk).await;
             harm(&disk);
@@ -99,7 +94,7 @@ fn flushes_wait_for_the_store_while_the_file_is_not_what_it_was_and_need_no_file
 #[test]
 fn the_store_gets_what_only_the_file_had_though_nobody_flushes() {
     for (harm, words, _) in CASES {
-        let (inner, disk) = (new_store(), Arc::new(Disk::default()));
+        let (inner, disk) = (in_memory(), Arc::new(Disk::default()));
         run(async {
             let (volume, told) = served(&inner, &disk).await;
             harm(&disk);
@@ -125,7 +120,7 @@ fn the_store_gets_what_only_the_file_had_though_nobody_flushes() {
 #[test]
 fn a_file_that_is_in_order_again_is_used_again_and_needed_again() {
     for (harm, words, by_itself) in CASES {
-        let (inner, disk) = (new_store(), Arc::new(Disk::default()));
+        let (inner, disk) = (in_memory(), Arc::new(Disk::default()));
         run(async {
             let (volume, told) = served(&inner, &disk).await;
             harm(&disk);
@@ -158,7 +153,7 @@ fn a_file_that_is_in_order_again_is_used_again_and_needed_again() {
 
 #[test]
 fn a_file_that_another_program_writes_to_is_left_to_it() {
-    let (inner, disk) = (new_store(), Arc::new(Disk::default()));
+    let (inner, disk) = (in_memory(), Arc::new(Disk::default()));
     run(async {
         let (volume, told) = served(&inner, &disk).await;
         disk.state.lock().now[..2 * HEAD].fill(b'x');
@@ -180,21 +175,18 @@ fn a_file_that_another_program_writes_to_is_left_to_it() {
 
 #[test]
 fn while_the_store_is_silent_too_no_flush_is_answered_and_a_later_one_is() {
-    let (inner, disk) = (new_store(), Arc::new(Disk::default()));
-    let fate = Arc::new(corewise_sync::Mutex::new(FaultOutcome::Done));
-    let theirs = Arc::clone(&fate);
-    let judge = move |_: &str| (*theirs.lock(), Duration::ZERO);
-    let failing: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    let (inner, disk) = (in_memory(), Arc::new(Disk::default()));
+    let (failing, fate) = adjustable(&inner);
     run(async {
         let (volume, told) = served(&failing, &disk).await;
-        *fate.lock() = FaultOutcome::Refused;
+        fate.lock().0 = FaultOutcome::Refused;
         disk.state.lock().fault = Some(FileFault::Unlinked);
         write(&volume, 1, 1, 4).await.unwrap();
         volume.flush().await.unwrap_err();
         passes(Duration::from_secs(300)).await;
         assert_eq!(told.try_iter().count(), 1);
         assert!(volume.displaced().is_some_and(|todo| todo.ends_with("makes a new one")));
-        *fate.lock() = FaultOutcome::Done;
+        fate.lock().0 = FaultOutcome::Done;
         volume.flush().await.unwrap();
     });
     run(async {
@@ -241,7 +233,7 @@ fn nothing_flushed_is_lost_without_a_word_however_the_file_goes_and_comes() {
     let (mut opened, mut refused) = (0, 0);
     for seed in 0..if long { 5000 } else { 150 } {
         let mut random = fastrand::Rng::with_seed(seed);
-        let (inner, disk) = (new_store(), Arc::new(Disk::default()));
+        let (inner, disk) = (in_memory(), Arc::new(Disk::default()));
         let mut states = Vec::new();
         let mut flushed = 0;
         run(async {

@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use corewise_sync::Mutex;
 use futures_util::TryStreamExt;
-use object_store::memory::InMemory;
 use object_store::{ObjectStore, ObjectStoreExt};
 
-use super::{open_as, read, request, tuning, write};
+use super::{in_memory, open_as, read, request, tuning, write};
 use crate::format::names;
 use crate::options::ObjectOptions;
 use crate::volume::ObjectEvent;
@@ -95,7 +94,7 @@ async fn a_volume_that_is_not_there_makes_no_folder_without_a_size() {
 async fn an_orderly_end_finds_that_what_was_written_is_gone() {
     // All of it, or an older state: the newest record is another one's, or was written behind that.
     for older in [false, true] {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let inner = in_memory();
         let volume = open_as(&inner, 3, tuning()).await.unwrap();
         let events = observe(&volume);
         for what in [7, 8] {

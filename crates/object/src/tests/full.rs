@@ -1,21 +1,15 @@
 //! A store without room: writes are refused before it is full, and trims and deletions continue.
 
-use std::fmt;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
 use corewise_sync::Mutex;
-use futures_util::stream::{BoxStream, StreamExt, TryStreamExt};
-use object_store::memory::InMemory;
+use futures_util::stream::TryStreamExt;
 use object_store::path::Path;
-use object_store::{
-    CopyOptions, Error, GetOptions, GetResult, ListResult, MultipartUpload, ObjectMeta,
-    ObjectStore, ObjectStoreExt, PutMultipartOptions, PutOptions, PutPayload, PutResult, Result,
-};
+use object_store::{ObjectMeta, ObjectStore};
 
-use super::{passes, read, request, tuning, write};
+use super::faulty::{FaultOutcome, Faulty};
+use super::{in_memory, passes, read, request, tuning, write};
 use crate::format::{BLOCK, Chunk};
 use crate::log::OpenRequest;
 use crate::store::{Measure, Store, StoreRoom};
@@ -35,7 +29,7 @@ struct Disk {
 
 impl Disk {
     fn new() -> Arc<Self> {
-        Arc::new(Self { inner: Arc::new(InMemory::new()), others: Mutex::default() })
+        Arc::new(Self { inner: in_memory(), others: Mutex::default() })
     }
 
     /// Gives others all of it but `bytes`.
@@ -67,70 +61,17 @@ impl Measure for Disk {
     }
 }
 
-impl fmt::Display for Disk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a disk")
-    }
-}
-
-#[async_trait]
-impl ObjectStore for Disk {
-    async fn put_opts(&self, at: &Path, data: PutPayload, how: PutOptions) -> Result<PutResult> {
-        if data.content_length() as u64 > self.free() {
-            let source = io::Error::from(io::ErrorKind::StorageFull);
-            return Err(Error::Generic { store: "disk", source: source.into() });
-        }
-        self.inner.put_opts(at, data, how).await
-    }
-
-    async fn put_multipart_opts(
-        &self,
-        at: &Path,
-        how: PutMultipartOptions,
-    ) -> Result<Box<dyn MultipartUpload>> {
-        self.inner.put_multipart_opts(at, how).await
-    }
-
-    async fn get_opts(&self, at: &Path, how: GetOptions) -> Result<GetResult> {
-        self.inner.get_opts(at, how).await
-    }
-
-    fn delete_stream(
-        &self,
-        all: BoxStream<'static, Result<Path>>,
-    ) -> BoxStream<'static, Result<Path>> {
-        // A missing file fails, as in a folder; in memory, it counts as deleted.
-        let inner = Arc::clone(&self.inner);
-        let delete = move |path: Path| {
-            let inner = Arc::clone(&inner);
-            async move {
-                inner.head(&path).await?;
-                inner.delete(&path).await.map(|()| path)
-            }
-        };
-        all.and_then(delete).boxed()
-    }
-
-    fn list(&self, prefix: Option<&Path>) -> BoxStream<'static, Result<ObjectMeta>> {
-        self.inner.list(prefix)
-    }
-
-    async fn list_with_delimiter(&self, prefix: Option<&Path>) -> Result<ListResult> {
-        self.inner.list_with_delimiter(prefix).await
-    }
-
-    async fn copy_opts(&self, from: &Path, to: &Path, how: CopyOptions) -> Result<()> {
-        self.inner.copy_opts(from, to, how).await
-    }
-}
-
 /// Blocks of the volumes: four times as many as there is room for.
 const BLOCKS: u64 = 4 * TOTAL / BLOCK;
 /// Blocks of a write.
 const WRITE: u64 = MIB / BLOCK;
 
 async fn open(disk: &Arc<Disk>, nonce: u128, inline: u64) -> Arc<Volume> {
-    let store = Store::new(Arc::clone(disk) as _, Path::from("a")).measured(Arc::clone(disk) as _);
+    let judge = Box::new(|_: &str| (FaultOutcome::Done, Duration::ZERO));
+    let mut faulty = Faulty::new(&disk.inner, judge);
+    let room = Arc::clone(disk);
+    faulty.fits = Some(Arc::new(move |bytes| bytes <= room.free()));
+    let store = Store::new(Arc::new(faulty), Path::from("a")).measured(Arc::clone(disk) as _);
     let patience = Duration::from_secs(10);
     // Only lack of room makes a map due.
     let tuning = Tuning { batch: 256, inline, dirty: 4096, few: 10_000, patience, ..tuning() };

@@ -4,13 +4,11 @@ use std::sync::Arc;
 
 use object_store::ObjectStore;
 use object_store::local::LocalFileSystem;
-use object_store::path::Path;
 use tokio::time::Instant;
 
-use super::{request, tuning, write};
+use super::{request, store_of, tuning, write};
 use crate::format::{BLOCK, BlockPlace, Changes, Chunk, Kind, MapEntry, names};
 use crate::log::OpenRequest;
-use crate::store::Store;
 use crate::volume::policy::{self, Compaction};
 use crate::volume::{Tuning, Volume};
 
@@ -22,9 +20,8 @@ async fn open(inner: &Arc<dyn ObjectStore>, nonce: u128, blocks: u64) -> Arc<Vol
     // Nothing is compacted: the segments are empty files.
     let compaction = Compaction { slack: u64::MAX / 2, few: u64::MAX / 2, ..COMPACTION };
     let tuning = Tuning { batch: 2048, dirty: 16384, few: policy::FEW, compaction, ..tuning() };
-    let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
     let request = OpenRequest { size: Some(blocks * BLOCK), ..request(nonce) };
-    Volume::open(Arc::new(store), request, tuning).await.unwrap()
+    Volume::open(store_of(inner), request, tuning).await.unwrap()
 }
 
 /// Makes a volume as if that many single blocks had been written into that many segments.

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use corewise_sync::Mutex;
 use object_store::ObjectStore;
-use object_store::memory::InMemory;
-use object_store::path::Path;
 
 use super::disk::{Disk, Loss};
-use super::faulty::{FaultOutcome, Faulty};
-use super::{BLOCKS, open_as, open_giving_up, passes, read, request, sealed_by, tuning, write};
-use crate::format::{BLOCK, Chunk};
+use super::faulty::{FaultOutcome, adjustable, judged};
+use super::history::{History, Rates};
+use super::{
+    BLOCKS, in_memory, open_as, open_giving_up, read, request, run, sealed_by, store_of, tuning,
+    write,
+};
 use crate::local::FlushFile;
 use crate::log::NotOpen;
-use crate::store::Store;
 use crate::volume::opening;
 use crate::volume::{Fault, Tuning, Volume};
 
@@ -25,9 +25,7 @@ pub(super) async fn open_with(
     nonce: u128,
     tuning: Tuning,
 ) -> Result<Arc<Volume>, NotOpen> {
-    let store = Arc::new(Store::new(Arc::clone(inner), Path::from("a/volume")));
-    let disk = Arc::clone(disk);
-    opening::open(disk, store, request(nonce), tuning).await
+    opening::open(Arc::clone(disk) as _, store_of(inner), request(nonce), tuning).await
 }
 
 async fn open_file(
@@ -35,83 +33,17 @@ async fn open_file(
     path: &std::path::Path,
     nonce: u128,
 ) -> Result<Arc<Volume>, NotOpen> {
-    let store = Arc::new(Store::new(Arc::clone(inner), Path::from("a/volume")));
     let file = Arc::new(FlushFile::open(path).unwrap());
-    opening::open(file, store, request(nonce), tuning()).await
-}
-
-fn store() -> Arc<dyn ObjectStore> {
-    Arc::new(InMemory::new())
-}
-
-pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
-    let mut builder = tokio::runtime::Builder::new_current_thread();
-    builder.enable_time().start_paused(true).build().unwrap().block_on(future)
-}
-
-/// Content of the volume after each change, and the number of changes before the last flush.
-struct History {
-    states: Vec<Vec<u32>>,
-    flushed: usize,
-}
-
-/// Works until the machine is lost. True: everything was done.
-async fn work(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand::Rng) -> bool {
-    for _ in 0..60 {
-        let start = random.u64(0..BLOCKS);
-        let len = random.u64(1..=(BLOCKS - start).min(9));
-        let range = start as usize..(start + len) as usize;
-        let mut state = history.states.last().cloned().unwrap_or_default();
-        let what = random.u32(1..);
-        let done = match random.u8(0..8) {
-            0 => {
-                state[range].fill(0);
-                volume.change(start, len, Chunk::Zero).await
-            }
-            1 | 2 => {
-                if volume.flush().await.is_err() {
-                    return false;
-                }
-                history.flushed = history.states.len() - 1;
-                continue;
-            }
-            3 => {
-                // Some of it goes to the store meanwhile.
-                passes(Duration::from_millis(random.u64(..900))).await;
-                continue;
-            }
-            4 => match read(volume, start, len).await {
-                Ok(found) => {
-                    assert_eq!(found, state[range]);
-                    continue;
-                }
-                Err(_) => return false,
-            },
-            _ => {
-                state[range].fill(what);
-                write(volume, start, len, what).await
-            }
-        };
-        // It may exist although no answer came.
-        history.states.push(state);
-        if done.is_err() {
-            return false;
-        }
-    }
-    if volume.close().await.is_err() {
-        return false;
-    }
-    history.flushed = history.states.len() - 1;
-    true
+    opening::open(file, store_of(inner), request(nonce), tuning()).await
 }
 
 /// Runs once: the machine is lost at `at` in each of its lives, and soon again while its remains
 /// are put into the store. Returns whether that point came.
 fn lose_it_at(at: Loss, seed: u64) -> bool {
-    let inner = store();
+    let inner = in_memory();
     let mut random = fastrand::Rng::with_seed(seed);
     let sealed = sealed_by(seed >> 32);
-    let mut history = History { states: vec![vec![0; BLOCKS as usize]], flushed: 0 };
+    let mut history = History::default();
     let mut disk = Arc::new(Disk::default());
     let mut lost = false;
     for life in 0..3u128 {
@@ -119,10 +51,10 @@ fn lose_it_at(at: Loss, seed: u64) -> bool {
         // With the longer age the head is renewed before the store has it all.
         let age = Duration::from_secs(if life == 1 { 5 } else { 1 });
         let tuning = Tuning { age, ..tuning() };
-        // The runtime ends with all of its tasks, as the machine does.
+        let rates = Rates { flushes: 4, pause: 900 };
         run(async {
             lost |= match open_with(&store, &disk, sealed | life << 2, tuning).await {
-                Ok(volume) => !work(&volume, &mut history, &mut random).await,
+                Ok(volume) => !history.work(&volume, &mut random, rates).await,
                 Err(_) => true,
             };
         });
@@ -143,13 +75,7 @@ fn lose_it_at(at: Loss, seed: u64) -> bool {
             volume.close().await.unwrap();
             found
         });
-        let kept = history.states.iter().rposition(|state| *state == found);
-        assert!(
-            kept.is_some_and(|kept| kept >= history.flushed),
-            "lost at {at:?}, seed {seed}, life {life}: kept {kept:?}, flushed {}",
-            history.flushed
-        );
-        history = History { states: vec![found], flushed: 0 };
+        history.goes_on_from(found, &format!("lost at {at:?}, seed {seed}, life {life}"));
     }
     lost
 }
@@ -188,21 +114,8 @@ fn left(inner: &Arc<dyn ObjectStore>) -> Arc<Disk> {
 }
 
 #[test]
-fn what_only_the_file_has_is_put_into_the_store_when_the_volume_is_opened() {
-    let inner = store();
-    let disk = left(&inner);
-    run(async {
-        let volume = open_with(&inner, &disk, 2, tuning()).await.unwrap();
-        assert_eq!(read(&volume, 0, 6).await.unwrap(), [1, 2, 2, 0, 0, 0]);
-        // It is in the store by now.
-        let other = open_giving_up(&inner, 3).await;
-        assert_eq!(read(&other, 0, 6).await.unwrap(), [1, 2, 2, 0, 0, 0]);
-    });
-}
-
-#[test]
 fn a_file_is_never_put_over_what_another_server_wrote() {
-    let inner = store();
+    let inner = in_memory();
     let disk = left(&inner);
     run(async {
         let other = open_giving_up(&inner, 2).await;
@@ -216,7 +129,7 @@ fn a_file_is_never_put_over_what_another_server_wrote() {
     });
     // It isn't put into another volume, either.
     run(async {
-        let other = store();
+        let other = in_memory();
         let refused = open_with(&other, &disk, 3, tuning()).await;
         let says = |changes: &String| changes == "1 change";
         let is = matches!(&refused, Err(NotOpen::NoVolumeOfFile { changes, .. }) if says(changes));
@@ -233,7 +146,7 @@ fn a_file_that_is_something_else_is_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("letter");
     std::fs::write(&path, "Dear reader").unwrap();
-    let refused = run(open_file(&store(), &path, 1)).unwrap_err();
+    let refused = run(open_file(&in_memory(), &path, 1)).unwrap_err();
     assert!(
         matches!(&refused, NotOpen::Local(why) if why.contains("no flush file")),
         "{refused:?}"
@@ -253,44 +166,9 @@ fn flip(disk: &Disk, at: usize) {
 }
 
 #[test]
-fn a_file_that_is_damaged_in_what_was_flushed_is_refused_unless_the_store_has_it() {
-    // The place of change number 2 of five: its head, and its data.
-    let entry = BLOCK as usize + 80;
-    for (at, in_store) in [(8192 + entry + 9, 0), (8192 + entry + 999, 0), (8192 + entry + 9, 3)] {
-        let inner = store();
-        let disk = Arc::new(Disk::default());
-        run(async {
-            let volume = open_with(&inner, &disk, 1, tuning()).await.unwrap();
-            for n in 0..5 {
-                write(&volume, n, 1, 7).await.unwrap();
-                volume.flush().await.unwrap();
-                if n + 1 == in_store {
-                    volume.flush_to_store().await.unwrap();
-                }
-            }
-        });
-        let disk = disk.after(&mut fastrand::Rng::with_seed(1));
-        flip(&disk, at);
-        run(async {
-            match open_with(&inner, &disk, 2, tuning()).await {
-                Ok(volume) => {
-                    assert_eq!(in_store, 3, "flushed changes are lost");
-                    assert_eq!(read(&volume, 0, 5).await.unwrap(), [7; 5]);
-                }
-                Err(NotOpen::Local(why)) => {
-                    assert_eq!(in_store, 0, "{why}");
-                    assert!(why.contains("it lacks the changes from 2 to 2"), "{why}");
-                }
-                Err(other) => panic!("{other:?}"),
-            }
-        });
-    }
-}
-
-#[test]
 fn a_file_whose_newest_head_is_damaged_is_not_taken_for_an_older_one() {
     for rounds in 1..6 {
-        let inner = store();
+        let inner = in_memory();
         let disk = Arc::new(Disk::default());
         let head = |slot: usize| disk.state.lock().now[slot * 4096 + 8];
         run(async {
@@ -322,23 +200,8 @@ fn a_file_whose_newest_head_is_damaged_is_not_taken_for_an_older_one() {
 }
 
 #[test]
-fn a_file_that_was_cut_off_is_refused_and_left_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("flushes");
-    let inner = store();
-    run(async { drop(open_file(&inner, &path, 1).await.unwrap()) });
-    std::fs::File::options().write(true).open(&path).unwrap().set_len(99_999).unwrap();
-    let refused = run(open_file(&inner, &path, 2)).unwrap_err();
-    assert!(
-        matches!(&refused, NotOpen::Local(why) if why.contains("it was cut off")),
-        "{refused:?}"
-    );
-    assert_eq!(std::fs::metadata(&path).unwrap().len(), 99_999);
-}
-
-#[test]
 fn a_file_whose_changes_are_in_the_store_is_begun_anew_though_another_server_came_between() {
-    let inner = store();
+    let inner = in_memory();
     let disk = Arc::new(Disk::default());
     run(async {
         let volume = open_with(&inner, &disk, 1, tuning()).await.unwrap();
@@ -354,21 +217,8 @@ fn a_file_whose_changes_are_in_the_store_is_begun_anew_though_another_server_cam
 }
 
 #[test]
-fn a_flush_of_a_server_that_was_fenced_fails_once_its_lease_is_over() {
-    let inner = store();
-    run(async {
-        let volume = open_with(&inner, &Arc::new(Disk::default()), 1, tuning()).await.unwrap();
-        write(&volume, 0, 1, 1).await.unwrap();
-        volume.flush().await.unwrap();
-        let _other = open_giving_up(&inner, 2).await;
-        passes(Duration::from_secs(2)).await;
-        assert!(matches!(volume.flush().await, Err(Fault::Fenced(_))));
-    });
-}
-
-#[test]
 fn a_file_that_fails_has_flushes_wait_for_the_store() {
-    let inner = store();
+    let inner = in_memory();
     let disk = Arc::new(Disk::default());
     run(async {
         let volume = open_with(&inner, &disk, 1, tuning()).await.unwrap();
@@ -384,15 +234,12 @@ fn a_file_that_fails_has_flushes_wait_for_the_store() {
 
 #[test]
 fn a_volume_that_is_closed_while_the_store_is_gone_leaves_all_in_the_file() {
-    let inner = store();
+    let inner = in_memory();
     let disk = Arc::new(Disk::default());
-    let fate = Arc::new(Mutex::new(FaultOutcome::Done));
-    let theirs = Arc::clone(&fate);
-    let judge = move |_: &str| (*theirs.lock(), Duration::ZERO);
-    let failing: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    let (failing, fate) = adjustable(&inner);
     run(async {
         let volume = open_with(&failing, &disk, 1, tuning()).await.unwrap();
-        *fate.lock() = FaultOutcome::Refused;
+        fate.lock().0 = FaultOutcome::Refused;
         write(&volume, 0, 2, 7).await.unwrap();
         let closed = volume.close().await;
         assert!(
@@ -409,7 +256,7 @@ fn a_volume_that_is_closed_while_the_store_is_gone_leaves_all_in_the_file() {
 
 #[test]
 fn a_volume_that_is_not_closed_says_what_became_of_recent_writes() {
-    let inner = store();
+    let inner = in_memory();
     let is_refused = Arc::new(Mutex::new("nothing"));
     let theirs = Arc::clone(&is_refused);
     let judge = move |what: &str| {
@@ -417,7 +264,7 @@ fn a_volume_that_is_not_closed_says_what_became_of_recent_writes() {
             if what.contains(*theirs.lock()) { FaultOutcome::Refused } else { FaultOutcome::Done };
         (fate, Duration::ZERO)
     };
-    let failing: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    let failing = judged(&inner, judge);
     run(async {
         let volume = super::open(&failing, 1).await.unwrap();
         *is_refused.lock() = "";
@@ -435,7 +282,7 @@ fn a_volume_that_is_not_closed_says_what_became_of_recent_writes() {
 
 #[test]
 fn the_file_is_used_round_and_round_and_never_over_what_the_store_lacks() {
-    let inner = store();
+    let inner = in_memory();
     let disk = Arc::new(Disk::default());
     let size = opening::ring(&tuning());
     run(async {

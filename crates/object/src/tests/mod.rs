@@ -13,6 +13,7 @@ mod flush_damage;
 mod flush_faults;
 mod folders;
 mod full;
+mod history;
 mod large;
 mod local;
 mod mounts;
@@ -26,6 +27,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
+use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
@@ -85,22 +87,36 @@ fn request(nonce: u128) -> OpenRequest {
     }
 }
 
+fn in_memory() -> Arc<dyn ObjectStore> {
+    Arc::new(InMemory::new())
+}
+
+/// Returns the objects of the volume that `open` opens.
+fn store_of(inner: &Arc<dyn ObjectStore>) -> Arc<Store> {
+    Arc::new(Store::new(Arc::clone(inner), Path::from("a/volume")))
+}
+
+/// Runs a machine in virtual time. Its runtime ends with all of its tasks.
+fn run<T>(future: impl Future<Output = T>) -> T {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().start_paused(true).build().unwrap().block_on(future)
+}
+
 async fn open_as(
     inner: &Arc<dyn ObjectStore>,
     nonce: u128,
     tuning: Tuning,
 ) -> Result<Arc<Volume>, NotOpen> {
-    let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
-    Volume::open(Arc::new(store), request(nonce), tuning).await
+    Volume::open(store_of(inner), request(nonce), tuning).await
 }
 
 /// Opens a volume of which a server has flushes in a file, and gives these up.
 async fn open_giving_up(inner: &Arc<dyn ObjectStore>, nonce: u128) -> Arc<Volume> {
-    let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
+    let store = store_of(inner);
     let seen = log::see(&store, &request(nonce)).await.unwrap().unwrap();
     let request =
         OpenRequest { accept_lost: seen.unfinished.map(|before| before.id()), ..request(nonce) };
-    Volume::open(Arc::new(store), request, tuning()).await.unwrap()
+    Volume::open(store, request, tuning()).await.unwrap()
 }
 
 /// Opens a volume. By the nonce, the smallest batches lie in their records, all of them do, or
@@ -134,6 +150,13 @@ async fn stored(volume: &Volume) -> (u64, u64) {
         bytes += volume.store.size(&name).await.unwrap();
     }
     (bytes, needed)
+}
+
+/// Deletes all objects of a store.
+async fn wipe(inner: &Arc<dyn ObjectStore>) {
+    for one in inner.list(None).try_collect::<Vec<_>>().await.unwrap() {
+        inner.delete(&one.location).await.unwrap();
+    }
 }
 
 /// Returns the objects with data that the map points to.

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use object_store::ObjectStore;
-use object_store::memory::InMemory;
 use object_store::path::Path;
 
-use super::{BLOCKS, passes, read, request, tuning, write};
+use super::{BLOCKS, in_memory, passes, read, request, tuning, write};
 use crate::driver::ObjectDriver;
 use crate::error::OpenErrorKind;
 use crate::format::{BLOCK, names};
@@ -39,7 +38,7 @@ async fn a_volume_is_not_made_inside_another_one_nor_around_it() {
         ("a/b/log", "a", Overlap::Inside("b/log".into())),
         ("a/b", "", Overlap::Inside("a/b".into())),
     ] {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let inner = in_memory();
         // Another server serves it.
         let there = open_at(&inner, first, 1).await.unwrap();
         let made = open_at(&inner, second, 2).await.map(drop);
@@ -54,7 +53,7 @@ async fn a_volume_is_not_made_inside_another_one_nor_around_it() {
 
 #[tokio::test(start_paused = true)]
 async fn a_volume_that_lost_its_records_is_not_taken_for_none() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = open_at(&inner, "a", 1).await.unwrap();
     super::write_all(&volume, 0, BLOCKS, 7).await;
     volume.flush().await.unwrap();
@@ -112,9 +111,9 @@ fn a_folder_without_its_log_is_left_as_it_is_and_so_is_the_flush_file() {
 #[tokio::test(start_paused = true)]
 async fn volumes_that_lie_in_one_another_leave_each_other_alone() {
     for folder in ["log", "map", "seg", "snap", "clones", "gone", "try", "x"] {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let inner = in_memory();
         // Two servers that make them at the same moment: elsewhere, and then moved.
-        let inside: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let inside = in_memory();
         let place = format!("a/{folder}");
         for (nonce, what) in [(1, 7), (3, 8), (5, 9)] {
             let outer = open_at(&inner, "a", nonce).await.unwrap();

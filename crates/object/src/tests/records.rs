@@ -4,15 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use object_store::ObjectStore;
-use object_store::memory::InMemory;
-use object_store::path::Path;
-
-use super::faulty::{FaultOutcome, Faulty};
-use super::{lies_in, open, open_as, passes, read, request, stored, tuning, write};
+use super::faulty::{FaultOutcome, adjustable, judged};
+use super::{
+    in_memory, lies_in, open, open_as, passes, read, request, store_of, stored, tuning, write,
+};
 use crate::format::{BLOCK, Chunk, Compression, Kind, Writer, names};
 use crate::log::OpenRequest;
-use crate::store::Store;
 use crate::volume::{Fault, Tuning, Volume};
 
 /// Returns a tuning in which no map is written and nothing is compacted.
@@ -41,7 +38,7 @@ async fn records(volume: &Volume) -> Vec<u64> {
 
 #[tokio::test(start_paused = true)]
 async fn a_small_flush_makes_two_requests_and_a_larger_one_four() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = open_as(&inner, 1, quiet()).await.unwrap();
     let mut found = Vec::new();
     for (start, len) in [(0, 1), (1, 3), (4, 4)] {
@@ -57,14 +54,13 @@ async fn a_small_flush_makes_two_requests_and_a_larger_one_four() {
 
 #[tokio::test(start_paused = true)]
 async fn an_opening_fetches_the_body_of_each_record_and_little_of_its_data() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let blocks = 8192;
     let open = async |nonce| {
-        let store = Store::new(Arc::clone(&inner), Path::from("a/volume"));
         let size = Some(blocks * BLOCK);
         let request = OpenRequest { size, compression: Compression::None, ..request(nonce) };
         let tuning = Tuning { batch: 4096, inline: 64, dirty: 16384, ..quiet() };
-        Volume::open(Arc::new(store), request, tuning).await.unwrap()
+        Volume::open(store_of(&inner), request, tuning).await.unwrap()
     };
     drop(open(1).await);
     let volume = open(4).await;
@@ -95,7 +91,7 @@ async fn an_opening_fetches_the_body_of_each_record_and_little_of_its_data() {
 
 #[tokio::test(start_paused = true)]
 async fn a_record_stays_while_it_has_data_that_is_needed_and_goes_when_that_is_dead() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let mut tuning = tuning();
     tuning.compaction.few = 1000;
     let volume = open_as(&inner, 1, tuning).await.unwrap();
@@ -127,7 +123,7 @@ async fn a_record_stays_while_it_has_data_that_is_needed_and_goes_when_that_is_d
 
 #[tokio::test(start_paused = true)]
 async fn a_record_behind_the_map_stays_when_its_data_is_dead() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = open_as(&inner, 1, quiet()).await.unwrap();
     for what in 1..9 {
         put(&volume, 3, 2, what).await;
@@ -140,7 +136,7 @@ async fn a_record_behind_the_map_stays_when_its_data_is_dead() {
 
 #[tokio::test(start_paused = true)]
 async fn what_a_snapshot_has_in_records_stays_until_the_snapshot_is_deleted() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = open_as(&inner, 1, tuning()).await.unwrap();
     put(&volume, 0, 2, 7).await;
     let old = lies_in(&volume).remove(0);
@@ -160,14 +156,11 @@ async fn what_a_snapshot_has_in_records_stays_until_the_snapshot_is_deleted() {
 
 #[tokio::test(start_paused = true)]
 async fn a_flush_whose_record_lacks_a_part_of_its_data_is_not_answered() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let fate = Arc::new(corewise_sync::Mutex::new(FaultOutcome::Done));
-    let theirs = Arc::clone(&fate);
-    let judge = move |_: &str| (*theirs.lock(), Duration::ZERO);
-    let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    let inner = in_memory();
+    let (store, fate) = adjustable(&inner);
     let volume = open_as(&store, 1, quiet()).await.unwrap();
     write(&volume, 0, 1, 7).await.unwrap();
-    *fate.lock() = FaultOutcome::Cut;
+    fate.lock().0 = FaultOutcome::Cut;
     let flushed = volume.flush().await;
     assert!(matches!(flushed, Err(Fault::Store(_))), "{flushed:?}");
 }
@@ -175,19 +168,16 @@ async fn a_flush_whose_record_lacks_a_part_of_its_data_is_not_answered() {
 #[tokio::test(start_paused = true)]
 async fn a_read_under_way_of_a_record_that_is_deleted_and_in_whose_place_another_one_comes_looks_again()
  {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let takes = Arc::new(corewise_sync::Mutex::new(Duration::ZERO));
-    let theirs = Arc::clone(&takes);
-    let judge = move |_: &str| (FaultOutcome::Done, *theirs.lock());
-    let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    let inner = in_memory();
+    let (store, takes) = adjustable(&inner);
     let volume = open_as(&store, 1, tuning()).await.unwrap();
     put(&volume, 0, 2, 7).await;
     let old = lies_in(&volume).remove(0);
-    *takes.lock() = Duration::from_secs(5);
+    takes.lock().1 = Duration::from_secs(5);
     let reader = Arc::clone(&volume);
     let reading = tokio::spawn(async move { read(&reader, 0, 2).await });
     passes(Duration::from_millis(1)).await;
-    *takes.lock() = Duration::ZERO;
+    takes.lock().1 = Duration::ZERO;
     for what in 8..30 {
         put(&volume, 0, 2, what).await;
     }
@@ -202,12 +192,12 @@ async fn a_read_under_way_of_a_record_that_is_deleted_and_in_whose_place_another
 
 #[tokio::test(start_paused = true)]
 async fn an_opening_that_comes_upon_a_record_in_a_place_that_was_cleared_meanwhile_begins_anew() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let mut tuning = Tuning { few: 8, ..tuning() };
     tuning.compaction.few = 1000;
     let volume = open_as(&inner, 1, tuning).await.unwrap();
     let judge = |_: &str| (FaultOutcome::Done, Duration::from_millis(900));
-    let slow: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    let slow = judged(&inner, judge);
     let opening = tokio::spawn(async move { open(&slow, 2).await });
     for what in 1..150 {
         // Every third one has data that is needed for good.

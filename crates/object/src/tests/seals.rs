@@ -5,20 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use object_store::memory::InMemory;
 use object_store::path::Path;
 use object_store::{ObjectStore, ObjectStoreExt};
 
-use super::faulty::{FaultOutcome, Faulty, Puts};
-use super::{BLOCKS, SEALED, key, open, open_as, passes, read, request, tuning, write};
+use super::faulty::{FAILS, Faulty, Puts, by_chance, judged};
+use super::{
+    BLOCKS, SEALED, in_memory, key, open, open_as, passes, read, request, store_of, tuning, write,
+};
 use crate::format::{BLOCK, Changes, HEAD, Head, Kind, names, seal};
 use crate::log::{NotOpen, OpenRequest};
-use crate::store::Store;
 use crate::volume::{Fault, Volume};
-
-fn store_of(inner: &Arc<dyn ObjectStore>) -> Arc<Store> {
-    Arc::new(Store::new(Arc::clone(inner), Path::from("a/volume")))
-}
 
 async fn open_with(
     inner: &Arc<dyn ObjectStore>,
@@ -44,7 +40,7 @@ async fn objects(inner: &Arc<dyn ObjectStore>) -> Vec<(String, Bytes)> {
 /// Creates a store with an object of each kind: two openings, data, a map, a record behind it, and
 /// a close.
 async fn of_each_kind(sealed: u128) -> Arc<dyn ObjectStore> {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let compressed = 2 | sealed;
     let mut tuning = tuning();
     (tuning.compaction.few, tuning.compaction.slack) = (100, 100 * BLOCK);
@@ -86,13 +82,10 @@ async fn a_wrong_key_is_told_at_opening_and_its_server_writes_nothing() {
 #[tokio::test(start_paused = true)]
 async fn of_two_servers_that_make_a_volume_at_once_the_second_takes_the_first_ones_key() {
     for seed in 0..40 {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let inner = in_memory();
         let mut random = fastrand::Rng::with_seed(seed);
         let servers = [1, 2].map(|nonce| {
-            let mut random = random.fork();
-            let judge =
-                move |_: &str| (FaultOutcome::Done, Duration::from_millis(random.u64(0..3)));
-            let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+            let store = judged(&inner, by_chance(random.fork(), &FAILS[..1], 3));
             tokio::spawn(async move { open(&store, nonce | SEALED).await.map(drop) })
         });
         for server in servers {
@@ -107,7 +100,7 @@ async fn of_two_servers_that_make_a_volume_at_once_the_second_takes_the_first_on
 #[tokio::test(start_paused = true)]
 async fn the_store_of_an_encrypted_volume_has_neither_its_data_nor_its_host() {
     for (sealed, there) in [(0, true), (SEALED, false)] {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let inner = in_memory();
         let named = OpenRequest { host: "a-secret-host".into(), ..request(sealed) };
         let volume = open_with(&inner, named).await.unwrap();
         write(&volume, 0, 3, u32::from_le_bytes(*b"abcd")).await.unwrap();
@@ -129,7 +122,7 @@ async fn reads_right(
     sealed: u128,
     right: &[u32],
 ) -> bool {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let store = store_of(&inner);
     for (named, found) in all {
         let found = if named == name { &bytes } else { found };
@@ -269,20 +262,10 @@ fn nonces(puts: &Puts) -> HashMap<Vec<u8>, Vec<Bytes>> {
 #[tokio::test(start_paused = true)]
 async fn no_nonce_comes_twice_in_fights_over_failures_and_in_a_copy_that_goes_on() {
     for seed in 0..6 {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let inner = in_memory();
         let mut random = fastrand::Rng::with_seed(seed);
         let mut over = |inner: &Arc<dyn ObjectStore>, puts: &Puts| -> Arc<dyn ObjectStore> {
-            let mut chance = random.fork();
-            let judge = move |_: &str| {
-                let fates = [
-                    FaultOutcome::Done,
-                    FaultOutcome::Done,
-                    FaultOutcome::Unsaid,
-                    FaultOutcome::Refused,
-                ];
-                (fates[chance.usize(0..4)], Duration::from_millis(chance.u64(0..50)))
-            };
-            let mut faulty = Faulty::new(inner, Box::new(judge));
+            let mut faulty = Faulty::new(inner, Box::new(by_chance(random.fork(), FAILS, 50)));
             faulty.puts = Some(Arc::clone(puts));
             Arc::new(faulty)
         };
@@ -299,7 +282,7 @@ async fn no_nonce_comes_twice_in_fights_over_failures_and_in_a_copy_that_goes_on
         let first = (over(&inner, &puts), over(&inner, &puts));
         futures_util::future::join(work(first.0, 1), work(first.1, 2)).await;
         // A copy of the bucket, with the same key, is used beside the volume.
-        let copy: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let copy = in_memory();
         for (name, bytes) in objects(&inner).await {
             copy.put(&Path::from(format!("a/volume/{name}")), bytes.into()).await.unwrap();
         }

@@ -5,16 +5,12 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_sync::atomic::{AtomicBool, Ordering};
 use object_store::ObjectStore;
-use object_store::memory::InMemory;
-use object_store::path::Path;
 
-use super::crashes::{run, until};
-use super::faulty::{FaultOutcome, Faulty};
-use super::{BLOCKS, open, passes, read, sealed_by, stored, write};
+use super::crashes::until;
+use super::faulty::{FaultOutcome, adjustable, by_chance, judged};
+use super::{BLOCKS, in_memory, open, passes, read, run, sealed_by, store_of, stored, write};
 use crate::format::{BLOCK, Chunk, FrameAddress, Map, WholeMap, names};
-use crate::store::Store;
 use crate::volume::{Fault, Volume};
 
 fn name(of: &str) -> Option<String> {
@@ -24,7 +20,7 @@ fn name(of: &str) -> Option<String> {
 /// Returns the content of a snapshot's blocks.
 pub(super) async fn held(volume: &Volume, inner: &Arc<dyn ObjectStore>, number: u64) -> Vec<u32> {
     let taken = volume.state.read().map.snapshots[&number].clone();
-    let store = Store::new(Arc::clone(inner), Path::from("a/volume"));
+    let store = store_of(inner);
     let object = store.get(&names::snapshot(number, taken.epoch), None).await.unwrap();
     let whole = WholeMap::decode(&volume.codec.split(&object).unwrap().1).unwrap();
     assert!(whole.snapshots.is_empty() && whole.segments.iter().all(|one| one.died == 0));
@@ -53,7 +49,7 @@ pub(super) async fn held(volume: &Volume, inner: &Arc<dyn ObjectStore>, number: 
 
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_has_what_was_written_before_it_and_keeps_it_until_it_is_deleted() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = open(&inner, 1).await.unwrap();
     write(&volume, 0, 6, 7).await.unwrap();
     // Nothing was flushed.
@@ -94,22 +90,16 @@ async fn a_snapshot_has_what_was_written_before_it_and_keeps_it_until_it_is_dele
 
 #[tokio::test(start_paused = true)]
 async fn a_deletion_that_waits_for_a_snapshot_until_its_time_is_over_is_not_done_later() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
-    let down = Arc::new(AtomicBool::new(false));
-    let is_down = Arc::clone(&down);
-    let judge = move |_: &str| match is_down.load(Ordering::Relaxed) {
-        true => (FaultOutcome::Refused, Duration::ZERO),
-        false => (FaultOutcome::Done, Duration::ZERO),
-    };
-    let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+    let inner = in_memory();
+    let (store, fate) = adjustable(&inner);
     let volume = open(&store, 1).await.unwrap();
     volume.snapshot(name("first")).await.unwrap();
-    down.store(true, Ordering::Relaxed);
+    fate.lock().0 = FaultOutcome::Refused;
     let taken = volume.snapshot(name("second")).await;
     assert!(matches!(&taken, Err(Fault::Store(why)) if why.contains("goes on")), "{taken:?}");
     let deleted = volume.delete_snapshot("first".into()).await;
     assert!(matches!(&deleted, Err(Fault::Store(why)) if why.contains("nothing")), "{deleted:?}");
-    down.store(false, Ordering::Relaxed);
+    fate.lock().0 = FaultOutcome::Done;
     passes(Duration::from_secs(60)).await;
     let all = volume.snapshots().await.unwrap();
     let all: Vec<_> = all.iter().map(|one| &*one.name).collect();
@@ -118,7 +108,7 @@ async fn a_deletion_that_waits_for_a_snapshot_until_its_time_is_over_is_not_done
 
 #[tokio::test(start_paused = true)]
 async fn what_a_snapshot_needs_is_not_moved_and_is_no_garbage_until_it_is_deleted() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let volume = open(&inner, 1).await.unwrap();
     for start in (0..BLOCKS - 4).step_by(6) {
         write(&volume, start, 6, 7).await.unwrap();
@@ -157,18 +147,11 @@ async fn what_a_snapshot_needs_is_not_moved_and_is_no_garbage_until_it_is_delete
 }
 
 /// History of a volume, and the snapshots that it must have.
+#[derive(Default)]
 struct History {
-    /// Content after each change, and the number of changes before the last flush.
-    states: Vec<Vec<u32>>,
-    flushed: usize,
+    changes: super::history::History,
     /// Content of each requested snapshot, and whether it has to exist (`None`: unknown).
     snapshots: BTreeMap<String, (Vec<u32>, Option<bool>)>,
-}
-
-impl History {
-    fn now(&self) -> Vec<u32> {
-        self.states.last().cloned().unwrap_or_default()
-    }
 }
 
 /// Works at random, until the machine is lost or the work is done. Returns true if it is done.
@@ -177,7 +160,7 @@ async fn work(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand
         let start = random.u64(0..BLOCKS);
         let len = random.u64(1..=(BLOCKS - start).min(9));
         let range = start as usize..(start + len) as usize;
-        let mut state = history.now();
+        let mut state = history.changes.now();
         let what = random.u32(1..);
         let done = match random.u8(0..12) {
             0 => {
@@ -196,7 +179,7 @@ async fn work(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand
                     return false;
                 }
                 history.snapshots.get_mut(&name).unwrap().1 = Some(true);
-                history.flushed = history.states.len() - 1;
+                history.changes.is_flushed();
                 continue;
             }
             3 if !history.snapshots.is_empty() => {
@@ -216,7 +199,7 @@ async fn work(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand
                 write(volume, start, len, what).await
             }
         };
-        history.states.push(state);
+        history.changes.states.push(state);
         if done.is_err() {
             return false;
         }
@@ -224,7 +207,7 @@ async fn work(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand
     if volume.close().await.is_err() {
         return false;
     }
-    history.flushed = history.states.len() - 1;
+    history.changes.is_flushed();
     true
 }
 
@@ -232,8 +215,7 @@ async fn work(volume: &Arc<Volume>, history: &mut History, random: &mut fastrand
 async fn agrees(inner: &Arc<dyn ObjectStore>, nonce: u128, history: &mut History, when: &str) {
     let volume = open(inner, nonce).await.unwrap();
     let found = read(&volume, 0, BLOCKS).await.unwrap();
-    let kept = history.states.iter().rposition(|state| *state == found);
-    assert!(kept.is_some_and(|kept| kept >= history.flushed), "{when}: kept {kept:?}");
+    history.changes.goes_on_from(found, when);
     let there = volume.snapshots().await.unwrap();
     for snapshot in &there {
         let (holds, must) = &history.snapshots[&snapshot.name];
@@ -252,15 +234,13 @@ async fn agrees(inner: &Arc<dyn ObjectStore>, nonce: u128, history: &mut History
     let maps = volume.store.list("snap").await.unwrap();
     assert_eq!(maps.len(), there.len(), "{when}: {maps:?}");
     volume.close().await.unwrap();
-    (history.states, history.flushed) = (vec![found], 0);
 }
 
 /// Loses the machine at request `at` of each of three lives. Returns whether that request came.
 fn lose_it_at(at: u64, last: FaultOutcome, seed: u64) -> bool {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let mut random = fastrand::Rng::with_seed(seed);
-    let states = vec![vec![0; BLOCKS as usize]];
-    let mut history = History { states, flushed: 0, snapshots: BTreeMap::new() };
+    let mut history = History::default();
     let mut lost = false;
     for life in 0..3 {
         let store = until(&inner, at, last);
@@ -292,7 +272,7 @@ fn whenever_the_machine_is_lost_the_snapshots_are_there_or_not_and_hold_what_the
 #[test]
 fn snapshots_agree_with_a_model_over_a_store_that_fails_lies_and_is_slow() {
     let long = std::env::var_os("COREWISE_LONG").is_some();
-    let fates = [
+    let fates = &[
         FaultOutcome::Done,
         FaultOutcome::Done,
         FaultOutcome::Unsaid,
@@ -300,14 +280,10 @@ fn snapshots_agree_with_a_model_over_a_store_that_fails_lies_and_is_slow() {
         FaultOutcome::Refused,
     ];
     for seed in 0..if long { 400 } else { 8 } {
-        let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+        let inner = in_memory();
         let mut random = fastrand::Rng::with_seed(seed);
-        let mut chance = random.fork();
-        let states = vec![vec![0; BLOCKS as usize]];
-        let mut history = History { states, flushed: 0, snapshots: BTreeMap::new() };
-        let judge =
-            move |_: &str| (fates[chance.usize(0..5)], Duration::from_millis(chance.u64(0..9)));
-        let store: Arc<dyn ObjectStore> = Arc::new(Faulty::new(&inner, Box::new(judge)));
+        let mut history = History::default();
+        let store = judged(&inner, by_chance(random.fork(), fates, 9));
         for life in 0..3 {
             let (working, looking) =
                 ((life * 2) | sealed_by(seed), (life * 2 + 1) | sealed_by(seed));

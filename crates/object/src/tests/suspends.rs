@@ -7,13 +7,11 @@ use std::time::Duration;
 
 use corewise_sync::time::BootStamp;
 use object_store::ObjectStore;
-use object_store::memory::InMemory;
 use tokio::time::Instant;
 
-use super::{open, read, request, tuning, write};
+use super::{in_memory, open, read, request, store_of, tuning, write};
 use crate::format::Chunk;
 use crate::local::Medium;
-use crate::store::Store;
 use crate::volume::opening;
 use crate::volume::{Fault, Volume};
 
@@ -56,7 +54,7 @@ async fn slept(volume: &Arc<Volume>, inner: &Arc<dyn ObjectStore>) {
 
 #[tokio::test(start_paused = true)]
 async fn a_server_that_was_suspended_answers_nothing_from_before_though_its_timers_stood_still() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     // This one has a cache.
     let volume = open(&inner, 2).await.unwrap();
     slept(&volume, &inner).await;
@@ -69,10 +67,9 @@ async fn a_server_that_was_suspended_answers_nothing_from_before_though_its_time
 
 #[tokio::test(start_paused = true)]
 async fn a_flush_in_a_file_is_not_answered_by_a_server_that_was_suspended() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let file: Arc<dyn Medium> = Arc::new(super::disk::Disk::default());
-    let store = Store::new(Arc::clone(&inner), object_store::path::Path::from("a/volume"));
-    let volume = opening::open(file, Arc::new(store), request(2), tuning()).await.unwrap();
+    let volume = opening::open(file, store_of(&inner), request(2), tuning()).await.unwrap();
     slept(&volume, &inner).await;
     // The volume's own check may find the other server before the write does.
     let flushed = match write(&volume, 0, 1, 9).await {
@@ -84,7 +81,7 @@ async fn a_flush_in_a_file_is_not_answered_by_a_server_that_was_suspended() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_in_flight_at_a_suspend_has_its_time_to_run() {
-    let inner: Arc<dyn ObjectStore> = Arc::new(InMemory::new());
+    let inner = in_memory();
     let takes = Duration::from_secs(10);
     let slow = super::faulty::but_for(&inner, "get a/volume/log/0000000000000000000", move || {
         (super::faulty::FaultOutcome::Done, takes)

@@ -63,7 +63,7 @@ pub(crate) enum Fault {
     Full(String),
     /// An object in the store isn't as it was written.
     Damaged(String),
-    /// The request is invalid.
+    /// The operation can't be done as requested.
     Refused(String),
     /// The store has everything, and isn't found by the volume's location any more.
     Moved(String),
