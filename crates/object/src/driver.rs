@@ -179,8 +179,8 @@ impl ObjectDriver {
         self.ask(Message::Snapshots)
     }
 
-    /// Deletes the snapshot of this name or number, and returns it. Data that only the snapshot
-    /// needs is deleted. Blocks.
+    /// Deletes the snapshot of this name or number, with the data that only it needs, and returns
+    /// it. Blocks.
     ///
     /// # Errors
     /// There is no such snapshot, or it has [clones](ObjectOptions::from_snapshot), which are named

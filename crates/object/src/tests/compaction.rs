@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use object_store::ObjectStore;
 
-use super::faulty::{Fate, FaultOutcome, adjustable, but_for};
+use super::faulty::{FaultOutcome, SharedOutcome, adjustable, but_for};
 use super::{BLOCKS, in_memory, open, passes, read, write, write_all};
 use crate::format::{BLOCK, Chunk};
 use crate::volume::{Fault, Tuning, Volume, policy};
@@ -90,7 +90,7 @@ async fn a_trim_gives_space_back_also_of_segments_that_are_in_use() {
 }
 
 /// Returns a store, the latency of its requests, and a volume with 36 blocks that are in the store.
-async fn full() -> (Arc<dyn ObjectStore>, Fate, Arc<Volume>) {
+async fn full() -> (Arc<dyn ObjectStore>, SharedOutcome, Arc<Volume>) {
     let inner = in_memory();
     let (store, takes) = adjustable(&inner);
     let volume = open(&store, 1).await.unwrap();

@@ -94,9 +94,9 @@ pub(super) fn judged(
 }
 
 /// Outcome and duration of all requests from now on.
-pub(super) type Fate = Arc<Mutex<(FaultOutcome, Duration)>>;
+pub(super) type SharedOutcome = Arc<Mutex<(FaultOutcome, Duration)>>;
 
-pub(super) fn adjustable(inner: &Arc<dyn ObjectStore>) -> (Arc<dyn ObjectStore>, Fate) {
+pub(super) fn adjustable(inner: &Arc<dyn ObjectStore>) -> (Arc<dyn ObjectStore>, SharedOutcome) {
     let fate = Arc::new(Mutex::new((FaultOutcome::Done, Duration::ZERO)));
     let theirs = Arc::clone(&fate);
     (judged(inner, move |_: &str| *theirs.lock()), fate)

@@ -258,8 +258,8 @@ mod tests {
     #[test]
     fn a_span_is_inside_the_smallest_one_of_its_worker_that_contains_it() {
         type Spans<'a> = &'a [(&'a str, u64, u64)];
-        type Found<'a> = &'a [(Option<usize>, u64)];
-        let cases: [(Spans<'_>, Found<'_>); 6] = [
+        type Nestings<'a> = &'a [(Option<usize>, u64)];
+        let cases: [(Spans<'_>, Nestings<'_>); 6] = [
             (
                 &[("w", 0, 10), ("w", 2, 5), ("w", 3, 4), ("w", 6, 9), ("w", 10, 12)],
                 &[(None, 4), (Some(0), 2), (Some(1), 1), (Some(0), 3), (None, 2)],
