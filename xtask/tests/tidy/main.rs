@@ -1,5 +1,5 @@
-//! The house rules that can be checked by reading the sources. Each rule is a function from a file
-//! to findings, and has tests that prove that it can fail.
+//! The house rules that reading the sources can check. Each rule is a function from a file to
+//! findings, and has tests that prove that it can fail.
 
 mod backends;
 mod files;
@@ -18,14 +18,15 @@ mod spoken;
 mod text;
 mod used;
 mod whole;
+mod words;
 
 use files::SourceFile;
 
-/// Something that breaks a rule.
+/// A place that breaks a rule.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Finding {
     path: String,
-    /// From 1; 0 means the whole file.
+    /// Line from 1; 0 means the whole file.
     line: usize,
     what: String,
 }
@@ -51,7 +52,7 @@ fn report(mut findings: Vec<Finding>) {
     assert!(lines.is_empty(), "{} findings\n{}\n", lines.len(), lines.join("\n"));
 }
 
-/// Runs `rule` on a made-up file; gives the lines of its findings.
+/// Runs `rule` on a made-up file; returns the lines of its findings.
 fn lines_found(rule: impl Fn(&SourceFile) -> Vec<Finding>, path: &str, text: &str) -> Vec<usize> {
     rule(&SourceFile::new(path, text)).into_iter().map(|f| f.line).collect()
 }
