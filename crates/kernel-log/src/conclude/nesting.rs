@@ -374,67 +374,79 @@ mod tests {
         found.map(|(i, p)| (name(i), p.inside.map(name), p.asynchronous)).collect()
     }
 
-    #[test]
-    fn a_probe_within_anothers_time_is_inside_the_innermost() {
-        let mut items = probes(&[
-            ("0000:00:15.0", Some("intel-lpss"), 0, 20),
-            ("idma64.0", Some("idma64"), 2, 3),
-            ("i2c_designware.0", Some("i2c_designware"), 4, 19),
-            ("spd5118", None, 5, 6),
-        ]);
-        assert_eq!(
-            decided(&mut items),
-            [
-                ("0000:00:15.0", None, false),
-                ("idma64.0", Some("0000:00:15.0"), false),
-                ("i2c_designware.0", Some("0000:00:15.0"), false),
-                ("spd5118", Some("i2c_designware.0"), false),
-            ]
-        );
-    }
+    type Probe = (&'static str, Option<&'static str>, u64, u64);
+    type Call = (&'static str, Option<&'static str>, u32, (u64, u64));
+    type Decided = (&'static str, Option<&'static str>, bool);
 
     #[test]
-    fn probes_that_overlap_in_part_ran_beside_each_other() {
-        let mut items = probes(&[("a", None, 0, 10), ("b", None, 5, 15), ("c", None, 16, 17)]);
-        assert_eq!(decided(&mut items), [("a", None, true), ("b", None, true), ("c", None, false)]);
-    }
-
-    #[test]
-    fn a_probe_within_a_crowd_is_inside_none_of_it() {
-        // c lies within b, and would be inside if a did not show that more than one thread ran.
-        let mut items = probes(&[("a", None, 0, 20), ("b", None, 5, 30), ("c", None, 6, 28)]);
-        assert!(decided(&mut items).iter().all(|(_, inside, _)| inside.is_none()));
-    }
-
-    #[test]
-    fn a_name_that_says_whose_part_it_is_outweighs_a_crowd() {
-        let mut items =
-            probes(&[("usb1", None, 0, 20), ("x", None, 5, 30), ("1-0:1.0", None, 3, 18)]);
-        assert_eq!(decided(&mut items)[1], ("1-0:1.0", Some("usb1"), false));
-    }
-
-    #[test]
-    fn two_disks_of_one_driver_are_not_inside_each_other() {
-        let mut items =
-            probes(&[("0000:01:00.0", Some("nvme"), 0, 20), ("0000:02:00.0", Some("nvme"), 1, 10)]);
-        let found = decided(&mut items);
-        assert_eq!(found[1], ("0000:02:00.0", None, true));
-    }
-
-    #[test]
-    fn a_virtual_function_is_inside_its_physical_one() {
-        let mut items = probes(&[
-            ("0000:01:00.0", Some("mlx5_core"), 0, 20),
-            ("0000:01:00.1", Some("mlx5_core"), 5, 9),
-        ]);
-        assert_eq!(decided(&mut items)[1], ("0000:01:00.1", Some("0000:01:00.0"), false));
-    }
-
-    #[test]
-    fn a_probe_is_inside_the_only_init_call_that_it_can_be_in() {
-        let mut items = probes(&[("reg-dummy", None, 2, 3)]);
-        items.push(call("regulator_init", None, 1, (1, 5)));
-        assert_eq!(decided(&mut items)[1], ("reg-dummy", Some("regulator_init"), false));
+    fn probes_are_placed_by_their_times_names_and_drivers() {
+        let cases: [(&str, &[Probe], Option<Call>, &[Decided]); 8] = [
+            (
+                "inside the innermost",
+                &[
+                    ("0000:00:15.0", Some("intel-lpss"), 0, 20),
+                    ("idma64.0", Some("idma64"), 2, 3),
+                    ("i2c_designware.0", Some("i2c_designware"), 4, 19),
+                    ("spd5118", None, 5, 6),
+                ],
+                None,
+                &[
+                    ("0000:00:15.0", None, false),
+                    ("idma64.0", Some("0000:00:15.0"), false),
+                    ("i2c_designware.0", Some("0000:00:15.0"), false),
+                    ("spd5118", Some("i2c_designware.0"), false),
+                ],
+            ),
+            (
+                "those that overlap in part ran beside each other",
+                &[("a", None, 0, 10), ("b", None, 5, 15), ("c", None, 16, 17)],
+                None,
+                &[("a", None, true), ("b", None, true), ("c", None, false)],
+            ),
+            (
+                // c lies within b, and would be inside if a did not show that more than one
+                // thread ran.
+                "within a crowd, inside none of it",
+                &[("a", None, 0, 20), ("b", None, 5, 30), ("c", None, 6, 28)],
+                None,
+                &[("a", None, true), ("b", None, true), ("c", None, false)],
+            ),
+            (
+                "a name that says whose part it is outweighs a crowd",
+                &[("usb1", None, 0, 20), ("x", None, 5, 30), ("1-0:1.0", None, 3, 18)],
+                None,
+                &[("usb1", None, true), ("1-0:1.0", Some("usb1"), false), ("x", None, true)],
+            ),
+            (
+                "two disks of one driver",
+                &[("0000:01:00.0", Some("nvme"), 0, 20), ("0000:02:00.0", Some("nvme"), 1, 10)],
+                None,
+                &[("0000:01:00.0", None, true), ("0000:02:00.0", None, true)],
+            ),
+            (
+                "a virtual function",
+                &[("0000:01:00.0", Some("mlx5"), 0, 20), ("0000:01:00.1", Some("mlx5"), 5, 9)],
+                None,
+                &[("0000:01:00.0", None, false), ("0000:01:00.1", Some("0000:01:00.0"), false)],
+            ),
+            (
+                "inside the only init call that it can be in",
+                &[("reg-dummy", None, 2, 3)],
+                Some(("regulator_init", None, 1, (1, 5))),
+                &[("regulator_init", None, false), ("reg-dummy", Some("regulator_init"), false)],
+            ),
+            (
+                "one that outlives its init call is asynchronous",
+                &[("0000:01:00.0", Some("nvme"), 2, 90)],
+                Some(("nvme_init", Some("nvme"), 206, (1, 5))),
+                &[("nvme_init", None, false), ("0000:01:00.0", None, true)],
+            ),
+        ];
+        for (what, spans, outer, expected) in cases {
+            let mut items = probes(spans);
+            items.extend(outer.map(|(name, module, pid, at)| call(name, module, pid, at)));
+            assert_eq!(decided(&mut items), expected, "{what}");
+        }
     }
 
     #[test]
@@ -451,13 +463,6 @@ mod tests {
             items.iter().zip(&places).map(|(i, p)| (i.name, p.inside, p.ambiguous)).collect();
         assert_eq!(found[2], ("0000:00:15.0", Some(1), false));
         assert_eq!(found[3], ("other", None, true));
-    }
-
-    #[test]
-    fn a_probe_that_outlives_its_init_call_is_asynchronous() {
-        let mut items = probes(&[("0000:01:00.0", Some("nvme"), 2, 90)]);
-        items.push(call("nvme_init", Some("nvme"), 206, (1, 5)));
-        assert_eq!(decided(&mut items)[1], ("0000:01:00.0", None, true));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! One small log, and the results that it must give in every form of writing.
 #![allow(dead_code, reason = "each test takes what it needs")]
 
-use corewise_kernel_log::{KernelLog, Reader};
+use corewise_kernel_log::{KernelLog, Prefix, Reader};
 use corewise_timeline::{Driver, Length, SpanKind};
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -72,6 +72,19 @@ pub(crate) fn check(log: &KernelLog, how: &str) {
     assert_eq!(log.deferrals.len(), 1, "{how}");
     assert_eq!(log.deferrals[0].reasons, ["supplier gpio not ready"], "{how}");
     assert_eq!(log.suspicious_total, 0, "{how}: {:?}", log.suspicious);
+}
+
+/// A name, the prefix that the reader must find, and a function that writes a line.
+pub(crate) type Way = (&'static str, Prefix, fn(u64, &str) -> String);
+
+/// Checks that the log is the same in each of these forms.
+#[track_caller]
+pub(crate) fn check_ways(ways: &[Way]) {
+    for (how, prefix, line) in ways {
+        let log = read(&written(line));
+        check(&log, how);
+        assert!(log.prefixes.iter().any(|(p, _)| p == prefix), "{how}: {:?}", log.prefixes);
+    }
 }
 
 /// Returns a log of `others` and init calls. A call is the stamp of its first line, that of its

@@ -178,16 +178,6 @@ fn a_shutdown_that_was_started_and_waited_for_is_as_long_as_that() {
 }
 
 #[test]
-fn the_class_and_the_bus_shut_a_device_down_once() {
-    let log = read(
-        "[    1.000000] tpm tpm0: shutdown_pre\n[    1.010000] tpm tpm0: shutdown\n\
-         [    1.020000] reboot: Power down\n",
-    );
-    let spans: Vec<_> = log.shutdown.spans().iter().map(|s| (s.name.as_str(), s.took())).collect();
-    assert_eq!(spans, [("tpm0", Length::at_most(us(20_000)))]);
-}
-
-#[test]
 fn a_start_is_measured_only_where_a_line_stands_at_it() {
     for (printed, certainty) in [(49_880, Certainty::Inferred), (50_000, Certainty::Measured)] {
         let log = read(&format!(

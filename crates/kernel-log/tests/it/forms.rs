@@ -4,12 +4,11 @@
 use corewise_kernel_log::{Bound, KernelLog, Prefix, Reader};
 use corewise_timeline::{Certainty, Length};
 
-use crate::common::{check, plain, read, stamp, us, written};
+use crate::common::{check, check_ways, plain, read, stamp, us, written};
 
 #[test]
 fn behind_every_prefix_the_log_is_the_same() {
-    type Way = (&'static str, Prefix, fn(u64, &str) -> String);
-    let ways: [Way; 15] = [
+    check_ways(&[
         ("dmesg", Prefix::Printk, |at, t| format!("[{}] {t}\n", stamp(at))),
         ("a serial console", Prefix::CrLf, |at, t| format!("[{}] {t}\r\n", stamp(at))),
         ("printk.caller", Prefix::CallerId, |at, t| format!("[{}][  T207] {t}\n", stamp(at))),
@@ -48,12 +47,7 @@ fn behind_every_prefix_the_log_is_the_same() {
         ("dmesg --color", Prefix::Printk, |at, t| {
             format!("\x1b[32m[{}] \x1b[0m\x1b[33m{t}\x1b[0m\n", stamp(at))
         }),
-    ];
-    for (how, prefix, line) in ways {
-        let log = read(&written(line));
-        check(&log, how);
-        assert!(log.prefixes.iter().any(|(p, _)| *p == prefix), "{how}: {:?}", log.prefixes);
-    }
+    ]);
 }
 
 #[test]

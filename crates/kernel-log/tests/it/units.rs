@@ -2,9 +2,8 @@
 
 use corewise_kernel_log::KernelLog;
 use corewise_timeline::Length;
-use std::fmt::Write as _;
 
-use crate::common::{plain, read, shifted_log, stamp, us};
+use crate::common::{plain, read, shifted_log, us};
 
 fn shifted(log: &KernelLog) -> bool {
     log.boot.notes().iter().any(|n| n.contains("1.024 µs: they were corrected"))
@@ -12,16 +11,13 @@ fn shifted(log: &KernelLog) -> bool {
 
 #[test]
 fn durations_of_init_calls_in_units_of_1024_nanoseconds_are_corrected() {
-    let mut text = String::new();
     let took = [102_777, 103_801, 204_825, 305_849];
-    for (i, took) in took.into_iter().enumerate() {
-        let begun = 1_000_000 * (i as u64 + 1);
-        let printed = (took * 1000) >> 10;
-        let (from, to) = (stamp(begun), stamp(begun + took + 3));
-        writeln!(text, "[{from}] calling  a{i}+0x0/0x10 @ 1").unwrap();
-        writeln!(text, "[{to}] initcall a{i}+0x0/0x10 returned 0 after {printed} usecs").unwrap();
-    }
-    let log = read(&text);
+    let calls: Vec<_> = took
+        .into_iter()
+        .zip(1..)
+        .map(|(took, n)| (n * 1_000_000, n * 1_000_000 + took + 3, (took * 1000) >> 10))
+        .collect();
+    let log = shifted_log(&calls, "");
     for (span, took) in log.boot.spans().iter().zip(took) {
         // A part below the unit was truncated.
         let told = span.took().known();
@@ -32,30 +28,12 @@ fn durations_of_init_calls_in_units_of_1024_nanoseconds_are_corrected() {
 }
 
 #[test]
-fn a_tick_is_told_from_a_round_number() {
-    let calls = |printed: [u64; 4]| {
-        let mut text = String::new();
-        for (i, printed) in printed.into_iter().enumerate() {
-            writeln!(text, "[    1.0{i}0000] calling  a{i}+0x0/0x10 @ 1").unwrap();
-            writeln!(
-                text,
-                "[    1.0{i}2500] initcall a{i}+0x0/0x10 returned 0 after {printed} usecs"
-            )
-            .unwrap();
-        }
-        read(&text)
-    };
-    let took = |log: &KernelLog| -> Vec<_> { log.boot.spans().iter().map(|s| s.took()).collect() };
-    // The clock ticks, and then no more.
-    let log = calls([0, 4000, 0, 2481]);
-    let exact = |n| Length::exact(us(n));
-    let bounded = Length::at_most(us(2500));
-    // A zero may be of either clock.
-    assert_eq!(took(&log), [bounded, bounded, bounded, exact(2481)]);
-    assert!(log.boot.notes().iter().any(|n| n.contains("whole ticks of 4.00 ms")));
-    // Fine durations from the beginning.
-    let log = calls([2481, 2000, 2490, 2491]);
-    assert_eq!(took(&log)[1], us(2000));
+fn a_round_number_is_no_tick() {
+    let printed =
+        [2481, 2000, 2490, 2491].into_iter().zip([1_010_000, 1_020_000, 1_030_000, 1_040_000]);
+    let calls: Vec<_> = printed.map(|(printed, at)| (at, at + 2500, printed)).collect();
+    let log = shifted_log(&calls, "");
+    assert_eq!(log.boot.spans()[1].took(), us(2000));
     assert!(!log.boot.notes().iter().any(|n| n.contains("whole ticks")), "{:?}", log.boot.notes());
 }
 
