@@ -1,4 +1,4 @@
-//! The flags of the commands that ask a running server.
+//! The flags of the commands that talk to a running server.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -7,10 +7,11 @@ use clap::{Args, ValueEnum};
 use corewise_server::control::Mode;
 use corewise_server::units;
 
-pub(super) const DUMP_EXAMPLES: &str = "\
-Without --control or --pid, the command asks the only running server of this user. A server's socket \
-is in $XDG_RUNTIME_DIR/corewise, or in corewise-UID in the folder for temporary files; `up --control` \
-moves it. docs/control.md explains the columns, the JSON and the protocol.
+pub(super) const DUMP_HELP: &str = "\
+Without --control or --pid, the command asks the only running server of this user. A server's \
+socket is in $XDG_RUNTIME_DIR/corewise, or in corewise-UID in the folder for temporary files; \
+`corewise up --control` puts it elsewhere. docs/control.md explains the columns, the JSON and the \
+protocol.
 
 Examples:
   corewise dump
@@ -21,18 +22,19 @@ Examples:
 
 Exit codes: 0 success, 1 failure (no server, several servers, or no answer), 2 wrong usage.";
 
-pub(super) const MIRROR_EXAMPLES: &str = "\
-A leg that failed, or that was missing when the mirror came up, is out: the mirror doesn't write to \
-it. Once its disk works again, --take-back resyncs it: the leg gets the blocks that were written \
-meanwhile, and no others. Clients go on during a resync. With `retry` in the manifest the server \
-tries this by itself. The command finds the server as `corewise dump` does.
+pub(super) const MIRROR_HELP: &str = "\
+A leg is out if it failed or was missing when the mirror came up: the mirror doesn't write to it. \
+Once its disk works again, --take-back resyncs it: the server copies the blocks that were written \
+meanwhile, and no others. Clients continue during a resync. With `retry` in the manifest, the \
+server takes legs back by itself. The command finds the server as `corewise dump` does.
 
---replace puts a device of the server in the place of a leg, dead or alive. `corewise add` brings the device up first; \
-nothing may stand on it. It gets everything, while clients go on; until then the mirror has one leg less. The manifest \
-is yours to change: the command says what to write.
+--replace puts a device of the server in the place of a leg, dead or alive. Bring the device up \
+first, with `corewise add`; nothing else may use it. The resync copies everything; until it ends, \
+the mirror has one leg less. The command says what to change in the manifest.
 
---add makes such a device another leg, which gets everything and counts only then. --remove has one leg less, dead or alive, but \
-never the only one that has everything; the next start refuses it as a leg. The leg's device stays: `corewise remove` closes it.
+--add makes such a device another leg, which counts once it is in sync. --remove removes a leg, \
+dead or alive, except the last one that is in sync; the next start refuses the removed device as \
+a leg. The device stays open until `corewise remove` closes it.
 
 Examples:
   corewise mirror
@@ -44,45 +46,83 @@ Examples:
   corewise mirror data --remove disk1 && corewise remove disk1
   corewise mirror --json | jq '.disks[].mirror.legs'
 
-Exit codes: 0 success, 1 failure (no server, no leg to take back, a device that can't be a leg, or, with --wait, a leg that is
-still out, or legs that differ), 2 wrong usage.";
+Exit codes: 0 success, 1 failure (no server, no leg to take back, a device that can't be a leg, \
+or, with --wait, a leg that is still out, or legs that differ), 2 wrong usage.";
 
-pub(super) const CHANGE_EXAMPLES: &str = "\
-Everything else is served meanwhile. Exports that go drain, then their devices flush and close; new devices come up \
-side by side. `add` adds all or nothing. `reload` reads the server's manifest again, as SIGHUP does: devices that aren't in it \
-go, and a device that changed is restarted with all that stands on it. Where only the keys of an export changed its \
-clients stay, and a file on which nothing stands grows under them. of [server] `reload` follows what docs/manifest.md says. docs/control.md \
-explains the rest. The commands find the server as `corewise dump` does.
+pub(super) const ADD_HELP: &str = "\
+The new devices come up in parallel while the server serves all others. If one of them fails, the \
+command adds nothing. docs/control.md explains changes of a running server. The command finds the \
+server as `corewise dump` does.
 
 Examples:
+  corewise add more.toml --dry-run
   corewise add more.toml
+  corewise add more.toml --json | jq '.changed.steps'
+
+Exit codes: 0 success, 1 failure (no server, or a device that failed), 2 wrong usage.";
+
+pub(super) const REMOVE_HELP: &str = "\
+The exports drain, then the devices flush and close, while the server serves all others. No other \
+device may need a device that is removed. docs/control.md explains changes of a running server. \
+The command finds the server as `corewise dump` does.
+
+Examples:
+  corewise remove data --dry-run
   corewise remove data --mode soft
   corewise remove export:data --mode hide
+
+Exit codes: 0 success, 1 failure (no server, or clients that are in the way), 2 wrong usage.";
+
+pub(super) const GROW_HELP: &str = "\
+Nothing may be built over the device, and no device becomes shorter. Clients that connect from \
+then on see the new size; the others keep the old one until they reconnect. Write the new size \
+into the manifest, too. docs/control.md explains changes of a running server. The command finds \
+the server as `corewise dump` does.
+
+Examples:
+  corewise grow disk 20G --dry-run
   corewise grow disk 20G
+  corewise grow disk
+
+Exit codes: 0 success, 1 failure (no server, or a device that can't grow), 2 wrong usage.";
+
+pub(super) const RELOAD_HELP: &str = "\
+The command reads the server's manifest again, as SIGHUP does. Devices that left the manifest go, \
+new ones come up, and a device that changed restarts with everything that is built over it. If \
+only the keys of an export changed, its clients stay. A file that nothing is built over grows \
+under its clients. docs/manifest.md lists the keys of [server] that a reload applies; \
+docs/control.md explains the rest. The command finds the server as `corewise dump` does.
+
+Examples:
   corewise reload --dry-run
+  corewise reload
   corewise reload --mode soft
+  corewise reload --dry-run --json | jq '.changed.steps'
 
-Exit codes: 0 success, 1 failure (no server, clients that are in the way, a device that failed), 2 wrong
-usage.";
+Exit codes: 0 success, 1 failure (no server, clients that are in the way, or a device that \
+failed), 2 wrong usage.";
 
-pub(super) const HEALTH_EXAMPLES: &str = "\
-ok: no fault is known. degraded: all data is there and can be reached, but less protects it than was asked for, or a \
-part of the server doesn't work. lost: data that clients were promised may be gone, or can't be reached through this \
-server now. Below the word is a line for each reason, with the command that mends it, where there is one. \
-docs/monitoring.md lists the reasons. The command finds the server as `corewise dump` does.
+pub(super) const HEALTH_HELP: &str = "\
+ok: no fault is known. degraded: all data is there and can be reached, but with less protection \
+than was asked for, or a part of the server doesn't work. lost: data that clients were promised \
+may be gone, or can't be reached through this server now. A line for each reason follows, with \
+the command that mends it if there is one. docs/monitoring.md lists the reasons. The command \
+finds the server as `corewise dump` does.
 
 Examples:
   corewise health
   corewise health --json | jq -r '.health.reasons[] | .todo'
   corewise health > /dev/null || alert \"corewise: exit code $?\"
 
-Exit codes: 0 ok, 1 failure (no server, several servers, or no answer), 2 wrong usage, 3 degraded, 4 lost.";
+Exit codes: 0 ok, 1 failure (no server, several servers, or no answer), 2 wrong usage, 3 \
+degraded, 4 lost.";
 
-pub(super) const SNAPSHOT_EXAMPLES: &str = "\
-A snapshot has what clients were answered before the command, flushed or not, and stays as it is. Clients go on. It keeps the \
-space of what is written anew since. A clone is a device with clone_of and snapshot in its manifest: a volume of its own that \
-shares what doesn't change. A snapshot with clones can't be deleted. docs/object.md explains them. The command finds the server \
-as `corewise dump` does.
+pub(super) const SNAPSHOT_HELP: &str = "\
+A snapshot holds everything that the server had acknowledged to clients before the command, \
+flushed or not. It never changes, and clients continue. It keeps the space of blocks that are \
+overwritten later. A clone is a device with `clone_of` and `snapshot` in its manifest: a volume \
+of its own that shares the blocks that don't change. A snapshot with clones can't be deleted. \
+docs/object.md explains both. The command finds the server as `corewise dump` does.
 
 Examples:
   corewise snapshot disk
@@ -91,38 +131,63 @@ Examples:
   corewise snapshot disk --delete monday
   corewise snapshot disk --list --json | jq '.snapshots[].name'
 
-Exit codes: 0 success, 1 failure (no server, no such volume, a name that is taken, a snapshot with clones, a store that
-fails), 2 wrong usage.";
+Exit codes: 0 success, 1 failure (no server, no such volume, a name that is taken, a snapshot \
+with clones, or a store that fails), 2 wrong usage.";
 
-pub(super) const WATCH_EXAMPLES: &str = "\
-`clients` lists the clients of a running server with their work: rates and times are those of the last half \
-second. `disconnect` ends the connection of one of them; the answers that it waits for are lost, and nothing keeps it from \
-connecting again. `events` prints a line for each event from then on: clients that come and go, changes of exports and \
-mirrors, the end of the server. `top` shows it all on the terminal, until q. docs/monitoring.md explains the columns. The \
-commands find the server as `corewise dump` does.
+pub(super) const CLIENTS_HELP: &str = "\
+Rates and times are those of half a second, for which the command watches the server. \
+docs/monitoring.md explains the columns. The command finds the server as `corewise dump` does.
 
 Examples:
   corewise clients
   corewise clients --json | jq '.clients[] | {client, uid, export}'
+
+Exit codes: 0 success, 1 failure (no server, several servers, or no answer), 2 wrong usage.";
+
+pub(super) const DISCONNECT_HELP: &str = "\
+The client loses the answers that it waits for. It may connect again. The command finds the \
+server as `corewise dump` does.
+
+Examples:
+  corewise clients
   corewise disconnect 7
+
+Exit codes: 0 success, 1 failure (no server, or no such client), 2 wrong usage.";
+
+pub(super) const EVENTS_HELP: &str = "\
+The command prints a line for each event from then on: clients that come and go, changes of \
+exports and mirrors, the end of the server. docs/monitoring.md lists the events. The command \
+finds the server as `corewise dump` does.
+
+Examples:
   corewise events
   corewise events --json | jq 'select(.event == \"mirror\")'
+
+Exit codes: 0 success, 1 failure (no server, or the server ended), 2 wrong usage.";
+
+pub(super) const TOP_HELP: &str = "\
+The keys are on the last line of the screen; q ends it. If the server goes away, `top` keeps the \
+last picture and waits for it to return. docs/monitoring.md explains the columns. The command \
+finds the server as `corewise dump` does.
+
+Examples:
   corewise top
+  corewise top --every 200ms
 
-Exit codes: 0 success, 1 failure (no server, no such client, or the server ended), 2 wrong usage.";
+Exit codes: 0 success, 1 failure (no server, or no terminal), 2 wrong usage.";
 
-/// The server to ask.
+/// The server to talk to.
 #[derive(Clone, Debug, Args)]
 pub(crate) struct ServerArgs {
-    /// Ask the server with this control socket
+    /// Talk to the server with this control socket
     #[arg(long, value_name = "PATH", conflicts_with = "pid")]
     pub(crate) control: Option<PathBuf>,
-    /// Ask the server with this process id
+    /// Talk to the server with this process id
     #[arg(long, value_name = "PID")]
     pub(crate) pid: Option<u32>,
 }
 
-/// Between two rounds: no server answers more often than that.
+/// Shortest time between two rounds: no server answers more often.
 const SHORTEST: Duration = Duration::from_millis(10);
 
 pub(crate) fn interval(text: &str) -> Result<Duration, String> {
@@ -141,7 +206,7 @@ pub(crate) fn interval(text: &str) -> Result<Duration, String> {
 pub(crate) struct Mirror {
     /// Name of the mirror's device [default: show all mirrors]
     pub(crate) name: Option<String>,
-    /// Take back this leg, or, without LEG, all legs that are out
+    /// Resync this leg, or all legs that are out if LEG is missing
     #[arg(
         long,
         value_name = "LEG",
@@ -151,32 +216,34 @@ pub(crate) struct Mirror {
         requires = "name"
     )]
     pub(crate) take_back: Option<String>,
-    /// Read all legs and compare them, while clients go on
+    /// Read all legs and compare them; clients continue
     #[arg(long, requires = "name", conflicts_with = "take_back")]
     pub(crate) check: bool,
-    /// With --check: write anew what differs or can't be read, with what the first leg in sync has
+    /// With --check, overwrite blocks that differ or can't be read with those of the first leg in
+    /// sync
     #[arg(long, requires = "check")]
     pub(crate) repair: bool,
-    /// With --check: at most so many bytes a second, such as 50M [default: as a resync]
+    /// With --check, read at most this many bytes per second, such as 50M [default: the rate of a
+    /// resync]
     #[arg(long, requires = "check", value_name = "BYTES", value_parser = units::parse_size)]
     pub(crate) rate: Option<u64>,
-    /// End the check that goes on
+    /// Stop the check that is in progress
     #[arg(long, requires = "name", conflicts_with_all = ["check", "take_back"])]
     pub(crate) stop: bool,
-    /// Put another device, --with, in the place of this leg; it is resynced while clients go on
+    /// Put the device of --with in the place of this leg, and resync it; clients continue
     #[arg(long, value_name = "LEG", requires_all = ["name", "with"], conflicts_with_all = ["check", "take_back", "stop"])]
     pub(crate) replace: Option<String>,
-    /// With --replace: a device of the server on which nothing else stands
+    /// With --replace, the new device, such as disk3; nothing else may be built over it
     #[arg(long, value_name = "DEVICE", requires = "replace")]
     pub(crate) with: Option<String>,
-    /// Make this device of the server another leg, on which nothing else stands; it is resynced
-    /// while clients go on
+    /// Make this device of the server another leg, and resync it; nothing else may be built over it
     #[arg(long, value_name = "DEVICE", requires = "name", conflicts_with_all = ["check", "take_back", "stop", "replace"])]
     pub(crate) add: Option<String>,
-    /// Have one leg less, for good: this one
+    /// Remove this leg for good
     #[arg(long, value_name = "LEG", requires = "name", conflicts_with_all = ["check", "take_back", "stop", "replace", "add"])]
     pub(crate) remove: Option<String>,
-    /// Wait until each leg that is resynced is in sync, or out again, and a check is over
+    /// Wait until each resync and check has ended; a leg that is out again, or that differs, is a
+    /// failure
     #[arg(long, requires = "name")]
     pub(crate) wait: bool,
     #[command(flatten)]
@@ -189,24 +256,25 @@ pub(crate) struct Mirror {
 /// `corewise add`.
 #[derive(Debug, Args)]
 pub(crate) struct Add {
-    /// TOML file that declares them; they may be built over the server's devices
+    /// TOML file with the new devices and exports, without [server]; they may be built over the
+    /// server's devices
     pub(crate) manifest: PathBuf,
     #[command(flatten)]
     pub(crate) how: Change,
 }
 
-/// The fate of clients that are in the way of a change.
+/// The treatment of clients that are in the way of a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ClientMode {
-    /// Refuse, and change nothing, where there are any
+    /// Change nothing while there are clients
     #[default]
     Safe,
-    /// Let them go on, and no others in; the rest is done when the last one has left
+    /// Admit no more clients; make the change when the last one has left
     Hide,
-    /// Answer what they have asked for, then disconnect them; at most as long as `drain` in the
-    /// manifest
+    /// Answer the requests in flight, then disconnect the clients, at the latest after `drain` in
+    /// the manifest
     Soft,
-    /// Disconnect them at once
+    /// Disconnect the clients at once
     Hard,
 }
 
@@ -224,9 +292,9 @@ impl From<ClientMode> for Mode {
 /// `corewise remove`.
 #[derive(Debug, Args)]
 pub(crate) struct Remove {
-    /// Name of the device; 'export:NAME' removes that export alone
+    /// Name of the device, such as disk; 'export:NAME' removes that export alone
     pub(crate) name: String,
-    /// What becomes of the clients that are there
+    /// Treatment of the connected clients
     #[arg(long, value_name = "MODE", default_value = "safe")]
     pub(crate) mode: ClientMode,
     #[command(flatten)]
@@ -238,7 +306,7 @@ pub(crate) struct Remove {
 pub(crate) struct Grow {
     /// Name of the device
     pub(crate) name: String,
-    /// Its new size, such as 2G [default: as much as its file or disk has by now]
+    /// New size, such as 2G; never smaller than the old one [default: the size of its file or disk]
     #[arg(value_parser = units::parse_size)]
     pub(crate) size: Option<u64>,
     #[command(flatten)]
@@ -248,18 +316,17 @@ pub(crate) struct Grow {
 /// `corewise reload`.
 #[derive(Debug, Args)]
 pub(crate) struct Reload {
-    /// What becomes of the clients of an export that goes, or whose device is another one: safe,
-    /// soft or hard
+    /// Treatment of the clients of an export that goes or gets another device: safe, soft or hard
     #[arg(long, value_name = "MODE", default_value = "safe", hide_possible_values = true)]
     pub(crate) mode: ClientMode,
     #[command(flatten)]
     pub(crate) how: Change,
 }
 
-/// What all changes have in common.
+/// Flags of all changes.
 #[derive(Debug, Args)]
 pub(crate) struct Change {
-    /// Only say what would be done
+    /// Show the steps of the change, and don't make it
     #[arg(long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]
@@ -272,14 +339,15 @@ pub(crate) struct Change {
 /// `corewise dump`.
 #[derive(Debug, Args)]
 pub(crate) struct Dump {
-    /// Names of the queues to show; '*' matches any letters [default: all]
+    /// Names of the queues to show, such as volumes; '*' matches any letters [default: all]
     pub(crate) queues: Vec<String>,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
     /// Print one JSON document; with --monitor, one line of JSON per round
     #[arg(long)]
     pub(crate) json: bool,
-    /// Print the queues' counters and rates every INTERVAL [default: 1s], until Ctrl-C
+    /// Print the queues' counters and rates every INTERVAL, until Ctrl-C; at least 10ms [default:
+    /// 1s]
     #[arg(
         long,
         value_name = "INTERVAL",
@@ -289,7 +357,7 @@ pub(crate) struct Dump {
         value_parser = interval
     )]
     pub(crate) monitor: Option<Duration>,
-    /// Stop after N rounds
+    /// Stop after N rounds; at least 1 [default: go on]
     #[arg(long, value_name = "N", requires = "monitor", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) rounds: Option<u64>,
 }
@@ -309,14 +377,14 @@ pub(crate) struct Health {
 pub(crate) struct Snapshot {
     /// Name of the device, a volume in an object store
     pub(crate) name: String,
-    /// What the new snapshot is called: up to 64 letters, digits, dots, dashes and underscores, the
-    /// first a letter [default: its number]
+    /// Name of the new snapshot, such as monday: a letter, then up to 63 letters, digits, dots,
+    /// dashes and underscores [default: its number]
     #[arg(conflicts_with_all = ["list", "delete"])]
     pub(crate) snapshot: Option<String>,
-    /// List its snapshots, with the clones that need them
+    /// List the volume's snapshots, with the clones that need them
     #[arg(long, conflicts_with = "delete")]
     pub(crate) list: bool,
-    /// Delete this snapshot, by its name or number
+    /// Delete the snapshot of this name or number
     #[arg(long, value_name = "SNAPSHOT")]
     pub(crate) delete: Option<String>,
     #[command(flatten)]
@@ -339,7 +407,7 @@ pub(crate) struct Clients {
 /// `corewise disconnect`.
 #[derive(Debug, Args)]
 pub(crate) struct Disconnect {
-    /// The client's number, as `corewise clients` and the log have it
+    /// Number of the client, as `corewise clients` and the log show it
     pub(crate) client: u64,
     #[command(flatten)]
     pub(crate) server: ServerArgs,
@@ -363,7 +431,7 @@ pub(crate) struct Events {
 pub(crate) struct Top {
     #[command(flatten)]
     pub(crate) server: ServerArgs,
-    /// Look anew every INTERVAL
+    /// Refresh the screen every INTERVAL; at least 10ms
     #[arg(long, value_name = "INTERVAL", default_value = "1s", value_parser = interval)]
     pub(crate) every: Duration,
 }

@@ -27,7 +27,7 @@ const STYLES: Styles = Styles::styled()
     .literal(AnsiColor::Cyan.on_default().bold())
     .placeholder(AnsiColor::Cyan.on_default());
 
-const EXAMPLES: &str = "\
+const HELP: &str = "\
 Examples:
   corewise up                       serve a few volumes from a temporary folder
   corewise up disks.toml            serve the volumes that a manifest declares
@@ -40,7 +40,7 @@ Examples:
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.";
 
-const TOPO_EXAMPLES: &str = "\
+const TOPO_HELP: &str = "\
 Sources:
   live               this machine, with the CPUs that this process may use (the default)
   sysfs:DIR          a saved copy of /sys/devices/system
@@ -61,7 +61,7 @@ Without a manifest, the server uses a built-in one: a memory volume, and a strip
 files in a temporary folder, which it removes at the end. A short manifest of your own:
 ";
 
-/// Also the first thing that somebody will paste, so a test brings it past the checks.
+/// Users paste this manifest first, so a test runs the checks over it.
 const UP_MANIFEST: &str = r#"
   [[device]]
   name = "disk"
@@ -75,14 +75,14 @@ const UP_MANIFEST: &str = r#"
 "#;
 
 const UP_AFTER: &str = "
-docs/manifest.md describes every key. NBD's extended headers are off, since their specification is
-experimental; extended_headers = true in [server] lets clients have them.
+docs/manifest.md describes every key. NBD's extended headers are off by default, since their
+specification is experimental. extended_headers = true in [server] offers them to clients.
 
 SIGINT, SIGTERM and --for stop the server. It accepts no more clients, answers the requests in
-flight, flushes, and shuts the devices down in dependency order. A second signal, a second later,
-ends it at once.
+flight, flushes, and shuts the devices down in dependency order. A second signal, at least a second
+later, ends it at once.
 The server reports a device that exceeds its probe_timeout or its shutdown_timeout (10s by default),
-and the devices that wait for it. All other devices go on.
+and the devices that wait for it. All other devices continue.
 
 Examples:
   corewise up
@@ -95,13 +95,13 @@ Examples:
 
 Exit codes: 0 every device came up and went down in order, 1 a device did not, 2 wrong usage.";
 
-const COMPLETIONS_EXAMPLES: &str = "\
+const COMPLETIONS_HELP: &str = "\
 Examples:
   corewise completions bash > ~/.local/share/bash-completion/completions/corewise
   corewise completions zsh > ~/.zfunc/_corewise       where $fpath has ~/.zfunc
   corewise completions fish > ~/.config/fish/completions/corewise.fish";
 
-const MAN_EXAMPLES: &str = "\
+const MAN_HELP: &str = "\
 Examples:
   corewise man ~/.local/share/man/man1";
 
@@ -111,7 +111,7 @@ fn up_help() -> String {
 
 /// Serve block volumes on many-core machines, and inspect these machines.
 #[derive(Debug, Parser)]
-#[command(name = "corewise", version, styles = STYLES, after_help = EXAMPLES)]
+#[command(name = "corewise", version, styles = STYLES, after_help = HELP)]
 #[command(max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(flatten)]
@@ -120,7 +120,7 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
-/// The messages on stderr, beside errors.
+/// Flags for the messages on stderr.
 #[derive(Debug, Args)]
 pub(crate) struct Log {
     /// Log more to stderr: -v info, -vv debug, -vvv trace
@@ -129,12 +129,12 @@ pub(crate) struct Log {
     /// Log to stderr at this level or above [default: warn]
     #[arg(long, value_name = "LEVEL", global = true, display_order = 901)]
     log: Option<Level>,
-    /// The form of the messages: text for people, or a JSON object a line
+    /// Form of the messages: text for people, or one JSON object per line
     #[arg(long, value_name = "FORM", global = true, default_value = "text", display_order = 902)]
     pub(crate) log_format: LogFormat,
 }
 
-/// The form of messages.
+/// Form of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     Text,
@@ -164,84 +164,83 @@ impl Log {
     }
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Show the machine's CPUs, caches and nodes, and the pods of each affinity scope
-    #[command(after_help = TOPO_EXAMPLES)]
+    #[command(after_help = TOPO_HELP)]
     Topo(Topo),
     /// Bring up the devices of a manifest in parallel, and export them over NBD
     #[command(after_help = up_help())]
     Up(Up),
     /// Show the worker pools, queues, devices and disks of a running server
-    #[command(after_help = clients::DUMP_EXAMPLES)]
+    #[command(after_help = clients::DUMP_HELP)]
     Dump(Dump),
-    /// Say in one word how a running server is: ok, degraded or lost, and what to do about it
-    #[command(after_help = clients::HEALTH_EXAMPLES)]
+    /// Say whether a running server is ok, degraded or lost, and what to do about it
+    #[command(after_help = clients::HEALTH_HELP)]
     Health(Health),
-    /// Show the mirrors of a running server, check them, and take back legs that failed or were
-    /// missing
-    #[command(after_help = clients::MIRROR_EXAMPLES)]
+    /// Show, check and change the mirrors of a running server, and resync legs that are out
+    #[command(after_help = clients::MIRROR_HELP)]
     Mirror(Mirror),
     /// Take a snapshot of a volume in an object store, list its snapshots, or delete one
-    #[command(after_help = clients::SNAPSHOT_EXAMPLES)]
+    #[command(after_help = clients::SNAPSHOT_HELP)]
     Snapshot(Snapshot),
-    /// List the clients of a running server, and what they do
-    #[command(after_help = clients::WATCH_EXAMPLES)]
+    /// List the clients of a running server with their work
+    #[command(after_help = clients::CLIENTS_HELP)]
     Clients(Clients),
-    /// End the connection of a client of a running server
-    #[command(after_help = clients::WATCH_EXAMPLES)]
+    /// Disconnect a client of a running server
+    #[command(after_help = clients::DISCONNECT_HELP)]
     Disconnect(Disconnect),
-    /// Print what happens on a running server, as it happens
-    #[command(after_help = clients::WATCH_EXAMPLES)]
+    /// Print the events of a running server as they happen
+    #[command(after_help = clients::EVENTS_HELP)]
     Events(Events),
-    /// Show what a running server does, again and again, on the terminal
-    #[command(after_help = clients::WATCH_EXAMPLES)]
+    /// Show the work of a running server on the terminal, refreshed every second
+    #[command(after_help = clients::TOP_HELP)]
     Top(Top),
     /// Add the devices and exports of a manifest to a running server
-    #[command(after_help = clients::CHANGE_EXAMPLES)]
+    #[command(after_help = clients::ADD_HELP)]
     Add(Add),
     /// Remove a device with its exports, or an export, from a running server
-    #[command(after_help = clients::CHANGE_EXAMPLES)]
+    #[command(after_help = clients::REMOVE_HELP)]
     Remove(Remove),
-    /// Make a file of a running server longer
-    #[command(after_help = clients::CHANGE_EXAMPLES)]
+    /// Make a file or a volume of a running server larger
+    #[command(after_help = clients::GROW_HELP)]
     Grow(Grow),
-    /// Have a running server follow its manifest, which changed
-    #[command(after_help = clients::CHANGE_EXAMPLES)]
+    /// Apply the changed manifest of a running server
+    #[command(after_help = clients::RELOAD_HELP)]
     Reload(Reload),
     /// Analyse a kernel log: slow probes and shutdowns, and what would be faster
-    #[command(after_help = timeline::EXAMPLES)]
+    #[command(after_help = timeline::HELP)]
     Timeline(timeline::Args),
     /// Print a script that completes the flags of corewise in a shell
-    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    #[command(after_help = COMPLETIONS_HELP)]
     Completions(Completions),
     /// Write the man pages of corewise to a folder
-    #[command(hide = true, after_help = MAN_EXAMPLES)]
+    #[command(hide = true, after_help = MAN_HELP)]
     Man(ManPages),
 }
 
 /// `corewise completions`.
 #[derive(Debug, Args)]
 pub(crate) struct Completions {
-    /// The shell
+    /// Shell that the script is for
     pub(crate) shell: clap_complete::Shell,
 }
 
 /// `corewise man`.
 #[derive(Debug, Args)]
 pub(crate) struct ManPages {
-    /// The folder, which is made
+    /// Folder for the pages; the command creates it
     pub(crate) folder: PathBuf,
 }
 
 /// `corewise topo`.
 #[derive(Debug, Args)]
 pub(crate) struct Topo {
-    /// The machine to show
+    /// Machine to show, such as xml:other.xml
     #[arg(long, value_name = "SOURCE", default_value = "live", value_parser = source)]
     pub(crate) from: Source,
-    /// Target cores per cache_shard pod; a pod has at least 2 where its cache does
+    /// Target cores per cache_shard pod; a pod has at least 2 cores if its cache has
     #[arg(long, value_name = "N", default_value_t = DEFAULT_SHARD_SIZE)]
     pub(crate) shard_size: u32,
     /// Print one JSON document
@@ -250,12 +249,12 @@ pub(crate) struct Topo {
     /// Draw the machine and its pods to FILE as SVG, and print no text; '-' is stdout
     #[arg(long, value_name = "FILE", conflicts_with = "json")]
     pub(crate) svg: Option<PathBuf>,
-    /// The affinity scope whose pods the picture shows [default: cache_shard]
+    /// Affinity scope whose pods the picture shows [default: cache_shard]
     #[arg(long, value_name = "SCOPE", requires = "svg", value_parser = scope())]
     pub(crate) scope: Option<AffinityScope>,
 }
 
-/// Where a topology comes from.
+/// The source of a topology.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
     Live,
@@ -269,8 +268,7 @@ pub(crate) enum Source {
 pub(crate) struct Up {
     /// TOML file that declares devices and exports; '-' is stdin
     pub(crate) manifest: Option<PathBuf>,
-    /// Say whether the manifest would come up, as far as that can be known without opening
-    /// anything, and stop
+    /// Check the manifest as far as that works without opening anything, and stop
     #[arg(long, conflicts_with_all = ["duration", "timeline", "keep_going", "json"])]
     pub(crate) check: bool,
     /// Stop after this time, such as 5s, 2m or 1h
@@ -279,38 +277,39 @@ pub(crate) struct Up {
     /// Write the timelines of bring-up and shutdown to FILE (.svg, .html, .json or .trace.json)
     #[arg(long, value_name = "FILE", value_parser = TimelineFile::parse)]
     pub(crate) timeline: Option<TimelineFile>,
-    /// Record in this folder how long devices take to go down, and shut the slow ones down first
+    /// Record in this folder how long each device takes to shut down, and shut slow ones down first
     /// next time
     #[arg(long, value_name = "DIR")]
     pub(crate) state: Option<PathBuf>,
-    /// Deadline of the whole shutdown; devices that hang then are reported, and --on-hang applies
+    /// Deadline of the whole shutdown, such as 1m; then the server reports devices that hang, and
+    /// --on-hang applies
     #[arg(long, value_name = "DURATION", value_parser = units::parse_duration)]
     pub(crate) shutdown_timeout: Option<Duration>,
-    /// What to do once only hanging devices are left [default: wait]. wait: go on waiting. skip: in
-    /// a bring-up, treat them as failed; in a shutdown, shut down the devices that they use.
-    /// give-up: stop. skip and give-up end with exit code 1
+    /// Action once only hanging devices are left [default: wait]. wait: go on waiting. skip: during
+    /// bring-up, treat them as failed; during shutdown, shut down the devices that they use.
+    /// give-up: stop. After skip and give-up the exit code is 1
     #[arg(long, value_name = "POLICY", value_parser = hang_policy())]
     pub(crate) on_hang: Option<HangPolicy>,
     /// Serve the devices that come up, even if others fail
     #[arg(long)]
     pub(crate) keep_going: bool,
-    /// Listen on this Unix socket, not on the manifest's
+    /// Listen on this Unix socket instead of the manifest's
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// Listen on this TCP address, not on the manifest's; a port alone means 127.0.0.1
+    /// Listen on this TCP address instead of the manifest's; a port alone means 127.0.0.1
     #[arg(long, value_name = "ADDR", value_parser = manifest::tcp_address)]
     pub(crate) tcp: Option<String>,
     /// Print events as JSON, one object per line
     #[arg(long)]
     pub(crate) json: bool,
-    /// Answer `corewise dump` on this Unix socket, not on the manifest's or the usual one
+    /// Answer `corewise dump` on this Unix socket instead of the manifest's or the usual one
     #[arg(long, value_name = "PATH", conflicts_with = "no_control")]
     pub(crate) control: Option<PathBuf>,
     /// Run without a control socket
     #[arg(long)]
     pub(crate) no_control: bool,
-    /// Stop in order when the process that started this one ends: for a server that a client starts
-    /// by socket activation
+    /// Stop in order when the parent process ends: for a server that a client starts by socket
+    /// activation
     #[arg(long)]
     pub(crate) exit_with_parent: bool,
 }
@@ -337,7 +336,7 @@ fn source(text: &str) -> Result<Source, String> {
     }
 }
 
-/// Parses the process's own arguments. Where they are wrong, the process ends here, with 2.
+/// Parses the arguments of the process. If they are wrong, the process ends here with code 2.
 pub(crate) fn parse() -> Cli {
     parsed(std::env::args_os()).unwrap_or_else(|error| error.exit())
 }
@@ -373,8 +372,8 @@ const WORDS: [(&str, &[&str]); 12] = [
     ("timeline", &["dmesg", "boot", "bootchart", "analyze", "analyse"]),
 ];
 
-/// Names the command that an unknown word stands for. clap looks for words that are spelled alike:
-/// for 'serve' it finds 'remove'.
+/// Replaces the command that clap suggests for an unknown word by the one that does what the word
+/// says. clap looks for words with a similar spelling: for 'serve' it finds 'remove'.
 fn with_the_command_that_is_meant(mut error: Error) -> Error {
     let typed = match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(typed)) => typed.to_lowercase(),
@@ -388,8 +387,8 @@ fn with_the_command_that_is_meant(mut error: Error) -> Error {
     error
 }
 
-/// What there is to say, where a number below zero is the value of its flag, and not a flag of its
-/// own: so it is told that this number can't be, and which can.
+/// Returns the definition of the command line. A flag with a number takes a negative one as its
+/// value, not as another flag, so the error names the number and its range.
 pub(crate) fn command() -> clap::Command {
     const NUMBERS: [&str; 5] = ["DURATION", "INTERVAL", "N", "PID", "DEVICE=FACTOR"];
     let numbers = |arg: clap::Arg| {

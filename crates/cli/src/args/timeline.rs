@@ -4,11 +4,12 @@ use std::path::PathBuf;
 
 use clap::{Args as ClapArgs, ValueEnum};
 
-pub(crate) const EXAMPLES: &str = "\
-LOG is the output of dmesg, journalctl -k (best with -o short-monotonic or -o json) or a serial console, \
-from a kernel that was booted with initcall_debug. For a shutdown, use a log that outlives it: from a \
-serial console, netconsole or pstore. LOG may also be a file written by 'corewise up --timeline \
-FILE.json'. docs/timeline.md describes the forms of logs, the predictions, the files and the JSON.
+pub(crate) const HELP: &str = "\
+LOG is the output of dmesg, journalctl -k (best with -o short-monotonic or -o json) or a serial \
+console, from a kernel that was booted with initcall_debug. For a shutdown, take a log that \
+outlives it: from a serial console, netconsole or pstore. LOG may also be a file that `corewise \
+up --timeline FILE.json` wrote. docs/timeline.md describes the forms of logs, the predictions, \
+the files and the JSON.
 
 Examples:
   corewise timeline dmesg.txt
@@ -21,41 +22,43 @@ Examples:
   corewise timeline before.log after.log --compare
   corewise timeline dmesg.txt --json | jq '.logs[].timelines[].analysis.costs'
 
-Exit codes: 0 success, 1 failure (a log can't be read, or has no probe and no shutdown), 2 wrong usage.";
+Exit codes: 0 success, 1 failure (a log can't be read, or has neither a probe nor a shutdown), 2 \
+wrong usage.";
 
 /// `corewise timeline`.
 #[derive(Debug, ClapArgs)]
 pub(crate) struct Args {
-    /// Kernel logs or timelines in JSON; '-' is stdin
+    /// Kernel logs, or timelines in JSON; '-' is stdin
     #[arg(required = true, value_name = "LOG")]
     pub(crate) logs: Vec<PathBuf>,
-    /// The phase to show
+    /// Phase to show
     #[arg(long, value_name = "PHASE", default_value = "both")]
     pub(crate) phase: Phase,
-    /// Show only this device, init function or driver; '*' matches any letters; may be repeated
+    /// Show only this device, init function or driver, such as 'nvme*'; '*' matches any letters;
+    /// may be repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) only: Vec<String>,
-    /// Show the Nth boot of a log that holds several [default: the last]
+    /// Show the Nth boot of a log that holds several; at least 1 [default: the last]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) boot: Option<u32>,
-    /// Compare two logs
+    /// Compare two logs, such as before.log and after.log
     #[arg(long)]
     pub(crate) compare: bool,
-    /// Predict a run in which everything but init functions is asynchronous
+    /// Predict a run in which everything except init functions is asynchronous
     #[arg(long)]
     pub(crate) all_async: bool,
-    /// Predict the same with at most N workers
+    /// Predict such a run with at most N workers; at least 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) workers: Option<u32>,
-    /// Predict a run in which this device, driver or name with '*' takes FACTOR times its time; may
-    /// be repeated
+    /// Predict a run in which this device or driver takes FACTOR times its time, such as
+    /// 'nvme*=0.5'; FACTOR is from 0 to 1000000; may be repeated
     #[arg(long, value_name = "DEVICE=FACTOR", value_parser = faster)]
     pub(crate) faster: Vec<Faster>,
     /// Read parents, suppliers and drivers from a sysfs tree, such as /sys/devices, or from a saved
     /// listing of one
     #[arg(long, value_name = "DIR")]
     pub(crate) sysfs: Option<PathBuf>,
-    /// Read dependencies from FILE; may be repeated
+    /// Read dependencies from FILE, which docs/timeline.md describes; may be repeated
     #[arg(long, value_name = "FILE")]
     pub(crate) deps: Vec<PathBuf>,
     /// Write the timelines and predictions to FILE (.svg, .html, .json, or .trace.json for
@@ -73,21 +76,21 @@ pub(crate) struct Args {
     pub(crate) rows: usize,
 }
 
-/// A file for timelines; its ending says the format.
+/// A file for timelines; the ending of its name is the format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TimelineFile {
     pub(crate) path: PathBuf,
     pub(crate) format: TimelineFormat,
 }
 
-/// What a timeline file holds.
+/// Format of a timeline file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimelineFormat {
     Svg,
     Html,
-    /// Our own, to be read again.
+    /// The project's own format, which `corewise timeline` reads.
     Json,
-    /// Chrome's, for Perfetto.
+    /// Chrome's format, for Perfetto.
     Trace,
 }
 
@@ -127,14 +130,14 @@ pub(crate) enum Phase {
     Both,
 }
 
-/// A device that takes another time.
+/// A device with another duration.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Faster {
     pub(crate) name: String,
     pub(crate) factor: f64,
 }
 
-/// More says nothing of a device, and its times would not fit.
+/// Largest factor: a slower device tells nothing, and its times would overflow.
 const MOST_SLOWER: f64 = 1e6;
 
 fn faster(text: &str) -> Result<Faster, String> {
