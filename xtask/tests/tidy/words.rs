@@ -1,5 +1,6 @@
 //! Words of comments: the documentation of a function begins with a verb, that of anything else with
 //! a noun. Comments are narrow, use the field's terms and name no commit.
+#![allow(clippy::print_stdout, reason = "a run shows the present figures")]
 
 use crate::files::{self, SourceFile};
 use crate::lexer::Line;

@@ -377,10 +377,11 @@ mod tests {
     type Probe = (&'static str, Option<&'static str>, u64, u64);
     type Call = (&'static str, Option<&'static str>, u32, (u64, u64));
     type Decided = (&'static str, Option<&'static str>, bool);
+    type Case = (&'static str, &'static [Probe], Option<Call>, &'static [Decided]);
 
     #[test]
     fn probes_are_placed_by_their_times_names_and_drivers() {
-        let cases: [(&str, &[Probe], Option<Call>, &[Decided]); 8] = [
+        let cases: [Case; 8] = [
             (
                 "inside the innermost",
                 &[
