@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use super::client::{Client, pattern};
 use super::server::Server;
-use super::{Folder, Ran};
+use super::{Folder, Ran, file};
 
 const MIB: usize = 1 << 20;
 /// Bytes of data of a mirror over files of 8 MiB.
@@ -19,13 +19,7 @@ const BLOCK: usize = 4096;
 
 /// Returns devices over new files of 8 MiB.
 pub fn files(names: &[&str]) -> String {
-    let file = |name: &&str| {
-        format!(
-            "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\nsize = \"8M\"\n\
-             create = true\n"
-        )
-    };
-    names.iter().map(file).collect()
+    names.iter().map(|name| file(name, "8M")).collect()
 }
 
 /// Returns the manifest of a mirror over these files.
@@ -112,8 +106,7 @@ pub fn data(folder: &Folder, leg: &str) -> Vec<u8> {
 
 /// Returns the legs, each with its state.
 pub fn legs(folder: &Folder) -> Vec<(String, String)> {
-    let json = folder.corewise(["mirror", "m", "--json"]).ok().stdout;
-    let json: Value = serde_json::from_str(&json).unwrap();
+    let json = folder.corewise(["mirror", "m", "--json"]).ok().json();
     let legs = json["disks"][0]["mirror"]["legs"].as_array().unwrap().clone();
     let text = |value: &Value| value.as_str().unwrap().to_string();
     legs.iter().map(|leg| (text(&leg["name"]), text(&leg["state"]))).collect()
@@ -125,6 +118,14 @@ pub fn in_sync(names: &[&str]) -> Vec<(String, String)> {
 
 pub fn mirror(folder: &Folder, args: &[&str]) -> Ran {
     folder.corewise([&["mirror", "m"], args].concat())
+}
+
+/// Starts a server with a mirror over these files, and waits until it is in sync.
+pub fn in_sync_over(folder: &Folder, over: &[&str]) -> Server {
+    folder.write("up.toml", manifest(over, ""));
+    let mut server = Server::start(folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    server
 }
 
 /// Starts a mirror of `a` and `b`, in sync, whose next resync takes long; a client that writes to

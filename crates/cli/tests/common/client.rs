@@ -2,7 +2,6 @@
 //! client program does: half a request, a FUA write without a flush behind it, lies.
 
 use std::io::{self, Read, Write};
-use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +15,6 @@ pub const WRITE_ZEROES: u16 = 6;
 
 pub const FUA: u16 = 1;
 
-pub const EPERM: u32 = 1;
 pub const EINVAL: u32 = 22;
 pub const ENOSPC: u32 = 28;
 
@@ -41,13 +39,6 @@ pub struct Client {
 pub fn connect(socket: &Path) -> UnixStream {
     let stream =
         UnixStream::connect(socket).unwrap_or_else(|error| panic!("{}: {error}", socket.display()));
-    stream.set_read_timeout(Some(Duration::from_secs(300))).expect("a timeout that isn't zero");
-    stream
-}
-
-/// Connects over TCP and sends nothing.
-pub fn connect_tcp(address: &str) -> TcpStream {
-    let stream = TcpStream::connect(address).unwrap_or_else(|error| panic!("{address}: {error}"));
     stream.set_read_timeout(Some(Duration::from_secs(300))).expect("a timeout that isn't zero");
     stream
 }
@@ -86,6 +77,18 @@ impl Client {
     /// Connects to an export.
     pub fn new(socket: &Path, export: &str) -> Client {
         Client::over(connect(socket), export).expect("a handshake that succeeds")
+    }
+
+    /// Connects, sends reads and takes no replies, so its export can't drain.
+    pub fn stuck(socket: &Path, export: &str) -> Client {
+        let mut client = Client::new(socket, export);
+        for index in 0..32 {
+            client.send(READ, 0, index << 20, 1 << 20, &[]).expect("a request is taken");
+        }
+        // The first bytes of a reply: from here on the server has replies that the socket can't
+        // take.
+        client.read_some();
+        client
     }
 
     /// Does the handshake with `NBD_OPT_GO`.

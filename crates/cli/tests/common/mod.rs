@@ -16,7 +16,16 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
 use tempfile::TempDir;
+
+/// Returns a device over `NAME.img`, a file of this size that is created if it is missing.
+pub fn file(name: &str, size: &str) -> String {
+    format!(
+        "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\n\
+         size = \"{size}\"\ncreate = true\n"
+    )
+}
 
 /// The binary under test.
 pub const COREWISE: &str = env!("CARGO_BIN_EXE_corewise");
@@ -90,6 +99,12 @@ impl Folder {
         let mut command = self.command(COREWISE);
         command.args(args);
         run(command)
+    }
+
+    /// Returns the dump of the only server that runs in this folder.
+    #[track_caller]
+    pub fn dump(&self) -> Value {
+        self.corewise(["dump", "--json"]).ok().json()
     }
 
     /// Makes `disk.img` of `size` bytes, with a table of these partitions by `sfdisk`.
@@ -170,6 +185,12 @@ impl Ran {
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
         }
+    }
+
+    /// Returns stdout as JSON.
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}\n{self}"))
     }
 
     /// Checks the exit code.

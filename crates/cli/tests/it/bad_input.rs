@@ -5,17 +5,10 @@
 use std::os::unix::net::UnixListener;
 
 use crate::common::server::Server;
-use crate::common::{Folder, Ran};
+use crate::common::{Folder, Ran, file};
 
 fn memory(name: &str) -> String {
     format!("[[device]]\nname = \"{name}\"\ndriver = \"memory\"\nsize = \"1M\"\n")
-}
-
-fn new_file(name: &str) -> String {
-    format!(
-        "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\nsize = \"1M\"\n\
-         create = true\n"
-    )
 }
 
 /// Runs `up` with a manifest that can't be served, and checks all that holds for each of them.
@@ -31,35 +24,28 @@ fn refused(manifest: &str) -> Ran {
 }
 
 #[test]
-fn an_unknown_driver() {
-    let ran = refused(&(new_file("a") + "[[device]]\nname = \"b\"\ndriver = \"mirorr\"\n"));
-    ran.complains(&["error: up.toml:9:10: device 'b': unknown driver 'mirorr'", "'mirror'?"]);
-}
-
-#[test]
-fn a_missing_supplier() {
-    let stripe = "[[device]]\nname = \"s\"\ndriver = \"stripe\"\nover = [\"a\", \"b\"]\n";
-    refused(&(new_file("a") + stripe))
-        .complains(&["error: up.toml:10:14: device 's': its part 'b' is not a declared device"]);
-}
-
-#[test]
-fn a_cycle() {
-    let text = memory("a") + "suppliers = [\"b\"]\n" + &memory("b") + "suppliers = [\"a\"]\n";
-    refused(&text).complains(&["error: up.toml:1:1: device 'a': needs itself: a -> b -> a"]);
-}
-
-#[test]
-fn a_duplicate_name() {
-    refused(&(memory("a") + &memory("a")))
-        .complains(&["error: up.toml:6:8: device 'a': the device on line 2 has the same name"]);
-}
-
-#[test]
-fn a_size_that_is_not_a_multiple_of_the_block_size() {
-    refused(&memory("a").replace("\"1M\"", "1000")).complains(&[
-        "error: up.toml:4:8: device 'a': size 1000 is not a multiple of its block size 512",
-    ]);
+fn each_problem_is_told_with_its_line_and_nothing_is_made() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let tcp = format!("[server]\ntcp = {}\n", taken.local_addr().unwrap().port());
+    let other =
+        |path: &str| format!("[[device]]\nname = \"b\"\ndriver = \"file\"\npath = \"{path}\"\n");
+    for (more, problem) in [
+        (
+            "[[device]]\nname = \"b\"\ndriver = \"mirorr\"\n",
+            &[
+                "error: up.toml:9:10: device 'b': unknown driver 'mirorr'",
+                "help: did you mean 'mirror'?",
+            ][..],
+        ),
+        (
+            &other("missing/b.img"),
+            &["error: up.toml:10:8: device 'b': cannot open", "missing/b.img"],
+        ),
+        (&other("."), &["error: up.toml:10:8: device 'b':"]),
+        (&tcp, &["error: up.toml:8:7: [server]:", "another program listens"]),
+    ] {
+        refused(&(file("a", "1M") + more)).complains(problem);
+    }
 }
 
 #[test]
@@ -76,43 +62,22 @@ fn a_file_whose_own_size_is_not_a_multiple_of_the_block_size() {
 fn a_file_of_another_size_than_the_manifest_says_is_left_as_it_is() {
     let folder = Folder::new();
     folder.write("a.img", [7; 4096]);
-    folder.write("up.toml", new_file("a"));
+    folder.write("up.toml", file("a", "1M"));
     let ran = folder.corewise(["up", "up.toml"]).code(1);
     ran.complains(&["device 'a':", "4096", "1048576"]);
     assert_eq!(std::fs::read(folder.join("a.img")).unwrap(), [7; 4096]);
 }
 
 #[test]
-fn a_path_that_cannot_be_opened() {
-    let file = "[[device]]\nname = \"b\"\ndriver = \"file\"\npath = \"missing/b.img\"\n";
-    refused(&(new_file("a") + file))
-        .complains(&["error: up.toml:10:8: device 'b': cannot open", "missing/b.img"]);
-}
-
-#[test]
-fn a_folder_is_no_volume() {
-    refused("[[device]]\nname = \"a\"\ndriver = \"file\"\npath = \".\"\n")
-        .complains(&["error: up.toml:4:8: device 'a':"]);
-}
-
-#[test]
 fn a_socket_that_is_taken() {
     let folder = Folder::new();
     let _theirs = UnixListener::bind(folder.join("s")).unwrap();
-    let text = new_file("a") + "[server]\nunix = \"s\"\n";
+    let text = file("a", "1M") + "[server]\nunix = \"s\"\n";
     folder.write("up.toml", text);
     let ran = folder.corewise(["up", "up.toml"]).code(1);
     let ran = ran.complains(&["error: up.toml:8:8: [server]:", "another server listens"]);
     // Neither our volume was made, nor their socket taken away.
     assert_eq!(folder.list(), ["s", "up.toml"], "{ran}");
-}
-
-#[test]
-fn a_tcp_address_that_is_taken() {
-    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = taken.local_addr().unwrap().port();
-    refused(&(new_file("a") + &format!("[server]\ntcp = {port}\n")))
-        .complains(&["error: up.toml:8:7: [server]:", "another program listens"]);
 }
 
 #[test]
@@ -131,35 +96,6 @@ fn a_symbolic_link_that_leads_nowhere() {
         }
         assert_eq!(folder.list(), ["link", "up.toml"]);
     }
-}
-
-#[test]
-fn a_disk_image_in_place_of_its_manifest() {
-    let folder = Folder::new();
-    let image = std::fs::File::create(folder.join("disk.img")).unwrap();
-    // Both sparse; the longer one fits into no memory.
-    for (size, why) in [(1 << 20, "a manifest is text"), (8 << 40, "at most 64 MiB")] {
-        image.set_len(size).unwrap();
-        let ran = folder.corewise(["up", "disk.img"]).code(1);
-        ran.complains(&["cannot read the manifest 'disk.img'", why, "help:", "driver = \"file\""]);
-    }
-    let ran = folder.corewise(["up", "/dev/zero"]).code(1);
-    ran.complains(&["cannot read the manifest '/dev/zero'", "at most 64 MiB"]);
-}
-
-#[test]
-fn a_file_that_is_not_toml() {
-    refused("[[device]\n").complains(&["error: up.toml:1:", "not valid TOML"]);
-}
-
-#[test]
-fn an_unknown_key_and_a_wrong_type_are_both_told() {
-    let ran = refused(&(memory("a") + "blok_size = 512\nnode = \"x\"\n"));
-    ran.complains(&[
-        "error: up.toml:5:1: device 'a': unknown key 'blok_size'",
-        "help: did you mean 'block_size'?",
-        "error: up.toml:6:8: device 'a': 'node' must be a whole number, not a string",
-    ]);
 }
 
 #[test]
@@ -188,8 +124,8 @@ fn wrong_usage_has_an_exit_code_of_its_own() {
 #[test]
 fn keep_going_serves_the_rest_and_names_the_devices_left_out() {
     let folder = Folder::new();
-    let text = new_file("good")
-        + &new_file("late").replace("late.img", "missing/late.img")
+    let text = file("good", "1M")
+        + &file("late", "1M").replace("late.img", "missing/late.img")
         + &memory("odd").replace("\"1M\"", "1000")
         + "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"good\", \"late\"]\n"
         + "[[export]]\ndevice = \"m\"\n[[export]]\ndevice = \"good\"\nread_only = true\n"
@@ -197,7 +133,7 @@ fn keep_going_serves_the_rest_and_names_the_devices_left_out() {
     folder.write("up.toml", text);
     let server = Server::start(&folder, &["up.toml", "--keep-going"]);
     let list = folder.client("nbdinfo", ["--list", "--json", &server.uri("")]).ok();
-    let list: serde_json::Value = serde_json::from_str(&list.stdout).unwrap();
+    let list = list.json();
     let names: Vec<_> =
         list["exports"].as_array().unwrap().iter().map(|e| &e["export-name"]).collect();
     assert_eq!(names, ["good"]);
@@ -250,7 +186,7 @@ fn two_names_of_one_file_are_one_file() {
     let folder = Folder::new();
     folder.write("a.img", vec![0; 1 << 20]);
     std::os::unix::fs::symlink("a.img", folder.join("b.img")).unwrap();
-    folder.write("up.toml", new_file("a") + &new_file("b"));
+    folder.write("up.toml", file("a", "1M") + &file("b", "1M"));
     folder.corewise(["up", "up.toml"]).code(1).complains(&["it is in use", "another device"]);
 }
 
@@ -271,7 +207,7 @@ fn a_pipe_is_no_volume_and_is_not_waited_for() {
 #[test]
 fn a_volume_in_use_by_another_server_is_refused() {
     let folder = Folder::new();
-    folder.write("up.toml", new_file("a") + "[[export]]\ndevice=\"a\"\n[server]\nunix = \"s\"\n");
+    folder.write("up.toml", file("a", "1M") + "[[export]]\ndevice=\"a\"\n[server]\nunix = \"s\"\n");
     let server = Server::start(&folder, &["up.toml"]);
     let second = folder.corewise(["up", "up.toml", "--socket", "t"]).code(1);
     let second = second.complains(&["error: up.toml:4:8: device 'a':", "in use"]);
@@ -301,18 +237,6 @@ fn a_file_that_is_only_read_is_shared_by_devices_and_by_servers() {
     }
     first.stop().ok();
     second.stop().ok();
-}
-
-#[test]
-fn a_numa_node_that_the_machine_does_not_have() {
-    refused(&(memory("a") + "node = 99\n")).complains(&[
-        "error: up.toml:5:8: device 'a': this machine has no NUMA node 99",
-        "help: leave 'node' out, or name one of: 0",
-    ]);
-    let folder = Folder::new();
-    folder.write("up.toml", memory("a") + "node = 99\n[[export]]\ndevice = \"a\"\n");
-    let server = Server::start(&folder, &["up.toml", "--keep-going"]);
-    server.stop().code(1).complains(&["device 'a': this machine has no NUMA node 99"]);
 }
 
 #[test]

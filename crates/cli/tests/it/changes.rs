@@ -56,7 +56,7 @@ impl Up {
     }
 
     fn dump(&self) -> Value {
-        serde_json::from_str(&self.corewise(&["dump", "--json"]).ok().stdout).unwrap()
+        self.corewise(&["dump", "--json"]).ok().json()
     }
 
     /// Waits until a request has come to that disk.

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use fastrand::Rng;
 use rustix::process::Signal;
 
-use crate::common::Folder;
 use crate::common::client::{Client, FLUSH, FUA, WRITE, WRITE_ZEROES};
 use crate::common::replay::{Log, count};
 use crate::common::server::Server;
+use crate::common::{Folder, file};
 
 const BLOCK: usize = 4096;
 const SECTOR: usize = 512;
@@ -171,15 +171,8 @@ fn sector(block: usize, version: usize, n: usize) -> [u8; SECTOR] {
     sector
 }
 
-fn file(name: &str, size: &str, keys: &str) -> String {
-    format!(
-        "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\n\
-         size = \"{size}\"\ncreate = true\n{keys}"
-    )
-}
-
 fn logged(name: &str, size: &str, keys: &str) -> String {
-    file(name, size, &format!("write_log = \"{name}.log\"\n{keys}"))
+    format!("{}write_log = \"{name}.log\"\n{keys}", file(name, size))
 }
 
 #[test]
@@ -249,7 +242,7 @@ fn moment(server: &Server, logs: &[PathBuf]) -> Vec<usize> {
 fn a_mirror_has_what_was_flushed_after_a_crash_of_both_legs_and_they_become_alike() {
     let folder = Folder::new();
     folder.write("up.toml", mirror(&logged("a", "2M", ""), &logged("b", "2M", "")));
-    folder.write("again.toml", mirror(&file("a", "2M", ""), &file("b", "2M", "")));
+    folder.write("again.toml", mirror(&file("a", "2M"), &file("b", "2M")));
     let logs = ["a.log", "b.log"].map(|name| folder.join(name)).to_vec();
     let mut writer = Writer::new(logs.clone(), seed());
     let server = Server::start(&folder, &["up.toml"]);
@@ -353,7 +346,7 @@ fn a_file_system_in_a_partition_is_whole_at_each_flush_and_the_table_always() {
 fn a_log_that_cannot_be_had_is_refused_and_says_why() {
     let folder = Folder::new();
     let manifest = |log: &str| {
-        file("a", "1M", &format!("write_log = \"{log}\"\n"))
+        format!("{}write_log = \"{log}\"\n", file("a", "1M"))
             + "[[export]]\ndevice = \"a\"\n[server]\nunix = \"s\"\n"
     };
     folder.write("other", vec![b'x'; 4096]);

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::common::client::{Client, pattern};
 use crate::common::server::Server;
-use crate::common::{COREWISE, Folder, Ran};
+use crate::common::{COREWISE, Folder};
 use serde_json::{Value, json};
 
 const ASK: &[u8] = b"{\"corewise\":1,\"ask\":\"dump\"}\n";
@@ -29,11 +29,6 @@ fn answers(server: &Server, bytes: &[u8]) -> Vec<Value> {
     let _ = stream.shutdown(std::net::Shutdown::Write);
     let lines = BufReader::new(stream).lines().map_while(Result::ok);
     lines.map(|line| serde_json::from_str(&line).unwrap()).collect()
-}
-
-#[track_caller]
-fn json(ran: &Ran) -> Value {
-    serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}\n{ran}"))
 }
 
 /// Starts a server that has served requests.
@@ -87,7 +82,7 @@ fn the_text_has_scopes_pools_and_queues_of_the_one_server_that_runs() {
 fn the_devices_tell_their_state_what_they_need_and_what_their_probe_cost() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
-    let dump = json(&folder.corewise(["dump", "--json"]).ok());
+    let dump = folder.dump();
     let devices = dump["devices"].as_array().unwrap();
     for device in devices {
         assert_eq!((&device["state"], &device["waits"]), (&"bound".into(), &Value::Null));
@@ -98,7 +93,7 @@ fn the_devices_tell_their_state_what_they_need_and_what_their_probe_cost() {
     let export = devices.iter().find(|device| device["name"] == "export:fast").unwrap();
     let need = json!({"device": "fast", "edge": "supplier", "optional": false, "state": "bound"});
     assert_eq!((&export["needs"], &export["released_by"]), (&json!([need]), &"fast".into()));
-    let some = json(&folder.corewise(["dump", "--json", "volumes"]).ok());
+    let some = folder.corewise(["dump", "--json", "volumes"]).ok().json();
     assert!(some.get("devices").is_none(), "only queues were asked for");
     server.stop().ok();
 }
@@ -107,7 +102,7 @@ fn the_devices_tell_their_state_what_they_need_and_what_their_probe_cost() {
 fn a_disk_tells_what_it_has_done_and_how_long_that_took() {
     let folder = Folder::new();
     let server = busy_server(&folder);
-    let dump = json(&folder.corewise(["dump", "--json"]).ok());
+    let dump = folder.dump();
     let disks = dump["disks"].as_array().unwrap();
     let fast = disks.iter().find(|disk| disk["name"] == "fast").unwrap();
     assert_eq!(fast["scheduler"], "none");
@@ -131,7 +126,7 @@ fn a_disk_tells_what_it_has_done_and_how_long_that_took() {
 /// Returns a dump of a server at rest: a client has its answer a moment before its item has ended.
 fn at_rest(folder: &Folder) -> Value {
     loop {
-        let dump = json(&folder.corewise(["dump", "--json"]).ok());
+        let dump = folder.dump();
         let rests = |queue: &Value| queue["in_flight"] == 0 && queue["running"] == 0;
         if dump["queues"].as_array().unwrap().iter().all(rests) {
             return dump;
@@ -149,7 +144,7 @@ fn the_json_has_the_promised_shape_and_its_numbers_add_up() {
     assert_eq!(dump["manifest"], "the built-in manifest");
     assert!(dump["up_seconds"].as_f64().unwrap() > 0.0);
     assert!(dump.get("text").is_none(), "nobody asked for text");
-    let topo = json(&folder.corewise(["topo", "--json"]).ok());
+    let topo = folder.corewise(["topo", "--json"]).ok().json();
     for scope in dump["scopes"].as_array().unwrap() {
         let name = scope["scope"].as_str().unwrap();
         assert_eq!(scope["pods"], topo["scopes"][name], "{name}");
@@ -193,7 +188,7 @@ fn queues_are_chosen_by_name() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
     let names = |args: &[&str]| {
-        let dump = json(&folder.corewise([&["dump", "--json"], args].concat()).ok());
+        let dump = folder.corewise([&["dump", "--json"], args].concat()).ok().json();
         let queues = dump["queues"].as_array().unwrap();
         queues.iter().map(|queue| queue["name"].as_str().unwrap().to_string()).collect::<Vec<_>>()
     };
@@ -243,11 +238,11 @@ fn with_no_server_or_several_it_says_so() {
     assert_eq!(ran.stdout, "");
     for server in [&first, &second] {
         let ran = folder.corewise(["dump", "--json", "--pid", &server.pid().to_string()]).ok();
-        assert_eq!(json(&ran)["pid"], server.pid());
+        assert_eq!(ran.json()["pid"], server.pid());
     }
     first.stop().ok();
     let ran = folder.corewise(["dump", "--json"]).ok();
-    assert_eq!(json(&ran)["pid"], second.pid(), "the other one is alone now");
+    assert_eq!(ran.json()["pid"], second.pid(), "the other one is alone now");
     second.stop().ok();
     folder.corewise(["dump", "--pid", "1"]).code(1).complains(&["process 1 has no control socket"]);
     folder.corewise(["dump", "--control", "x"]).code(1).complains(&["the socket x does not exist"]);
@@ -303,7 +298,7 @@ fn the_socket_goes_where_the_user_wants_it_and_is_found_all_the_same() {
     );
     let server = Server::start(&folder, &["up.toml"]);
     assert_eq!(server.control(), folder.join("from-manifest"));
-    assert_eq!(json(&folder.corewise(["dump", "--json"]).ok())["manifest"], "up.toml");
+    assert_eq!(folder.dump()["manifest"], "up.toml");
     let ran = folder.corewise(["up", "up.toml", "--socket", "t"]).code(1);
     ran.complains(&["up.toml:7:", "from-manifest: another server listens on this socket"]);
     server.stop().ok();
@@ -461,29 +456,4 @@ fn answers_of_a_strange_server_are_not_trusted() {
             ran.complains(&["error: the server at strange: ", says]);
         });
     }
-}
-
-#[test]
-fn a_shutdown_that_hangs_can_be_looked_at() {
-    let folder = Folder::new();
-    folder.write(
-        "up.toml",
-        "[[device]]\nname = \"m\"\ndriver = \"memory\"\nsize = \"64M\"\n[[export]]\ndevice = \"m\"\n\
-         [server]\nunix = \"s\"\ndrain = \"1h\"\n",
-    );
-    let mut server = Server::start(&folder, &["up.toml"]);
-    // A client that takes no replies: its export can't drain.
-    let mut client = Client::new(&server.socket(), "m");
-    for index in 0..32 {
-        client.send(crate::common::client::READ, 0, index << 20, 1 << 20, &[]).unwrap();
-    }
-    client.read_some();
-    server.signal(rustix::process::Signal::TERM);
-    server.wait_event("stopping");
-    let dump = json(&folder.corewise(["dump", "--json"]).ok());
-    assert_eq!(dump["pid"], server.pid());
-    server.insist(rustix::process::Signal::TERM);
-    server.wait().code(1);
-    assert_eq!(folder.list(), ["up.toml"], "the control socket was left behind");
-    drop(client);
 }

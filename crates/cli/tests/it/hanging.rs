@@ -22,12 +22,7 @@ const STUCK: &str = "[server]\nunix = \"s\"\ndrain = \"1h\"\n\
 fn stuck(folder: &Folder, manifest: &str, args: &[&str]) -> (Server, Client, Value) {
     folder.write("up.toml", manifest);
     let mut server = Server::start(folder, &[&["up.toml"], args].concat());
-    let mut client = Client::new(&server.socket(), "m");
-    for index in 0..32 {
-        client.send(READ, 0, index << 20, 1 << 20, &[]).unwrap();
-    }
-    // The first bytes of a reply: from here on the server has replies that the socket can't take.
-    client.read_some();
+    let client = Client::stuck(&server.socket(), "m");
     server.signal(Signal::TERM);
     let overdue = server.wait_event("overdue");
     (server, client, overdue)
@@ -40,8 +35,7 @@ fn a_device_that_hangs_is_named_with_whom_it_holds_up_and_waited_for() {
     let (server, client, overdue) = stuck(&folder, &text, &[]);
     assert_eq!((&overdue["device"], &overdue["held_up"]), (&"export:m".into(), &vec!["m"].into()));
     assert!(overdue["seconds"].as_f64().unwrap() >= 0.1, "{overdue}");
-    let dump = folder.corewise(["dump", "--json"]).ok();
-    let dump: Value = serde_json::from_str(&dump.stdout).unwrap();
+    let dump = folder.dump();
     let device = |name: &str| {
         let devices = dump["devices"].as_array().unwrap();
         devices.iter().find(|device| device["name"] == name).unwrap().clone()
@@ -73,8 +67,7 @@ fn all_exports_drain_at_the_same_time_however_many_have_a_client_that_takes_no_r
     server.signal(Signal::TERM);
     let given_up = Instant::now() + Duration::from_secs(300);
     loop {
-        let dump = folder.corewise(["dump", "--json"]).ok();
-        let dump: Value = serde_json::from_str(&dump.stdout).unwrap();
+        let dump = folder.dump();
         let devices = dump["devices"].as_array().unwrap();
         let stopping = devices.iter().filter(|device| device["state"] == "stopping").count();
         if stopping == EXPORTS {

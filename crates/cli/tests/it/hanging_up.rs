@@ -38,8 +38,7 @@ fn hanging(args: &[&str]) -> Hanging {
 
 /// Returns the names of the devices in that state, by `corewise dump`.
 fn in_state(folder: &Folder, state: &str) -> Vec<String> {
-    let dump = folder.corewise(["dump", "--json"]).ok();
-    let dump: Value = serde_json::from_str(&dump.stdout).unwrap();
+    let dump = folder.dump();
     let devices = dump["devices"].as_array().unwrap().iter();
     let devices = devices.filter(|device| device["state"] == state);
     devices.map(|device| device["name"].as_str().unwrap().to_string()).collect()

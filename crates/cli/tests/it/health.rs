@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::common::client::{Client, FUA, WRITE, pattern};
 use crate::common::server::Server;
-use crate::common::{Folder, Ran};
+use crate::common::{Folder, Ran, file};
 use crate::watching::{metrics_of, scrape};
 
 const FILE: &str = "[server]\nunix = \"s\"\n[[device]]\nname = \"disk\"\ndriver = \"file\"\n\
@@ -36,12 +36,7 @@ fn until(folder: &Folder, code: i32) -> Ran {
 }
 
 fn json(folder: &Folder) -> Value {
-    json_of(folder, &["health", "--json"])
-}
-
-fn json_of(folder: &Folder, args: &[&str]) -> Value {
-    let ran = folder.corewise(args);
-    serde_json::from_str(&ran.stdout).unwrap_or_else(|error| panic!("{error}\n{ran}"))
+    folder.corewise(["health", "--json"]).json()
 }
 
 /// Returns the value of a sample.
@@ -208,7 +203,7 @@ fn a_flush_that_fails_after_its_client_has_left_is_lost_until_the_next_one_is_to
     client.write(0, &pattern(1, 4096), 0).unwrap();
     drop(client);
     // Once that client has left, a durable write of another one fails.
-    while json_of(&folder, &["dump", "--json"])["exports"][0]["clients"] != 1 {}
+    while folder.dump()["exports"][0]["clients"] != 1 {}
     other.write(512 << 10, &pattern(1, 4096), FUA).unwrap_err();
     let ran = health(&folder).code(4);
     ran.says(&[
@@ -246,7 +241,7 @@ fn a_request_in_flight_has_an_age_and_the_last_minute_its_latencies() {
         disks.clone().find(|disk| disk["name"] == "slow").unwrap().clone()
     };
     let dump = loop {
-        let dump = json_of(&folder, &["dump", "--json"]);
+        let dump = folder.dump();
         // The second sample after the write knows its age; the write is the only request.
         if slow(&dump)["oldest_seconds"].as_f64().is_some_and(|age| age >= 1.0) {
             break dump;
@@ -274,23 +269,17 @@ fn a_request_in_flight_has_an_age_and_the_last_minute_its_latencies() {
 
 /// Returns the manifest of a mirror over two files that is checked this often.
 fn checked(every: &str) -> String {
-    let file = |name: &str| {
-        format!(
-            "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\n\
-             size = \"2M\"\ncreate = true\n"
-        )
-    };
     format!(
         "[server]\nunix = \"s\"\nmetrics = 0\n{}{}[[device]]\nname = \"m\"\ndriver = \"mirror\"\n\
          over = [\"a\", \"b\"]\n{every}[[export]]\ndevice = \"m\"\n",
-        file("a"),
-        file("b"),
+        file("a", "2M"),
+        file("b", "2M"),
     )
 }
 
 /// Returns the mirror from the server's dump.
 fn mirror(folder: &Folder) -> Value {
-    json_of(folder, &["mirror", "--json"])["disks"][0]["mirror"].clone()
+    folder.corewise(["mirror", "--json"]).ok().json()["disks"][0]["mirror"].clone()
 }
 
 #[test]

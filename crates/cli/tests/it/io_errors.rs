@@ -9,9 +9,9 @@ use std::os::unix::net::UnixStream;
 use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 
-use crate::common::Folder;
 use crate::common::client::Client;
 use crate::common::server::Server;
+use crate::common::{Folder, file};
 
 /// Returns the lines of a log with this message, and the number of errors that they stand for.
 fn told<'a>(log: &'a str, message: &str, last: &str) -> (Vec<&'a str>, u64) {
@@ -182,8 +182,7 @@ fn a_file_that_somebody_truncates_does_not_grow_again_and_the_log_says_so() {
         let ran = qemu_io("read -P 0x5a 0 4M").ok();
         assert!(!format!("{ran}").contains("failed"), "{io}: what is left is there: {ran}");
         assert_eq!(server.wait_event("file")["what"], "lost");
-        let dump: Value =
-            serde_json::from_str(&folder.corewise(["dump", "--json"]).ok().stdout).unwrap();
+        let dump = folder.dump();
         assert_eq!(dump["disks"][0]["lost"], true, "{io}");
         assert!(dump["disks"][0]["condition"].as_str().unwrap().contains("was truncated"));
         folder.corewise(["dump"]).ok().says(&["disk: lost: the file was truncated"]);
@@ -216,8 +215,7 @@ fn a_file_that_is_only_read_since_it_lost_data_says_so_to_newcomers_until_it_is_
     folder.write("up.toml", manifest);
     let mut server = Server::start(&folder, &["up.toml"]);
     let exports = || {
-        let dump = folder.corewise(["dump", "--json"]).ok().stdout;
-        let dump: Value = serde_json::from_str(&dump).unwrap();
+        let dump = folder.dump();
         let newcomer = folder.client("nbdinfo", ["--is", "read-only", &server.uri("disk")]);
         (dump["exports"][0]["read_only"] == true, newcomer.code == Some(0))
     };
@@ -239,16 +237,11 @@ fn a_file_that_is_only_read_since_it_lost_data_says_so_to_newcomers_until_it_is_
 #[test]
 fn a_file_that_is_renamed_or_replaced_is_told_until_it_is_back_and_no_flush_fails() {
     let folder = Folder::new();
-    let leg = |name: &str| {
-        format!(
-            "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\nsize = \"1M\"\ncreate = true\n"
-        )
-    };
     let manifest = format!(
         "{}{}[[device]]\nname = \"pair\"\ndriver = \"mirror\"\nover = [\"a\", \"b\"]\n\
          [[export]]\ndevice = \"pair\"\n[server]\nunix = \"s\"\n",
-        leg("a"),
-        leg("b")
+        file("a", "1M"),
+        file("b", "1M")
     );
     folder.write("up.toml", manifest);
     let mut server = Server::start(&folder, &["up.toml"]);
@@ -263,8 +256,7 @@ fn a_file_that_is_renamed_or_replaced_is_told_until_it_is_back_and_no_flush_fail
         assert_eq!((&event["device"], &event["what"]), (&"b".into(), &"moved".into()));
         client.write(0, &[7; 512], 0).unwrap();
         client.flush().unwrap();
-        let dump = folder.corewise(["dump", "--json"]).ok().stdout;
-        let dump: Value = serde_json::from_str(&dump).unwrap();
+        let dump = folder.dump();
         let disk =
             dump["disks"].as_array().unwrap().iter().find(|disk| disk["name"] == "b").unwrap();
         assert!(disk["displaced"] == true && disk["lost"] == false, "{disk}");

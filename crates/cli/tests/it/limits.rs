@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 
 use crate::common::client::{Client, READ, connect, pattern};
 use crate::common::server::Server;
-use crate::common::{COREWISE, Folder};
+use crate::common::{COREWISE, Folder, file};
 
 /// Starts a server below a limit that a shell sets.
 fn start(folder: &Folder, limit: &str) -> Server {
@@ -17,12 +17,6 @@ fn start(folder: &Folder, limit: &str) -> Server {
     let mut server = Server::spawn(command);
     server.ready = server.wait_event("ready");
     server
-}
-
-fn file(name: &str) -> String {
-    format!(
-        "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\nsize = \"1M\"\ncreate = true\n"
-    )
 }
 
 #[test]
@@ -44,11 +38,11 @@ fn clients_that_take_all_descriptors_that_they_can_get_leave_those_of_the_operat
     let mut clients: Vec<Client> = (0..places / 2).map(|_| attach().unwrap()).collect();
     // As many clients that stay silent, again and again: the oldest of them makes room.
     let mut silent: Vec<UnixStream> = (0..3 * places).map(|_| connect(&server.socket())).collect();
-    let more = folder.write("more.toml", file("more"));
+    let more = folder.write("more.toml", file("more", "1M"));
     let added = folder.corewise(["add", more.to_str().unwrap()]).ok();
     let added = added.says(&["added device 'more'"]);
     added.complains(&["the volumes take descriptors from clients"]);
-    folder.write("up.toml", format!("{manifest}{}{}", file("more"), file("and")));
+    folder.write("up.toml", format!("{manifest}{}{}", file("more", "1M"), file("and", "1M")));
     folder.corewise(["reload"]).ok().says(&["added device 'and'"]);
 
     let refused = loop {
@@ -71,7 +65,7 @@ fn clients_that_take_all_descriptors_that_they_can_get_leave_those_of_the_operat
 
     // Volumes that would take the places of clients that are there are refused, and nothing
     // changes.
-    let many: String = (0..places).map(|n| file(&format!("f{n}"))).collect();
+    let many: String = (0..places).map(|n| file(&format!("f{n}"), "1M")).collect();
     let many = folder.write("many.toml", many);
     for dry in [&["--dry-run"][..], &[]] {
         let add = [&["add", many.to_str().unwrap()], dry].concat();
@@ -97,7 +91,7 @@ fn clients_that_take_all_descriptors_that_they_can_get_leave_those_of_the_operat
 #[test]
 fn a_limit_that_leaves_no_place_for_a_client_is_refused_with_what_to_raise() {
     let folder = Folder::new();
-    folder.write("up.toml", format!("{}[[export]]\ndevice = \"f\"\n", file("f")));
+    folder.write("up.toml", format!("{}[[export]]\ndevice = \"f\"\n", file("f", "1M")));
     let mut command = folder.command("sh");
     command.args(["-c", "ulimit -n 64; exec \"$0\" up up.toml", COREWISE]);
     let ran = Server::spawn(command).wait().code(1);
@@ -180,8 +174,7 @@ fn clients_that_do_their_worst_below_a_limit_of_the_address_space_do_not_end_the
         let control = server.control();
         let control = control.to_str().unwrap();
         loop {
-            let ran = folder.corewise(["dump", "--json", "--control", control]).ok();
-            let dump: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();
+            let dump = folder.corewise(["dump", "--json", "--control", control]).ok().json();
             // All clients but the first wait for memory.
             if dump["memory"]["waiting"].as_u64().unwrap() + 8 > places {
                 break;
@@ -216,8 +209,7 @@ fn clients_that_got_no_export_are_counted_in_the_dump_in_metrics_and_in_few_line
             break;
         }
     }
-    let dump = folder.corewise(["dump", "--json"]).ok();
-    let dump: serde_json::Value = serde_json::from_str(&dump.stdout).unwrap();
+    let dump = folder.dump();
     let expected = serde_json::json!({ "attached": 1, "no_place": HERD, "evicted": 0,
         "timed_out": 0, "tls_failed": 0, "failed": 0, "left": 0 });
     assert_eq!(dump["handshakes"], expected);

@@ -5,10 +5,8 @@ mod common;
 
 mod bad_input;
 mod changes;
-mod clients_misbehave;
 mod crashes;
 mod dump;
-mod durability;
 mod extended;
 mod hanging;
 mod hanging_up;

@@ -4,9 +4,9 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-use crate::common::Folder;
 use crate::common::client::{Client, WRITE, pattern};
 use crate::common::server::Server;
+use crate::common::{Folder, file};
 
 const MIB: usize = 1 << 20;
 /// Bytes of data of a mirror over two files of 16 MiB.
@@ -14,18 +14,12 @@ const SIZE: usize = 16 * MIB - (64 << 10);
 
 /// Returns the manifest of a mirror over `a` and over the device that `second` makes of `b`.
 fn manifest(second: &str, keys: &str) -> String {
-    let file = |name: &str| {
-        format!(
-            "[[device]]\nname = \"{name}\"\ndriver = \"file\"\npath = \"{name}.img\"\n\
-             size = \"16M\"\ncreate = true\n"
-        )
-    };
     let (over, second) = match second {
         "" => ("b", String::new()),
         keys => ("b2", format!("[[device]]\nname = \"b2\"\nover = [\"b\"]\n{keys}\n")),
     };
-    file("a")
-        + &file("b")
+    file("a", "16M")
+        + &file("b", "16M")
         + &second
         + &format!(
             "[[device]]\nname = \"m\"\ndriver = \"mirror\"\nover = [\"a\", \"{over}\"]\n{keys}\n\
@@ -96,39 +90,6 @@ fn after_kill_9_only_what_was_being_written_is_resynced_and_the_parts_are_alike(
 }
 
 #[test]
-fn a_leg_that_fails_is_told_and_resynced_at_the_next_start() {
-    let folder = Folder::new();
-    folder.write("good.toml", manifest("", ""));
-    let mut server = Server::start(&folder, &["good.toml"]);
-    server.wait_mirror("resynced");
-    server.stop().ok();
-
-    let bad = "driver = \"error\"\nfails = [\"write\"]\nfrom = \"4M\"\nto = \"5M\"";
-    folder.write("bad.toml", manifest(bad, ""));
-    let mut server = Server::start(&folder, &["bad.toml"]);
-    let mut client = Client::new(&server.socket(), "m");
-    for n in 0..8 {
-        client.write(n * MIB as u64, &pattern(n, 4096), 0).unwrap();
-    }
-    let dropped = server.wait_mirror("dropped");
-    assert_eq!(dropped["legs"], serde_json::json!(["b2"]));
-    server.kill();
-
-    let mut server = Server::start(&folder, &["good.toml"]);
-    let ended = server.wait_mirror("resynced");
-    assert_eq!(ended["legs"], serde_json::json!(["b"]));
-    // Regions that were written to, and those ahead of them.
-    assert!(ended["bytes"].as_u64().unwrap() <= 10 * MIB as u64, "{ended}");
-    let mut client = Client::new(&server.socket(), "m");
-    for n in 0..8 {
-        assert!(client.read(n * MIB as u64, 4096).unwrap() == pattern(n, 4096));
-    }
-    server.stop().ok();
-    let [a, b] = data(&folder);
-    assert!(a == b && a[7 * MIB..7 * MIB + 4096] == pattern(7, 4096));
-}
-
-#[test]
 fn a_leg_that_is_well_again_comes_back_while_clients_write() {
     let folder = Folder::new();
     let once = "driver = \"error\"\nfails = [\"write\"]\nfrom = \"4M\"\nto = \"5M\"\ntimes = 1";
@@ -142,8 +103,7 @@ fn a_leg_that_is_well_again_comes_back_while_clients_write() {
         client.write(n * 65536, &pattern(n, 8192), 0).unwrap();
     }
     let disks = |folder: &Folder| {
-        let dump = folder.corewise(["dump", "--json"]).ok().stdout;
-        let dump: serde_json::Value = serde_json::from_str(&dump).unwrap();
+        let dump = folder.dump();
         let disks = dump["disks"].as_array().unwrap().clone();
         disks.into_iter().find(|disk| disk["name"] == "m").unwrap()["condition"].clone()
     };
@@ -155,34 +115,6 @@ fn a_leg_that_is_well_again_comes_back_while_clients_write() {
     server.stop().ok().complains(&["its leg 'b2' is left out: "]);
     let [a, b] = data(&folder);
     assert!(a == b && a[15 * MIB..15 * MIB + 4096] == pattern(9, 4096));
-}
-
-#[test]
-fn images_whose_end_is_in_use_are_left_alone() {
-    let folder = Folder::new();
-    let image = pattern(1, 16 * MIB);
-    folder.write("a.img", &image);
-    folder.write("b.img", &image);
-    folder.write("up.toml", manifest("", ""));
-    let ran = folder.corewise(["up", "up.toml"]).code(1);
-    ran.complains(&["'a' has other data at its end"]);
-    assert!(std::fs::read(folder.join("a.img")).unwrap() == image);
-    folder.write("up.toml", manifest("", "bitmap = false"));
-    let server = Server::start(&folder, &["up.toml"]);
-    let mut client = Client::new(&server.socket(), "m");
-    assert_eq!(client.size as usize, 16 * MIB);
-    assert!(client.read(15 * MIB as u64, MIB as u32).unwrap() == image[15 * MIB..]);
-    server.stop().ok();
-}
-
-/// Returns the condition of the mirror and the states of its legs, as the server reports them.
-fn told(folder: &Folder) -> (String, Vec<String>) {
-    let json = folder.corewise(["mirror", "m", "--json"]).ok().stdout;
-    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
-    let disk = &json["disks"][0];
-    let legs = disk["mirror"]["legs"].as_array().unwrap().iter();
-    let states = legs.map(|leg| leg["state"].as_str().unwrap().to_string()).collect();
-    (disk["condition"].as_str().unwrap().to_string(), states)
 }
 
 /// Makes two images of 16 MiB: a full one, whose end is free, and a blank one.
@@ -211,45 +143,6 @@ fn behind_errors(fails: &str, keys: &str) -> String {
 const EIO: u32 = 5;
 
 #[test]
-fn a_new_mirror_is_its_first_part_until_the_others_were_copied_whatever_fails() {
-    for keys in ["", "bitmap = false"] {
-        let folder = Folder::new();
-        let image = full_and_blank(&folder);
-        let fails = "fails = [\"write\"]\nfrom = \"8M\"\nto = \"9M\"\ntimes = 1";
-        let slow = format!("{keys}\nresync_least = \"1M\"\nresync_most = \"1M\"");
-        folder.write("slow.toml", behind_errors(fails, &slow));
-        let server = Server::start(&folder, &["slow.toml"]);
-        let mut client = Client::new(&server.socket(), "m");
-        assert_eq!(client.write(8 * MIB as u64, &[7; 4096], 0), Err(EIO), "nobody else has it");
-        for n in [0, 4, 10, 12] {
-            let found = client.read((n * MIB) as u64, MIB as u32).unwrap();
-            assert!(found == image[n * MIB..(n + 1) * MIB], "MiB {n}");
-        }
-        let (condition, states) = told(&folder);
-        assert!(condition.starts_with("1 of 2 legs in sync, "), "{condition}");
-        assert_eq!(states, ["in_sync", "resyncing"]);
-        let ran = folder.corewise(["mirror", "m"]).ok();
-        ran.says(&["x  in sync", "b  resyncing"]);
-        folder.corewise(["dump"]).ok().says(&["m: 1 of 2 legs in sync, "]);
-        drop(client);
-        server.kill();
-
-        let never = "fails = [\"flush\"]\nafter = 100000";
-        folder.write("good.toml", behind_errors(never, keys));
-        let mut server = Server::start(&folder, &["good.toml"]);
-        let ended = server.wait_mirror("resynced");
-        assert_eq!(ended["legs"], serde_json::json!(["b"]));
-        assert_eq!(told(&folder).0, "2 of 2 legs in sync");
-        let mut client = Client::new(&server.socket(), "m");
-        assert!(client.read(10 * MIB as u64, MIB as u32).unwrap() == image[10 * MIB..11 * MIB]);
-        drop(client);
-        server.stop().ok();
-        let [a, b] = data(&folder);
-        assert!(a == b && a[..8 * MIB] == image[..8 * MIB] && a[9 * MIB..] == image[9 * MIB..SIZE]);
-    }
-}
-
-#[test]
 fn a_leg_that_can_not_be_copied_from_the_only_one_in_sync_is_out_and_says_why() {
     let folder = Folder::new();
     let image = full_and_blank(&folder);
@@ -271,71 +164,6 @@ fn a_leg_that_can_not_be_copied_from_the_only_one_in_sync_is_out_and_says_why() 
     folder.write("up.toml", alone.replace("\"a.img\"", "\"nowhere.img\""));
     let ran = folder.corewise(["up", "up.toml"]).code(1);
     ran.complains(&["no leg that is present is complete: 'x' is missing", "a mirror never serves"]);
-}
-
-#[test]
-fn without_a_bitmap_a_mirror_that_was_not_closed_says_no_more_than_it_knows() {
-    let folder = Folder::new();
-    full_and_blank(&folder);
-    let slow = "driver = \"delay\"\nwrite_delay = \"20s\"";
-    let keys = "bitmap = false\nresync_least = 1\nresync_most = 1";
-    folder.write("b.img", std::fs::read(folder.join("a.img")).unwrap());
-    folder.write("fast.toml", manifest("", "bitmap = false"));
-    folder.write("slow.toml", manifest(slow, "bitmap = false"));
-    folder.write("still.toml", manifest("", keys));
-    let mut server = Server::start(&folder, &["slow.toml"]);
-    server.wait_mirror("resynced");
-    assert_eq!(told(&folder).0, "2 of 2 legs in sync");
-    let mut client = Client::new(&server.socket(), "m");
-    client.send(WRITE, 0, 9 * MIB as u64, 4096, &pattern(77, 4096)).unwrap();
-    let image = File::open(folder.join("a.img")).unwrap();
-    let mut found = vec![0; 4096];
-    while found != pattern(77, 4096) {
-        std::thread::yield_now();
-        image.read_exact_at(&mut found, 9 * MIB as u64).unwrap();
-    }
-    server.kill();
-    let [a, b] = data(&folder);
-    assert!(a != b, "the kill came too late to see anything");
-
-    let server = Server::start(&folder, &["still.toml"]);
-    let (condition, states) = told(&folder);
-    assert!(condition.starts_with("1 of 2 legs in sync, "), "{condition}");
-    assert_eq!(states, ["in_sync", "resyncing"]);
-    let mut client = Client::new(&server.socket(), "m");
-    for _ in 0..8 {
-        assert!(client.read(9 * MIB as u64, 4096).unwrap() == pattern(77, 4096));
-    }
-    drop(client);
-    server.kill();
-    let mut server = Server::start(&folder, &["fast.toml"]);
-    server.wait_mirror("resynced");
-    assert_eq!(told(&folder).0, "2 of 2 legs in sync");
-    server.stop().ok();
-    let [a, b] = data(&folder);
-    assert!(a == b);
-}
-
-#[test]
-fn a_record_is_not_left_behind_by_taking_the_bitmap_away() {
-    let folder = Folder::new();
-    folder.write("up.toml", manifest("", ""));
-    let mut server = Server::start(&folder, &["up.toml"]);
-    server.wait_mirror("resynced");
-    server.stop().ok();
-    folder.write("up.toml", manifest("", "bitmap = false"));
-    let ran = folder.corewise(["up", "up.toml"]).code(1);
-    ran.complains(&["'a' holds the record of a mirror", "dd if=/dev/zero of=PATH bs=512 seek="]);
-    // In another order, or with a read-only leg, so that no bitmap is kept, it would be lost as
-    // well.
-    let turned = manifest("", "bitmap = false").replace("[\"a\", \"b\"]", "[\"b\", \"a\"]");
-    let made = "size = \"16M\"\ncreate = true";
-    let read_only = manifest("", "").replacen(made, "read_only = true", 1);
-    for other in [turned, read_only] {
-        folder.write("up.toml", other);
-        let ran = folder.corewise(["up", "up.toml"]).code(1);
-        ran.complains(&["holds the record of a mirror"]);
-    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use crate::common::Folder;
 use crate::common::busy::{
-    Busy, data, files, has_all, in_sync, legs, manifest, mirror, slow_beside_a_spare,
+    Busy, data, files, has_all, in_sync, in_sync_over, legs, manifest, mirror, slow_beside_a_spare,
 };
 use crate::common::client::Client;
 use crate::common::server::Server;
@@ -11,10 +11,8 @@ use crate::common::server::Server;
 #[test]
 fn a_leg_is_replaced_while_a_client_goes_on_and_the_manifest_has_to_follow() {
     let folder = Folder::new();
-    folder.write("up.toml", manifest(&["a", "b"], ""));
     folder.write("c.toml", files(&["c"]));
-    let mut server = Server::start(&folder, &["up.toml"]);
-    server.wait_mirror("resynced");
+    let mut server = in_sync_over(&folder, &["a", "b"]);
     let busy = Busy::start(server.socket());
     folder.corewise(["add", "c.toml"]).ok();
     let ran = mirror(&folder, &["--replace", "b", "--with", "c", "--wait"]).ok();
@@ -72,7 +70,6 @@ fn after_kill_9_amid_a_replacement_either_disk_is_right_or_refused() {
 #[test]
 fn a_device_that_can_not_be_a_leg_is_refused_and_the_mirror_stays_as_it_was() {
     let folder = Folder::new();
-    folder.write("up.toml", manifest(&["a", "b"], ""));
     let more = files(&["used", "small", "shown", "free"]).replace("\"8M\"", "\"4M\"");
     let more = more.replace(
         "name = \"free\"\ndriver = \"file\"\npath = \"free.img\"\nsize = \"4M\"",
@@ -81,8 +78,7 @@ fn a_device_that_can_not_be_a_leg_is_refused_and_the_mirror_stays_as_it_was() {
     let stripe = "[[device]]\nname = \"above\"\ndriver = \"stripe\"\nover = [\"used\", \"used2\"]\n\
                   [[device]]\nname = \"used2\"\ndriver = \"memory\"\nsize = \"4M\"\n[[export]]\ndevice = \"shown\"\n";
     folder.write("more.toml", more + stripe);
-    let mut server = Server::start(&folder, &["up.toml"]);
-    server.wait_mirror("resynced");
+    let server = in_sync_over(&folder, &["a", "b"]);
     folder.corewise(["add", "more.toml"]).ok();
     for (leg, with, why) in [
         ("b", "a", "'a' is a leg of 'm' already"),
@@ -108,10 +104,8 @@ fn a_device_that_can_not_be_a_leg_is_refused_and_the_mirror_stays_as_it_was() {
 #[test]
 fn a_larger_disk_may_take_the_place_of_a_leg_and_the_mirror_keeps_its_size() {
     let folder = Folder::new();
-    folder.write("up.toml", manifest(&["a", "b"], ""));
     let larger = files(&["c", "d"]).replace("\"8M\"", "\"16M\"");
-    let mut server = Server::start(&folder, &["up.toml"]);
-    server.wait_mirror("resynced");
+    let server = in_sync_over(&folder, &["a", "b"]);
     let busy = Busy::start(server.socket());
     folder.write("larger.toml", &larger);
     folder.corewise(["add", "larger.toml"]).ok();

@@ -4,7 +4,7 @@
 
 use crate::common::Folder;
 use crate::common::busy::{
-    Busy, data, files, has_all, in_sync, legs, manifest, mirror, slow_beside_a_spare,
+    Busy, data, files, has_all, in_sync, in_sync_over, legs, manifest, mirror, slow_beside_a_spare,
 };
 use crate::common::server::Server;
 use rustix::process::Signal;
@@ -12,10 +12,8 @@ use rustix::process::Signal;
 #[test]
 fn a_leg_is_added_and_another_removed_while_a_client_goes_on_and_the_manifest_has_to_follow() {
     let folder = Folder::new();
-    folder.write("up.toml", manifest(&["a", "b"], ""));
     folder.write("c.toml", files(&["c"]));
-    let mut server = Server::start(&folder, &["up.toml"]);
-    server.wait_mirror("resynced");
+    let mut server = in_sync_over(&folder, &["a", "b"]);
     let busy = Busy::start(server.socket());
     folder.corewise(["add", "c.toml"]).ok();
     let ran = mirror(&folder, &["--add", "c", "--wait"]).ok();
@@ -73,9 +71,7 @@ fn after_kill_9_amid_an_addition_the_mirror_is_right_with_the_disk_or_refused_wi
     let is = busy.cut();
     let ran = folder.corewise(["up", "up.toml"]).code(1);
     ran.complains(&["this mirror has 3 legs by its record, and 2 of them were given"]);
-    folder.write("up.toml", manifest(&["a", "b", "c"], ""));
-    let mut server = Server::start(&folder, &["up.toml"]);
-    server.wait_mirror("resynced");
+    let server = in_sync_over(&folder, &["a", "b", "c"]);
     assert_eq!(legs(&folder), in_sync(&["a", "b", "c"]));
     has_all(&server.socket(), &is);
     server.stop().ok();
@@ -85,9 +81,7 @@ fn after_kill_9_amid_an_addition_the_mirror_is_right_with_the_disk_or_refused_wi
 #[test]
 fn after_kill_9_behind_a_removal_the_leg_is_refused_and_the_others_are_right() {
     let folder = Folder::new();
-    folder.write("up.toml", manifest(&["a", "b", "c"], ""));
-    let mut server = Server::start(&folder, &["up.toml"]);
-    server.wait_mirror("resynced");
+    let server = in_sync_over(&folder, &["a", "b", "c"]);
     let busy = Busy::start(server.socket());
     mirror(&folder, &["--remove", "b"]).ok();
     assert_eq!(legs(&folder), in_sync(&["a", "c"]));
@@ -95,9 +89,7 @@ fn after_kill_9_behind_a_removal_the_leg_is_refused_and_the_others_are_right() {
     let is = busy.cut();
     let ran = folder.corewise(["up", "up.toml"]).code(1);
     ran.complains(&["'b' was removed from this mirror, which has 2 legs"]);
-    folder.write("up.toml", manifest(&["a", "c"], ""));
-    let mut server = Server::start(&folder, &["up.toml"]);
-    server.wait_mirror("resynced");
+    let server = in_sync_over(&folder, &["a", "c"]);
     assert_eq!(legs(&folder), in_sync(&["a", "c"]));
     has_all(&server.socket(), &is);
     server.stop().ok();
@@ -107,9 +99,7 @@ fn after_kill_9_behind_a_removal_the_leg_is_refused_and_the_others_are_right() {
 #[test]
 fn a_reload_has_a_leg_replaced_added_and_removed_as_the_manifest_says_while_a_client_goes_on() {
     let folder = Folder::new();
-    folder.write("up.toml", manifest(&["a", "b"], ""));
-    let mut server = Server::start(&folder, &["up.toml"]);
-    server.wait_mirror("resynced");
+    let server = in_sync_over(&folder, &["a", "b"]);
     let busy = Busy::start(server.socket());
     let with = |over: &[&str], devices: &[&str]| {
         let mirror = manifest(over, "").split_off(files(over).len());
@@ -155,9 +145,7 @@ fn a_reload_has_a_leg_replaced_added_and_removed_as_the_manifest_says_while_a_cl
 #[test]
 fn a_leg_that_a_reload_can_not_have_leaves_the_mirror_as_it_was_and_is_told() {
     let folder = Folder::new();
-    folder.write("up.toml", manifest(&["a", "b"], ""));
-    let mut server = Server::start(&folder, &["up.toml"]);
-    server.wait_mirror("resynced");
+    let server = in_sync_over(&folder, &["a", "b"]);
     let mirror = manifest(&["a", "c"], "").split_off(files(&["a", "c"]).len());
     let small = files(&["c"]).replace("\"8M\"", "\"4M\"");
     folder.write("up.toml", files(&["a"]) + &small + &mirror);

@@ -272,7 +272,7 @@ fn differences(log: &Log, document: &Value) -> (Vec<String>, usize) {
 fn document(log: &Path) -> Value {
     let folder = Folder::new();
     let ran = folder.corewise(["timeline", log.to_str().unwrap(), "--json"]).ok();
-    serde_json::from_str(&ran.stdout).unwrap()
+    ran.json()
 }
 
 /// Checks that both understand the log alike, and returns the program's document.

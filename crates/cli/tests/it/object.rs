@@ -1,8 +1,6 @@
 //! Volumes in object stores: served, mirrored, stacked, fenced and reported.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use serde_json::Value;
-
 use crate::common::Folder;
 use crate::common::client::{Client, FUA, pattern};
 use crate::common::server::Server;
@@ -45,8 +43,7 @@ fn a_volume_in_a_store_is_there_again_and_what_it_costs_is_told() {
     assert!(client.read(4096, 100_000).unwrap() == pattern(1, 100_000));
     let said = ["v: ", " requests to the store, ", " a byte written)", " in use, 0 B garbage; "];
     folder.corewise(["dump"]).ok().says(&said);
-    let dump: Value =
-        serde_json::from_str(&folder.corewise(["dump", "--json"]).ok().stdout).unwrap();
+    let dump = folder.dump();
     let store = &dump["disks"][0]["store"];
     let (puts, sent) = (store["puts"].as_u64().unwrap(), store["sent"].as_u64().unwrap());
     assert!(puts >= 4 && (100_000..200_000).contains(&sent), "{store}");

@@ -216,8 +216,7 @@ fn a_flush_file_that_is_out_is_told_everywhere_and_used_again_once_it_is_back() 
     let mut server = Server::start(&folder, &["up.toml"]);
     let mut client = Client::new(&server.socket(), "v");
     let displaced = || {
-        let dump = folder.corewise(["dump", "--json"]).ok().stdout;
-        let dump: serde_json::Value = serde_json::from_str(&dump).unwrap();
+        let dump = folder.dump();
         let curl = ["--unix-socket", "m/s", "http://localhost/metrics"];
         let expected = u8::from(dump["disks"][0]["displaced"] == true);
         let expected = format!("corewise_volume_displaced{{volume=\"v\"}} {expected}\n");

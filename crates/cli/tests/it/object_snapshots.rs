@@ -28,8 +28,7 @@ const SIZED: &str = "size = \"16M\"";
 
 fn snapshots(folder: &Folder, volume: &str) -> Vec<Value> {
     let ran = folder.corewise(["snapshot", volume, "--list", "--json"]).ok();
-    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
-    answer["snapshots"].as_array().unwrap().clone()
+    ran.json()["snapshots"].as_array().unwrap().clone()
 }
 
 fn block(client: &mut Client) -> Vec<u8> {

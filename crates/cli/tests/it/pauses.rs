@@ -53,8 +53,7 @@ fn until(folder: &Folder, server: &Server, wanted: impl Fn(&[Value]) -> bool) {
     let control = server.control();
     let control = control.to_str().unwrap();
     loop {
-        let ran = folder.corewise(["clients", "--json", "--control", control]).ok();
-        let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let answer = folder.corewise(["clients", "--json", "--control", control]).ok().json();
         if wanted(answer["clients"].as_array().unwrap()) {
             return;
         }

@@ -36,7 +36,7 @@ fn nbdinfo_lists_all_exports_with_sizes_and_flags_over_both_sockets() {
     let fixture = Every::start();
     for uri in [fixture.server.uri(""), fixture.server.tcp_uri("")] {
         let ran = fixture.folder.client("nbdinfo", ["--list", "--json", &uri]).ok();
-        let list: Value = serde_json::from_str(&ran.stdout).unwrap();
+        let list = ran.json();
         let exports = list["exports"].as_array().unwrap();
         let names: Vec<&str> = exports.iter().map(|e| e["export-name"].as_str().unwrap()).collect();
         let mut wanted = fixture.volumes.clone();
@@ -179,7 +179,7 @@ fn qemu_img_converts_compares_and_maps_every_volume() {
         let compare = ["compare", "-f", "raw", "-F", "raw", "in.img", &uri];
         fixture.folder.client("qemu-img", compare).ok().says(&["Images are identical"]);
         let ran = fixture.folder.client("qemu-img", ["map", "-f", "raw", "--output=json", &uri]);
-        let map: Value = serde_json::from_str(&ran.ok().stdout).unwrap();
+        let map = ran.ok().json();
         let mut end = 0;
         for extent in map.as_array().unwrap() {
             let number = |key: &str| extent[key].as_u64().unwrap() as usize;

@@ -13,8 +13,7 @@ const MIB: usize = 1 << 20;
 const DIRECT: u32 = if cfg!(target_arch = "aarch64") { 0o200000 } else { 0o40000 };
 
 fn disks(folder: &Folder) -> Value {
-    let ran = folder.corewise(["dump", "--json"]).ok();
-    serde_json::from_str::<Value>(&ran.stdout).unwrap()["disks"].take()
+    folder.dump()["disks"].take()
 }
 
 fn disk<'a>(disks: &'a Value, name: &str) -> &'a Value {

@@ -5,7 +5,7 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::common::client::{Client, READ};
+use crate::common::client::Client;
 use crate::common::server::Server;
 use crate::common::{COREWISE, Folder};
 use rustix::process::Signal;
@@ -13,17 +13,6 @@ use serde_json::Value;
 
 const STUCK: &str = "[[device]]\nname = \"m\"\ndriver = \"memory\"\nsize = \"64M\"\n\
                      [[export]]\ndevice = \"m\"\n[server]\nunix = \"s\"\n";
-
-/// Connects a client that takes no replies, so its export can't drain.
-fn stuck_client(server: &Server) -> Client {
-    let mut client = Client::new(&server.socket(), "m");
-    for index in 0..32 {
-        client.send(READ, 0, index << 20, 1 << 20, &[]).unwrap();
-    }
-    // The first bytes of a reply: from here on the server has replies that the socket can't take.
-    client.read_some();
-    client
-}
 
 #[test]
 fn the_built_in_manifest_comes_up_in_an_empty_folder_and_leaves_nothing_behind() {
@@ -90,23 +79,13 @@ fn a_hangup_that_is_ignored_as_under_nohup_stops_nothing() {
 }
 
 #[test]
-fn an_idle_client_does_not_hold_up_the_shutdown() {
-    let folder = Folder::new();
-    let server = Server::start(&folder, &[]);
-    let mut client = Client::new(&server.socket(), "fast");
-    client.write(0, &[1; 4096], 0).unwrap();
-    server.stop().ok();
-    assert!(client.is_closed());
-}
-
-#[test]
 fn a_second_signal_ends_it_at_once_and_says_what_is_left_undone() {
     let folder = Folder::new();
     // The socket is in a temporary folder, which must be removed even so.
     let text = STUCK.replace("unix = \"s\"", "drain = \"1h\"");
     folder.write("up.toml", text);
     let mut server = Server::start(&folder, &["up.toml"]);
-    let client = stuck_client(&server);
+    let client = Client::stuck(&server.socket(), "m");
     server.signal(Signal::TERM);
     server.wait_event("stopping");
     server.insist(Signal::INT);
@@ -147,23 +126,11 @@ fn a_long_path_of_the_folder_for_temporary_files_is_no_hindrance() {
 }
 
 #[test]
-fn signals_that_come_together_are_one_wish() {
-    let folder = Folder::new();
-    let server = Server::start(&folder, &[]);
-    // Both arrive when the server continues.
-    for signal in [Signal::STOP, Signal::TERM, Signal::INT, Signal::CONT] {
-        server.signal(signal);
-    }
-    let ran = server.wait().ok();
-    assert!(!ran.stderr.contains("while stopping"), "{ran}");
-}
-
-#[test]
 fn a_client_that_takes_no_replies_is_cut_at_the_deadline() {
     let folder = Folder::new();
     folder.write("up.toml", format!("{STUCK}drain = \"200ms\"\n"));
     let server = Server::start(&folder, &["up.toml"]);
-    let client = stuck_client(&server);
+    let client = Client::stuck(&server.socket(), "m");
     // A warning, but no failure: nothing acknowledged is lost.
     let ran = server.stop().ok();
     let ran = ran.complains(&["warning: export 'm': disconnected 1 client after", "unanswered"]);
@@ -229,35 +196,6 @@ fn an_order_of_devices_is_an_order_of_their_shutdown() {
     for timeline in [up, down] {
         assert!(timeline["edges"].as_array().unwrap().iter().all(|edge| edge["kept"] == true));
     }
-}
-
-#[test]
-fn the_svg_holds_both_timelines_and_is_well_formed() {
-    let folder = Folder::new();
-    folder.corewise(["up", "--for", "1ms", "--timeline", "t.svg"]).ok();
-    let svg = std::fs::read_to_string(folder.join("t.svg")).unwrap();
-    crate::common::well_formed(&svg);
-    for part in [">bring-up<", ">shutdown<", "disk0", "export:safe"] {
-        assert!(svg.contains(part), "no {part} in\n{svg}");
-    }
-    assert_eq!(folder.list(), ["t.svg"]);
-}
-
-#[test]
-fn two_servers_run_side_by_side() {
-    let folder = Folder::new();
-    let (first, second) = (Server::start(&folder, &[]), Server::start(&folder, &[]));
-    assert_ne!(first.socket(), second.socket());
-    assert_ne!(first.tcp(), second.tcp());
-    for server in [&first, &second] {
-        for uri in [server.uri("safe"), server.tcp_uri("safe")] {
-            folder.client("nbdinfo", ["--size", &uri]).ok().says(&["67108864"]);
-        }
-    }
-    first.stop().ok();
-    folder.client("nbdinfo", ["--size", &second.uri("fast")]).ok();
-    second.stop().ok();
-    assert_eq!(folder.list(), [""; 0]);
 }
 
 #[test]
