@@ -7,8 +7,8 @@ Runs every test of the project, and says at the end how many passed; or a worklo
 machine.
 
 Usage: cargo xtask test [OPTIONS]
-       cargo xtask sim [--machine MACHINE] [--costs FILE] --workload NAME ...
-       cargo xtask sim check | counts
+       cargo xtask sim [--machine MACHINE] [--costs FILE] --workload NAME
+       cargo xtask sim counts
        cargo xtask deb             (the Debian package, into the target folder)
 
 `cargo xtask sim --help` and docs/sim.md say more of the latter.

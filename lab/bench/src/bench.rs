@@ -376,7 +376,9 @@ mod tests {
                     let cannot = match (bench.name, variant.name, parts[0]) {
                         ("probe", "nested", "sync") => true,
                         ("probe", "threads", first) => first != "devices",
-                        (_, "fio", _) | ("blockmq", _, "seqread") => line.unsupported.is_some(),
+                        (_, "fio", _) | ("blockmq", _, "seqread") | ("calls", _, "held_span") => {
+                            line.unsupported.is_some()
+                        }
                         _ => false,
                     };
                     assert_eq!(line.unsupported.is_some(), cannot, "{line:?}");
@@ -404,8 +406,8 @@ mod tests {
         ),
         (
             "calls",
-            "held_span/lock corewise held_p99 1 2
-             held_span/lock before held_p99 100 200
+            "held_span/priority corewise held_p99 1 2
+             held_span/priority before held_p99 100 200
              roundtrip/hot corewise latency_p50 300 400
              roundtrip/hot eventfd latency_p50 3000 4000
              roundtrip/cold corewise latency_p50 30 300

@@ -1,5 +1,6 @@
-//! What can keep a workload from running.
+//! Errors that keep a workload from running.
 
+use std::error::Error as StdError;
 use std::io;
 
 use corewise_device::Error as DeviceError;
@@ -13,24 +14,24 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum BenchError {
-    /// What the workload is made of couldn't be had.
+    /// A part of the workload couldn't be made.
     #[error("the workload's {what} can't be had")]
     Unusable {
-        /// Of the workload.
+        /// The part.
         what: &'static str,
-        /// Why not.
+        /// The reason.
         source: io::Error,
     },
-    /// So too.
+    /// The machine couldn't be read, or a thread not pinned.
     #[error("the workload's CPUs can't be had")]
     Cpus(#[from] TopologyError),
-    /// So too.
+    /// The queue couldn't be made.
     #[error("the workload's queue can't be had")]
     Queue(#[from] BuildError),
-    /// So too.
+    /// The call targets couldn't be made.
     #[error("the workload's call targets can't be had")]
     Targets(#[from] StartError),
-    /// So too.
+    /// The devices couldn't be made.
     #[error("the workload's devices can't be had")]
     Devices(#[from] DeviceError),
     /// A file couldn't be opened as a device.
@@ -39,10 +40,10 @@ pub enum BenchError {
     /// The system gave no thread.
     #[error("the system gives the workload no thread")]
     Thread(#[source] io::Error),
-    /// A run isn't for a runtime of this program.
+    /// This program has no such runtime.
     #[error("no runtime '{runtime}' here")]
     NoRuntime {
-        /// Its name.
+        /// The runtime's name.
         runtime: String,
     },
     /// A thread of the workload panicked.
@@ -54,13 +55,35 @@ pub enum BenchError {
     /// A device wasn't shut down once, after all that depend on it.
     #[error("{device} wasn't shut down once, after all that depend on it")]
     WrongOrder {
-        /// Its name.
+        /// The device's name.
         device: String,
     },
     /// A workload needs at least one of these.
     #[error("the workload was asked to run with no {what}: at least one is needed")]
     Nothing {
-        /// What there was none of.
+        /// The thing that is missing.
         what: &'static str,
     },
+}
+
+/// Returns an error's text, with all its causes.
+pub fn with_causes(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_cause_of_an_error_is_told_once() {
+        let error = BenchError::Unusable { what: "file", source: io::Error::other("no disk") };
+        assert_eq!(with_causes(&error), "the workload's file can't be had: no disk");
+    }
 }

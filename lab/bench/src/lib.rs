@@ -1,27 +1,23 @@
-//! Workloads, the `before` variants, and the statistics that make a comparison believable.
+//! Workloads, the `before` variants, and the statistics of a comparison.
 //!
-//! * [`mod@bench`]: what a benchmark is, and all of them; [`job`]: a run as text.
-//! * [`workqueue`]: workloads for workqueues, on each affinity scope, the old design, and others.
+//! * [`mod@bench`]: all benchmarks, and the type of one; [`job`]: a run as text.
+//! * [`workqueue`]: workloads for workqueues, on each affinity scope and on the old design.
 //! * [`calls`]: cross-CPU calls against an eventfd, and against waiters that hold their core.
-//! * [`probe`]: devices that burn and wait in their probes, and where those run.
+//! * [`probe`]: devices that burn and wait in their probes.
 //! * [`shutdown`]: webs of devices that are shut down, against the plain loop and the old design.
-//! * [`blockmq`]: the block layer: what its runs cost where nothing is pending, how long holds
-//!   take.
-//! * [`process`]: a run in a process of its own, [`mod@line`]: what it prints, [`meter`]: what it
-//!   costs.
-//! * [`start`]: threads, [`load`]: what else the machine does meanwhile.
-//! * [`rounds`]: runs variants round by round in random order, so that a drift of the machine hits
-//!   all.
+//! * [`blockmq`]: the block layer: runs that find nothing pending, the length of holds.
+//! * [`process`]: a run in a process of its own, [`mod@line`]: its output, [`meter`]: its costs.
+//! * [`start`]: threads, [`load`]: other load of the machine.
+//! * [`rounds`]: runs of all variants, round by round in random order.
 //! * [`stats`]: medians, percentiles, ratios of pairs with a bootstrap interval.
-//! * [`record`]: what a measurement prints, one JSON object per metric; [`names`]: what its case
-//!   and its metric say.
+//! * [`record`]: the figures of a call, one JSON object per metric; [`names`]: the names of cases,
+//!   metrics and headlines.
 //! * [`table`]: records as a table for people.
-//! * [`machine`]: what this machine costs, by itself, in nanoseconds; [`counting`]: an allocator
-//!   that counts.
+//! * [`machine`]: the costs of this machine, in nanoseconds; [`counting`]: an allocator that
+//!   counts.
 //!
-//! Nothing here prints: `corewise-bench` and `bench-peers` do. The comparisons that are allowed:
-//! numbers of one call of one program. Records of different calls were measured on different
-//! moments of a machine, and say little about each other.
+//! Nothing here prints: `corewise-bench` and `bench-peers` do. Compare only numbers of one call of
+//! one program: two calls are different moments of a machine.
 
 pub mod bench;
 pub mod blockmq;
@@ -46,6 +42,6 @@ pub mod workqueue;
 
 mod error;
 
-pub use error::BenchError;
+pub use error::{BenchError, with_causes};
 pub use job::Job;
 pub use line::Line;

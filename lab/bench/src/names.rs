@@ -68,23 +68,23 @@ impl FromStr for Place {
     }
 }
 
-/// Whether a word of the user's names a case: its whole name, or the first segments of it.
+/// Returns true if a user's word names a case: by the whole name, or by its first segments.
 pub fn matches(word: &str, case: &str) -> bool {
     let word = CaseName::of(word).workload;
     case.strip_prefix(word.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-/// A case, taken apart.
+/// The parts of a case's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CaseName {
     /// The workload with its parameters, without the scope: `storm/boxed`.
     pub workload: String,
-    /// The scope, where there is one.
+    /// The scope, if there is one.
     pub place: Option<Place>,
 }
 
 impl CaseName {
-    /// Takes a case's name apart. The first segment is the workload, whatever it is called.
+    /// Splits a case's name. The first segment is the workload, whatever its name.
     pub fn of(name: &str) -> CaseName {
         let mut place = None;
         let kept = name.split('/').enumerate().filter(|(n, segment)| {
@@ -97,36 +97,36 @@ impl CaseName {
     }
 }
 
-/// The case of records that sum a call up.
+/// The case of a call's headlines.
 pub const HEADLINE: &str = "headline";
-/// The case of further ratios, which nobody agreed on.
+/// The case of further ratios, which aren't agreed headlines.
 pub const BESIDE: &str = "beside";
 /// The case of the 95 % intervals of the ratios: `min` and `max` are its ends.
 pub const INTERVAL: &str = "interval95";
 
-/// Whether records of this case sum a call up: what isn't a workload.
+/// Returns true for a case of headlines, further ratios or intervals: one that is no workload.
 pub fn sums_up(case: &str) -> bool {
     [HEADLINE, BESIDE, INTERVAL].contains(&case)
 }
 
-/// Which of two values is the better one.
+/// The order of two values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Better {
-    /// The larger: a rate.
+    /// The larger value is better: a rate.
     Higher,
-    /// The smaller: a time, a cost.
+    /// The smaller value is better: a time, a cost.
     Lower,
 }
 
 impl Better {
-    /// By the unit: what is counted per second is better when there is more of it. A ratio says it
-    /// by its name only ([`Better::of_headline`]).
+    /// Returns the order of a unit: a rate per second is better high. For a ratio, the name decides
+    /// ([`Better::of_headline`]).
     pub fn of_unit(unit: &str) -> Better {
         if unit.ends_with("/s") { Better::Higher } else { Better::Lower }
     }
 
-    /// Of a ratio in a headline, by its name: times and costs over somebody's are better when low.
-    /// `None` where the name doesn't tell.
+    /// Returns the order of a headline by its name: ratios of times and costs are better low. `None`
+    /// if the name doesn't tell.
     pub fn of_headline(record: &Record) -> Option<Better> {
         const LOWER: &str = "_p50 _p99 cpu cost span p999 latency makespan _vs_serial no_slow azure exports \
             fib_ tree_ sort_ map_ _vs_bound";
@@ -134,7 +134,7 @@ impl Better {
             "items storm inside fan_ kernel_test oversubscribed iops seqread odirect";
         let has = |words: &str| words.split(' ').any(|word| record.metric.contains(word));
         match () {
-            // before's over ours.
+            // This ratio is before's time over ours.
             () if record.metric == "cache_shard_vs_before_p50" => Some(Better::Higher),
             () if record.unit != "ratio" => Some(Better::of_unit(&record.unit)),
             () if has(LOWER) => Some(Better::Lower),
@@ -143,7 +143,7 @@ impl Better {
         }
     }
 
-    /// The better of two values first.
+    /// Compares two values, the better one first.
     pub fn compare(self, a: f64, b: f64) -> Ordering {
         match self {
             Better::Higher => b.total_cmp(&a),
@@ -151,7 +151,7 @@ impl Better {
         }
     }
 
-    /// `higher is better`, `lower is better`.
+    /// Returns `higher is better` or `lower is better`.
     pub fn words(self) -> &'static str {
         match self {
             Better::Higher => "higher is better",
@@ -160,17 +160,16 @@ impl Better {
     }
 }
 
-/// The pods of each scope and shard size, as far as a comparison has to know them.
+/// The pods of each scope and shard size.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {
-    cpus: usize,
     /// Each place with the CPUs of its pods.
     places: Vec<(Place, Vec<CpuSet>)>,
 }
 
 impl Layout {
-    /// Of a machine: each scope with the default shard size, and `cache_shard` with these sizes
-    /// too.
+    /// Creates the layout of a machine: each scope with the default shard size, and `cache_shard`
+    /// with these sizes too.
     pub fn of(topology: &Topology, shard_sizes: &[u32]) -> Layout {
         let mut places: Vec<Place> = AffinityScope::ALL.map(Place::of).to_vec();
         places.extend(shard_sizes.iter().map(|&cores| Place::shards(cores)));
@@ -178,23 +177,10 @@ impl Layout {
             let pods = Pods::new(topology, place.shard_size);
             pods.scope(place.scope).iter().map(|pod| pod.cpus.clone()).collect()
         };
-        Layout {
-            cpus: topology.allowed().len(),
-            places: places.into_iter().map(|place| (place, pods_of(place))).collect(),
-        }
+        Layout { places: places.into_iter().map(|place| (place, pods_of(place))).collect() }
     }
 
-    /// How many CPUs the process may use.
-    pub fn cpus(&self) -> usize {
-        self.cpus
-    }
-
-    /// How many pods a place has; `None` of a place that isn't known.
-    pub fn pods(&self, place: Place) -> Option<usize> {
-        self.find(place).map(<[CpuSet]>::len)
-    }
-
-    /// Whether the two are the same pods: then nothing but the noise makes them differ.
+    /// Returns true if both places have the same pods: then only noise makes them differ.
     pub fn same(&self, a: Place, b: Place) -> bool {
         a == b || self.find(a).is_some_and(|pods| self.find(b) == Some(pods))
     }
@@ -277,7 +263,6 @@ mod tests {
         assert!(layout.same(of(AffinityScope::Cache), Place::default()));
         assert!(layout.same(Place::shards(4), of(AffinityScope::System)));
         assert!(!layout.same(of(AffinityScope::Cpu), Place::default()));
-        assert_eq!(layout.pods(of(AffinityScope::Cpu)), Some(2));
-        assert_eq!((layout.pods(Place::shards(3)), layout.cpus()), (None, 2));
+        assert!(!layout.same(Place::shards(3), Place::default()), "it isn't known");
     }
 }

@@ -1,11 +1,12 @@
-//! Runs jobs in rounds, in random order within a round, and gathers what their lines say.
+//! Runs jobs in rounds, in random order within a round, and gathers their figures.
 //!
-//! A machine gets warm, a neighbour wakes up, a file is cached: whatever drifts hits each variant
-//! of a round about equally, so the ratios within rounds stay true where the numbers don't. The
+//! A machine gets warm, a neighbour wakes up, a file is cached: such a drift hits all variants of a
+//! round about equally. So the ratios within rounds stay true, although the numbers don't. The
 //! first round pays for cold caches and first allocations, and is dropped.
 //!
-//! Variants come in groups, those of one case, which run close to each other.
+//! The variants of one case are a group. They run close to each other.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use fastrand::Rng;
@@ -15,7 +16,7 @@ use crate::line::{Line, metrics, unit};
 use crate::record::Record;
 use crate::stats::{PairedRatio, Summary};
 
-/// A job, and what its records are called.
+/// A job, and the names of its records.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Cell {
     /// The run.
@@ -24,13 +25,13 @@ pub struct Cell {
     pub case: String,
     /// The records' variant.
     pub variant: String,
-    /// Whether the allocations are counted too, in one short run of their own.
+    /// True if the allocations are counted too, in one short run of their own.
     pub count: bool,
 }
 
 impl Cell {
-    fn step(&self, done: usize, all: usize, round: usize) -> Step<'_> {
-        Step { case: &self.case, variant: &self.variant, done, all, round }
+    fn step(&self, round: usize, plan: Plan) -> Step<'_> {
+        Step { cell: self, round, rounds: plan.rounds }
     }
 }
 
@@ -51,54 +52,62 @@ pub struct Series {
 }
 
 impl Series {
-    /// One of values that are known.
+    /// Creates a series of known values.
     pub fn of(case: &str, variant: &str, metric: &str, values: &[f64]) -> Series {
         let unit = unit(metric).unwrap_or("x").to_owned();
         let [case, variant, metric] = [case, variant, metric].map(str::to_owned);
         Series { case, variant, metric, unit, values: values.to_vec() }
     }
 
-    /// The record of its summary; `None` where there are no values.
+    /// Returns the record of the summary. `None` if there are no values.
     pub fn record(&self, bench: &str) -> Option<Record> {
         let summary = Summary::of(&self.values)?;
         Some(Record::new(bench, &self.case, &self.variant, &self.metric, &self.unit, summary))
     }
 }
 
-/// How far a call is.
+/// A run that begins. Its `Display` is a line for a terminal.
 #[derive(Debug, Clone, Copy)]
 pub struct Step<'c> {
-    /// The case of the run that begins.
-    pub case: &'c str,
-    /// Its variant.
-    pub variant: &'c str,
-    /// Runs so far.
-    pub done: usize,
-    /// Runs in all, unless the time is over before.
-    pub all: usize,
-    /// 0: the round that doesn't count; the one behind the last counts allocations.
-    pub round: usize,
+    cell: &'c Cell,
+    /// Round 0 doesn't count. The one behind the last counts allocations.
+    round: usize,
+    rounds: usize,
 }
 
-/// How often, and in which order.
+impl fmt::Display for Step<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Step { cell, round, rounds } = self;
+        match *round {
+            0 => f.write_str("warm-up")?,
+            round if round > *rounds => f.write_str("allocations")?,
+            round => write!(f, "round {round} of {rounds}")?,
+        }
+        write!(f, ": {} on {}", cell.case, cell.variant)
+    }
+}
+
+/// The number of rounds, and the order in them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
-    /// Rounds that count; one more is run before them.
+    /// Number of rounds that count. One more is run before them.
     pub rounds: usize,
-    /// Seed of the orders, so that a run can be repeated.
+    /// Seed of the orders. The same seed repeats them.
     pub seed: u64,
 }
 
-/// Runs the cells of each group against each other, in an order drawn anew for each round:
-/// `plan.rounds` rounds, or as many as come to an end within `budget`, and then the runs that count
-/// allocations. One round that counts is always begun; where the time is over in its middle, all
-/// groups that haven't begun do without the rest of it, but for the first. `run_one` is given the
-/// job of a cell, or that by which its allocations are counted, and the round, as [`Step::round`].
-/// A cell that its runtime can't run is left out from then on. The series of all cells, in their
-/// order.
+/// Runs the cells of each group against each other, in an order drawn anew for each round, and
+/// returns the series of all cells, in their order.
+///
+/// There are `plan.rounds` rounds, or as many as end within `budget`, and then the runs that count
+/// allocations. One round that counts is always begun. If its time is over early, the groups behind
+/// the first that haven't begun skip it.
+///
+/// `run_one` gets the job of a cell, or the one that counts its allocations, and the round. A cell
+/// that its runtime can't run is left out from then on. `tell` is called before each run.
 ///
 /// # Errors
-/// The first error of a run ends everything.
+/// The first error of a run ends all runs.
 pub fn run<E>(
     plan: Plan,
     budget: Option<Duration>,
@@ -106,11 +115,9 @@ pub fn run<E>(
     mut run_one: impl FnMut(&Cell, &Job, usize) -> Result<Line, E>,
     mut tell: impl FnMut(Step<'_>),
 ) -> Result<Vec<Series>, E> {
-    let cells = || groups.iter().flatten();
-    let all = cells().count() * (plan.rounds + 1) + cells().filter(|cell| cell.count).count();
-    let (began, mut longest, mut done) = (Instant::now(), Duration::ZERO, 0);
+    let (began, mut longest) = (Instant::now(), Duration::ZERO);
     let over = |round: usize| {
-        // Half of the time is for what counts.
+        // Half of the time is for the rounds that count.
         budget.is_some_and(|budget| began.elapsed() > if round == 0 { budget / 2 } else { budget })
     };
     let mut rng = Rng::with_seed(plan.seed);
@@ -124,13 +131,12 @@ pub fn run<E>(
         }
         let since = Instant::now();
         for (number, group) in entries.iter_mut().enumerate() {
-            // Of all of it: a comparison with some of its variants would mislead.
+            // The whole group is late: a comparison of some of its variants would mislead.
             let late = number > 0 && over(round);
             rng.shuffle(&mut orders[number]);
             for &at in &orders[number] {
                 let Entry { cell, able, lines } = &mut group[at];
-                tell(cell.step(done, all, round));
-                done += 1;
+                tell(cell.step(round, plan));
                 if !*able || late {
                     continue;
                 }
@@ -148,25 +154,24 @@ pub fn run<E>(
         for Entry { cell, able, lines } in group {
             series.extend(series_of(cell, lines));
             if cell.count && *able && (number == 0 || !over(plan.rounds)) {
-                tell(cell.step(done, all, plan.rounds + 1));
+                tell(cell.step(plan.rounds + 1, plan));
                 let line = run_one(cell, &cell.job.clone().counting(), plan.rounds + 1)?;
                 series.extend(series_of(cell, &[line]));
             }
-            done += usize::from(cell.count);
         }
     }
     Ok(series)
 }
 
-/// A cell, while it is run.
+/// A cell and its results.
 struct Entry<'c> {
     cell: &'c Cell,
     able: bool,
-    /// Of the rounds that count.
+    /// Lines of the rounds that count.
     lines: Vec<Line>,
 }
 
-/// A series for each metric that every line has.
+/// Returns a series for each metric that all lines have.
 fn series_of(cell: &Cell, lines: &[Line]) -> Vec<Series> {
     let of = |(metric, _): (&str, &str)| {
         let values: Option<Vec<f64>> =
@@ -177,7 +182,7 @@ fn series_of(cell: &Cell, lines: &[Line]) -> Vec<Series> {
     metrics().filter_map(of).collect()
 }
 
-/// The values of one metric of one variant in one case.
+/// Returns the values of one metric of one variant in one case.
 pub fn values<'s>(
     series: &'s [Series],
     case: &str,
@@ -190,10 +195,11 @@ pub fn values<'s>(
     Some(&found.values)
 }
 
-/// A headline: its name, and the ratio that it is.
+/// A headline: its name and its ratio.
 pub type Headline = (&'static str, PairedRatio);
 
-/// The records of all series of a benchmark, the headlines last, before them their intervals.
+/// Returns the records of all series of a benchmark, then the headlines' intervals, then the
+/// headlines.
 pub fn records(bench: &str, series: &[Series], headlines: &[Headline]) -> Vec<Record> {
     let mut records: Vec<Record> = series.iter().filter_map(|one| one.record(bench)).collect();
     records.extend(headlines.iter().map(|(name, of)| Record::interval(bench, name, of)));
@@ -232,15 +238,16 @@ mod tests {
     fn values_come_round_by_round_and_allocations_once() {
         let plan = Plan { rounds: 3, seed: 1 };
         let mut steps = Vec::new();
-        let tell = |step: Step<'_>| steps.push((step.round, step.done, step.all));
+        let tell = |step: Step<'_>| steps.push(step.to_string());
         let series = run(plan, None, &groups(), |_, job, _| answer(job), tell).unwrap();
         let rate = values(&series, "inside", "a", "items_per_second");
         assert_eq!(rate, Some(&[5e5; 3][..]));
         assert_eq!(values(&series, "inside", "a", "allocations_per_item"), Some(&[1.0][..]));
         assert_eq!(values(&series, "fan", "a", "allocations_per_item"), None);
         assert!(series.iter().all(|one| one.variant == "a"), "b can't");
-        assert_eq!(steps.first(), Some(&(0, 0, 14)));
-        assert_eq!(steps.last(), Some(&(4, 12, 14)));
+        assert_eq!(steps.len(), 4 * 3 + 1, "{steps:?}");
+        assert_eq!((&*steps[2], &*steps[5]), ("warm-up: fan on a", "round 1 of 3: fan on a"));
+        assert_eq!(steps[12], "allocations: inside on a");
     }
 
     #[test]

@@ -1,24 +1,24 @@
-//! What is wrong with a file.
+//! Errors of a file.
 
 use std::fmt;
 
-/// A file can't be read as costs. It says where, which key, and what was expected.
+/// A file can't be read as costs. The text names the place, the key and the expected value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CostsError {
-    /// It is no TOML, a key is missing, unknown, or has no such value. The text names the line and
-    /// the key.
+    /// The file is no TOML, or a key is missing, unknown or of another type. The text names the line
+    /// and the key.
     Toml(String),
-    /// It is of another version of the form.
+    /// The file has another version of the format.
     Version {
-        /// What it says.
+        /// The file's version.
         found: u32,
     },
-    /// A key's value doesn't fit another's.
+    /// A value is out of its range.
     Value {
         /// The key, with those of the tables around it.
         key: String,
-        /// What is wrong, and what to write.
+        /// The reason, and a value that works.
         why: String,
     },
 }

@@ -5,32 +5,32 @@ use std::fmt;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use serde::{Deserialize, Serialize};
 
-/// What was measured many times: the middle and the spread, mostly in nanoseconds (its key says).
+/// A repeated measurement: the median and the spread, mostly in nanoseconds (the key says).
 ///
 /// In a file it is a table, `{ p10 = 4.9, p50 = 5.0, p90 = 6.1, p99 = 20.0 }`, or a number alone,
 /// which has no spread: all percentiles are that number.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Figure {
-    /// A tenth of the samples are at most this.
+    /// Least value that a tenth of the samples don't exceed.
     pub p10: f64,
     /// The median.
     pub p50: f64,
-    /// Nine tenths of the samples are at most this.
+    /// Least value that nine tenths of the samples don't exceed.
     pub p90: f64,
-    /// So are 99 of 100; only where there were enough samples, and the tail is of use.
+    /// Least value that 99 of 100 samples don't exceed. `None` for fewer than 100 samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub p99: Option<f64>,
 }
 
 impl Figure {
-    /// A number without spread.
+    /// Creates a figure without spread.
     pub const fn exactly(value: f64) -> Figure {
         Figure { p10: value, p50: value, p90: value, p99: None }
     }
 
-    /// Of samples in any order, by nearest rank; `None` of nothing. A number that isn't finite
-    /// counts as largest, what is below 0 (a clock's cost taken off what took no time) as 0.
-    /// Rounded to three digits behind the point.
+    /// Returns the figure of samples in any order, by nearest rank, rounded to three decimals.
+    /// `None` if there are none. A number that isn't finite counts as largest. One below 0 counts as
+    /// 0: the clock's cost was taken off it.
     pub fn of(samples: &[f64]) -> Option<Figure> {
         let mut sorted: Vec<f64> = samples
             .iter()
@@ -41,19 +41,8 @@ impl Figure {
             let rank = (sorted.len() * percent).div_ceil(100).max(1);
             sorted.get(rank - 1).map(|value| (value * 1000.0).round() / 1000.0)
         };
-        Some(Figure { p10: rank(10)?, p50: rank(50)?, p90: rank(90)?, p99: None })
-    }
-
-    /// As [`Figure::of`], with the tail.
-    pub fn with_tail(samples: &[f64]) -> Option<Figure> {
-        let figure = Figure::of(samples)?;
-        if samples.len() < 100 {
-            return Some(figure);
-        }
-        let mut sorted = samples.to_vec();
-        sorted.sort_unstable_by(f64::total_cmp);
-        let p99 = sorted.get((sorted.len() * 99).div_ceil(100) - 1)?;
-        Some(Figure { p99: Some(p99.max(figure.p90)), ..figure })
+        let p99 = if samples.len() < 100 { None } else { rank(99) };
+        Some(Figure { p10: rank(10)?, p50: rank(50)?, p90: rank(90)?, p99 })
     }
 
     fn check(self) -> Result<Figure, String> {
@@ -125,11 +114,11 @@ mod tests {
     #[test]
     fn percentiles_are_samples_by_nearest_rank() {
         let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();
-        let figure = Figure::with_tail(&hundred).unwrap();
+        let figure = Figure::of(&hundred).unwrap();
         assert_eq!(figure, Figure { p10: 10.0, p50: 50.0, p90: 90.0, p99: Some(99.0) });
         assert_eq!(Figure::of(&[7.0]), Some(Figure::exactly(7.0)));
         assert_eq!(Figure::of(&[]), None);
         assert_eq!(Figure::of(&[-1.0, 0.000_4]), Some(Figure::exactly(0.0)));
-        assert_eq!(Figure::with_tail(&[1.0; 99]).unwrap().p99, None, "too few to tell a tail");
+        assert_eq!(Figure::of(&[1.0; 99]).unwrap().p99, None, "too few to tell a tail");
     }
 }

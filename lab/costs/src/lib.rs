@@ -1,8 +1,8 @@
-//! What a machine costs, in nanoseconds: one TOML file, measured by `corewise-bench machine` or
-//! written by hand, as the cost model of a simulator or to be compared with another machine's.
+//! What a machine costs, in nanoseconds: one TOML file, the cost model of a simulator.
+//! `corewise-bench machine` measures it, or you write it by hand.
 //!
-//! [`Costs`] is the file, [`Figure`] a number with its spread, [`Distance`] how far apart two CPUs
-//! are. `docs/machine.md` explains each key and how it is measured.
+//! [`Costs`] is the file, [`Figure`] a number with its spread, [`Distance`] the distance of two
+//! CPUs. `docs/machine.md` explains each key and how it is measured.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,18 +11,17 @@
 //!
 //! let costs = Costs::read(text)?;
 //! let line = costs.transfer(Distance::Cache).expect("the file has a distance");
-//! assert!(line.list_ns.p50 > costs.line.load_hit_ns.p50);
+//! assert!(line.list_ns.p50 > costs.line.locked_ns.p50);
 //! assert_eq!(Costs::read(&costs.write())?, costs);
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! What a file must say: all of `[line]`, `[call]`, `[switch]`, `[scheduler]` and `[thread]`, since
-//! no number would be right on all machines. These may be left out: `[machine]`, `[noise]` and
-//! `[matrix]`, which describe where the figures come from; and any distance, wake-up, crowd or size
-//! of `[distance]`, `[[wake]]`, `[[contended]]` and `[[allocator]]`: a machine with one CPU has no
-//! distances. [`Costs::transfer`], [`Costs::wake`], [`Costs::contended`] and [`Costs::allocator`]
-//! answer from the nearest one that is there.
+//! A file must have all of `[line]`, `[call]`, `[switch]`, `[scheduler]` and `[thread]`: no default
+//! would be right on all machines. `[machine]` and `[noise]` describe the measurement and may be
+//! left out. So may `[allocator]` and each entry of `[distance]`, `[[contended]]` and `[[wake]]`: a
+//! machine with one CPU has no distances. [`Costs::transfer`] and [`Costs::wake`] answer from the
+//! nearest entry.
 
 mod costs;
 mod error;
@@ -31,8 +30,8 @@ mod nearest;
 mod write;
 
 pub use costs::{
-    Allocator, Calls, Contended, Costs, Distance, Line, Machine, Matrix, Noise, Scheduler, Switch,
-    Target, Thread, Transfer, VERSION, Wake,
+    Allocator, Calls, Contended, Costs, Distance, Line, Machine, Noise, Scheduler, Switch, Target,
+    Thread, Transfer, VERSION, Wake,
 };
 pub use error::CostsError;
 pub use figure::Figure;
@@ -40,7 +39,7 @@ pub use figure::Figure;
 /// A file written by hand: a machine with two CPUs, in round numbers.
 pub const EXAMPLE: &str = include_str!("example.toml");
 
-/// The README's example is a test too.
+/// The README's example, as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub mod readme {}

@@ -1,24 +1,19 @@
-//! Answers from the nearest figure that a file has.
+//! Queries that answer from the nearest figure of the file.
 
-use crate::{Allocator, Contended, Costs, Distance, Target, Transfer, Wake};
+use crate::{Costs, Distance, Target, Transfer, Wake};
 
 impl Costs {
-    /// Transfers over `distance`: of the file's farthest distance that isn't farther, else of its
-    /// nearest one. `None` where it has none, as on a machine with one CPU.
+    /// Returns the transfers over `distance`: those of the file's farthest distance that isn't
+    /// farther, else those of its nearest one. `None` if the file has no distance, as on a machine
+    /// with one CPU.
     pub fn transfer(&self, distance: Distance) -> Option<&Transfer> {
         let nearer = self.distance.range(..=distance).next_back();
         nearer.or_else(|| self.distance.first_key_value()).map(|(_, transfer)| transfer)
     }
 
-    /// Atomic additions by so many CPUs to one line: the file's nearest number of CPUs, the larger
-    /// of two. `None` where it has none.
-    pub fn contended(&self, cpus: u32) -> Option<&Contended> {
-        self.contended.iter().min_by_key(|one| (one.cpus.abs_diff(cpus), u32::MAX - one.cpus))
-    }
-
-    /// The wake-up that comes nearest: of this target, of the nearest distance (as
-    /// [`Costs::transfer`], and never between [`Distance::Same`] and another one), and of the
-    /// nearest sleep by its ratio. `None` where there is none.
+    /// Returns the nearest wake-up: of this target, of the nearest distance (as
+    /// [`Costs::transfer`]), and of the nearest sleep by its ratio. [`Distance::Same`] never stands
+    /// for another distance, nor another one for it. `None` if there is none.
     pub fn wake(&self, distance: Distance, target: Target, slept_us: f64) -> Option<&Wake> {
         let fits = |one: &&Wake| {
             one.target == target && (one.distance == Distance::Same) == (distance == Distance::Same)
@@ -31,14 +26,5 @@ impl Costs {
             .into_iter()
             .filter(|one| one.distance == chosen)
             .min_by(|a, b| off(a).total_cmp(&off(b)))
-    }
-
-    /// The allocator for the smallest of the file's sizes that isn't smaller than `bytes`, else for
-    /// its largest one. `None` where it has none.
-    pub fn allocator(&self, bytes: u64) -> Option<&Allocator> {
-        let fitting = self.allocator.iter().filter(|one| one.bytes >= bytes);
-        fitting
-            .min_by_key(|one| one.bytes)
-            .or_else(|| self.allocator.iter().max_by_key(|one| one.bytes))
     }
 }

@@ -1,4 +1,4 @@
-//! Reading and writing: a layout that people can read, and the checks that types don't make.
+//! Reading and writing: a layout for people, and the checks that types don't make.
 
 use std::fmt::Write as _;
 
@@ -17,7 +17,7 @@ impl Costs {
     /// # Errors
     /// [`CostsError`] names the key that is missing, unknown or wrong.
     pub fn read(text: &str) -> Result<Costs, CostsError> {
-        // First: a file of another version may have other keys.
+        // The version comes first: a file of another version may have other keys.
         let table: Table =
             toml::from_str(text).map_err(|error| CostsError::Toml(error.to_string()))?;
         if let Some(found) = table.get("version").and_then(Value::as_integer) {
@@ -31,10 +31,10 @@ impl Costs {
         Ok(costs)
     }
 
-    /// The file's text. [`Costs::read`] gives the same costs again.
+    /// Returns the file's text. [`Costs::read`] gives the same costs again.
     ///
     /// # Panics
-    /// Where a text of [`Machine`](crate::Machine) can't be TOML: none can't.
+    /// If a text of [`Machine`](crate::Machine) can't be TOML: each can.
     pub fn write(&self) -> String {
         let table = Table::try_from(self).expect("structures of numbers, texts and lists are TOML");
         let mut text = HEAD.to_owned();
@@ -42,26 +42,8 @@ impl Costs {
         text
     }
 
-    /// What types don't check.
     fn check(&self) -> Result<(), CostsError> {
         let wrong = |key: &str, why: &str| CostsError::Value { key: key.into(), why: why.into() };
-        if let Some(matrix) = &self.matrix {
-            let size = matrix.cpus.len();
-            let all = [
-                ("matrix.one_way_ns", &matrix.one_way_ns),
-                ("matrix.locked_ns", &matrix.locked_ns),
-            ];
-            for (key, rows) in all {
-                if rows.len() != size || rows.iter().any(|row| row.len() != size) {
-                    let why =
-                        format!("matrix.cpus has {size} CPUs: write {size} rows of {size} numbers");
-                    return Err(wrong(key, &why));
-                }
-                if rows.iter().flatten().any(|value| !value.is_finite() || *value < 0.0) {
-                    return Err(wrong(key, "a cost must be a number of at least 0"));
-                }
-            }
-        }
         if self.contended.iter().any(|one| one.cpus == 0) {
             return Err(wrong("contended.cpus", "no CPU writes: use 1 or more"));
         }
@@ -78,51 +60,17 @@ impl Costs {
     }
 }
 
-/// The order of sections, and of the keys that tell one table of a list from another. Others follow
-/// by the alphabet.
-const ORDER: [&str; 18] = [
-    "version",
-    "machine",
-    "noise",
-    "line",
-    "distance",
-    "contended",
-    "call",
-    "switch",
-    "scheduler",
-    "wake",
-    "allocator",
-    "thread",
-    "matrix",
-    "target",
-    "slept_us",
-    "bytes",
-    "cpus",
-    "pairs",
-];
-
-/// A table's keys in the order of the file.
-fn in_order(table: &Table) -> Vec<(&String, &Value)> {
-    let mut all: Vec<_> = table.iter().collect();
-    let place = |key: &str| ORDER.iter().position(|known| *known == key).unwrap_or(ORDER.len());
-    all.sort_by_key(|(key, _)| place(key));
-    all
-}
-
-/// Writes what a table holds itself, then the tables in it, each below its name.
+/// Writes a table: its values, a line each, then the tables in it.
 fn section(text: &mut String, path: &str, table: &Table) {
-    for (key, value) in in_order(table) {
-        if is_inline(value) {
-            // Writing to a String can't fail.
-            let _ = writeln!(text, "{key} = {}", inline(value));
-        }
+    for (key, value) in table.iter().filter(|(_, value)| is_inline(value)) {
+        let _ = writeln!(text, "{key} = {value}");
     }
-    for (key, value) in in_order(table) {
+    for (key, value) in table {
         let name = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
         match value {
             _ if is_inline(value) => {}
             Value::Table(inner) => {
-                if inner.is_empty() || inner.values().any(is_inline) {
+                if inner.values().any(is_inline) {
                     let _ = writeln!(text, "\n[{name}]");
                 }
                 section(text, &name, inner);
@@ -138,33 +86,11 @@ fn section(text: &mut String, path: &str, table: &Table) {
     }
 }
 
-/// Whether a value stands behind its key: numbers, texts, lists of numbers, and figures.
+/// True for a value that stands behind its key: a number, a text or a figure.
 fn is_inline(value: &Value) -> bool {
     match value {
         Value::Table(table) => table.contains_key("p50"),
-        Value::Array(all) => !all.is_empty() && !all.iter().any(Value::is_table),
+        Value::Array(_) => false,
         _ => true,
-    }
-}
-
-fn inline(value: &Value) -> String {
-    match value {
-        // A row of a matrix stands on a line of its own.
-        Value::Array(all) if all.iter().any(Value::is_array) => {
-            let rows: Vec<String> = all.iter().map(|row| format!("  {},\n", inline(row))).collect();
-            format!("[\n{}]", rows.concat())
-        }
-        Value::Array(all) => {
-            let all: Vec<String> = all.iter().map(inline).collect();
-            format!("[{}]", all.join(", "))
-        }
-        Value::Table(table) => {
-            let order = ["p10", "p50", "p90", "p99"];
-            let all = order.iter().filter_map(|key| Some((key, table.get(*key)?)));
-            let all: Vec<String> =
-                all.map(|(key, value)| format!("{key} = {}", inline(value))).collect();
-            format!("{{ {} }}", all.join(", "))
-        }
-        other => other.to_string(),
     }
 }

@@ -2,10 +2,9 @@
 //! `cargo run --release -p bench-peers -- workqueue [--quick]`, or `calls`, `shutdown`, `fork` or
 //! `nbd`.
 //!
-//! Each run is a process of its own: this program again (`bench-peers run BENCHMARK key=value...`)
-//! for Corewise and the peers that are Rust, a file each under `workqueue/peers/` and
-//! `calls/peers/`; programs that are built at first use for oneTBB, Go, Java, glommio and Seastar.
-//! Those of `nbd` start a server.
+//! Each run is a process of its own. For Corewise and the peers in Rust it is this program again
+//! (`bench-peers run BENCHMARK key=value...`); oneTBB, Go, Java, glommio, Forte and Seastar have
+//! programs that are built at first use. A run of `nbd` starts a server.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod arguments;
@@ -19,11 +18,11 @@ mod shutdown;
 mod table;
 mod workqueue;
 
-use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
 use corewise_bench::counting::Counting;
+use corewise_bench::with_causes;
 
 use arguments::Options;
 use session::Peers;
@@ -45,13 +44,13 @@ fn main() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            complain(&*error);
+            eprintln!("bench-peers: {}", with_causes(&*error));
             ExitCode::FAILURE
         }
     }
 }
 
-/// The benchmark of this name.
+/// Returns the benchmark of this name.
 fn peers(bench: &str) -> &'static Peers {
     match bench {
         "calls" => &calls::PEERS,
@@ -59,14 +58,5 @@ fn peers(bench: &str) -> &'static Peers {
         "fork" => &fork::PEERS,
         "nbd" => &nbd::PEERS,
         _ => &workqueue::PEERS,
-    }
-}
-
-fn complain(error: &dyn Error) {
-    eprintln!("bench-peers: {error}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        eprintln!("  because: {error}");
-        cause = error.source();
     }
 }

@@ -1,4 +1,4 @@
-//! A session: rounds of runs of one benchmark on everybody, its records, tables and headlines.
+//! A session: rounds of runs of one benchmark on all runtimes, its records, tables and headlines.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
@@ -13,7 +13,7 @@ use corewise_bench::load::Load;
 use corewise_bench::meter::Meter;
 use corewise_bench::process::Program;
 use corewise_bench::record::{Record, to_json};
-use corewise_bench::rounds::{self, Cell, Plan, Step};
+use corewise_bench::rounds::{self, Cell, Plan};
 use corewise_bench::{BenchError, Job};
 use corewise_topology::Machine;
 
@@ -24,38 +24,38 @@ use crate::programs::{self, Tool};
 use crate::results::{self, Ask};
 use crate::table;
 
-/// A look begins no round that may not end in this time.
+/// Time of a quick session, in which its last round ends.
 const LOOK: Duration = Duration::from_secs(44);
-/// Behind a case's name in records: with that allocator.
+/// Suffix of a case's name in records: the run uses that allocator.
 const MIMALLOC: &str = "/mimalloc";
 
-/// What an idle worker does.
+/// Behaviour of an idle worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Idle {
-    /// It sleeps.
+    /// The worker sleeps.
     Sleeps,
-    /// It spins and yields for some microseconds, and then sleeps.
+    /// The worker spins and yields for some microseconds, and then sleeps.
     Hesitates,
-    /// It spins for a good while first.
+    /// The worker spins for a long time before it sleeps.
     Spins,
 }
 
-/// When a runtime takes part.
+/// Condition on which a runtime takes part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum When {
-    /// Whatever peers are asked for: ours, and the floors.
+    /// Takes part always: ours, and the floors.
     Always,
-    /// Unless others are asked for.
+    /// Takes part unless other peers are named.
     Usually,
-    /// So too, but not in a look: another mode of it is faster in all that the headlines are made
-    /// of.
+    /// Takes part as [`When::Usually`], but not in a quick session: another mode of the runtime is
+    /// faster in all that the headlines need.
     Thorough,
 }
 
 /// A runtime that takes part.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Runtime {
-    /// Its name in records.
+    /// The runtime's name in records.
     pub(crate) name: &'static str,
     pub(crate) tool: Tool,
     pub(crate) idle: Idle,
@@ -77,36 +77,35 @@ impl Runtime {
     }
 }
 
-/// A benchmark on everybody.
+/// A benchmark on all runtimes.
 pub(crate) struct Peers {
     pub(crate) bench: &'static Bench,
     pub(crate) runtimes: &'static [Runtime],
-    /// Whether a runtime has a way of its own to run a case, which is given in its parts.
+    /// Returns true if a runtime has its own way to run a case, given in its parts.
     pub(crate) takes: fn(runtime: &str, &[&str]) -> bool,
-    /// Whether a session runs a case; `named`: some were asked for by their names.
+    /// Returns true if a session runs a case. `named`: some cases were named.
     pub(crate) full: fn(&[&str], named: bool, &On) -> bool,
-    /// Whether a look does: those of the headlines.
+    /// Returns true if a quick session runs a case: those of the headlines.
     pub(crate) quick: fn(&[&str]) -> bool,
-    /// Whether the allocator has a part in it, so that a second one is worth a look.
+    /// Returns true if a case is run with a second allocator, too: the allocator has a part in it.
     pub(crate) allocates: fn(&[&str]) -> bool,
-    /// Makes a run one that keeps a session with a dozen runtimes within its time.
+    /// Changes a run so that a session with a dozen runtimes keeps within its time.
     pub(crate) adapt: fn(&mut Job, &[&str], &On),
-    /// Makes it a part of that: enough for the round that is dropped, which finds programs and
-    /// libraries on the disk, and goes through all code once.
+    /// Makes a run smaller, for the round that is dropped. That round loads programs and libraries
+    /// from the disk, and goes through all code once.
     pub(crate) small: fn(&mut Job),
-    /// Whether the allocations of its items are counted, in a run of their own.
+    /// Returns true if the allocations of a runtime's items are counted, in a run of their own.
     pub(crate) counts: fn(&Runtime, &[&str]) -> bool,
-    /// The agreed ones last.
+    /// Headlines, the agreed ones last.
     pub(crate) headlines: &'static [Ask],
-    /// Makes what its runs share.
+    /// Makes the files that the runs share.
     pub(crate) files: Option<files::Make>,
-    /// One run on a peer that is Rust.
+    /// Does one run on a peer in Rust.
     pub(crate) run: fn(&Job, &mut Meter) -> Result<Line, BenchError>,
 }
 
 impl Peers {
-    /// The cases of a session, in the order in which a round goes through them, each with its
-    /// cells.
+    /// Returns the cells of each case of a session, in the order of a round.
     pub(crate) fn cells(&self, options: &Options, on: &On) -> Vec<Vec<Cell>> {
         let named = !options.workloads.is_empty();
         let look = options.quick && !named;
@@ -129,7 +128,6 @@ impl Peers {
                 };
                 let cell = |runtime: &Runtime| {
                     let mut job = self.bench.job(&case, runtime.name, on);
-                    job.seed = options.seed;
                     (self.adapt)(&mut job, &parts, on);
                     let count = !look && !mimalloc && (self.counts)(runtime, &parts);
                     Cell { job, case: name.clone(), variant: runtime.name.to_owned(), count }
@@ -140,8 +138,8 @@ impl Peers {
         groups
     }
 
-    /// Whether the words choose the case of this name: a whole name is that case alone, another
-    /// word every case that begins so. No words choose all.
+    /// Returns true if the words choose the case of this name. A whole name chooses that case alone,
+    /// another word each case that begins with it. No words choose all.
     fn chosen(&self, options: &Options, name: &str) -> bool {
         let fits = |word: &String| {
             let bare = word.strip_suffix(MIMALLOC).unwrap_or(word);
@@ -153,14 +151,14 @@ impl Peers {
         options.workloads.is_empty() || options.workloads.iter().any(fits)
     }
 
-    /// The program that runs a cell.
+    /// Returns the program that runs a cell.
     fn tool(&self, cell: &Cell) -> Tool {
         let mut all = self.runtimes.iter();
         let runtime = all.find(|runtime| runtime.name == cell.variant);
         runtime.expect("cells are made of these runtimes").tool
     }
 
-    /// Each word is to be the beginning of somebody's name.
+    /// Checks that each word is the beginning of a runtime's name.
     fn known(&self, words: &[String]) -> Result<(), String> {
         let names: Vec<&str> = self.runtimes.iter().map(|runtime| runtime.name).collect();
         match words.iter().find(|word| !names.iter().any(|name| name.starts_with(&***word))) {
@@ -172,7 +170,7 @@ impl Peers {
     }
 }
 
-/// One run in this process, on Corewise or a floor, or on a peer that is Rust.
+/// Does one run in this process, on Corewise, on a floor or on a peer in Rust.
 pub(crate) fn one(peers: &Peers, words: &[String]) -> Result<Line, Box<dyn Error>> {
     let job = Job::from_words(peers.bench, words)?;
     if job.count {
@@ -186,12 +184,12 @@ pub(crate) fn one(peers: &Peers, words: &[String]) -> Result<Line, Box<dyn Error
     })
 }
 
-/// How many allocations this process has counted.
+/// Returns the number of allocations that this process has counted.
 fn allocations() -> u64 {
     ALLOCATOR.count()
 }
 
-/// Runs what was asked for, and prints it.
+/// Runs a session, and prints its tables.
 pub(crate) fn run(peers: &'static Peers, options: &Options) -> Result<(), Box<dyn Error>> {
     peers.known(&options.peers)?;
     let effort = if options.quick { Effort::Quick } else { Effort::Full };
@@ -199,21 +197,22 @@ pub(crate) fn run(peers: &'static Peers, options: &Options) -> Result<(), Box<dy
     let cpus = on.cpus.len();
     let mut groups = peers.cells(options, &on);
     let mut programs = programs_of(peers, &mut groups)?;
-    // Programs are built at first use, which isn't part of a look.
+    // Programs are built at first use, which isn't part of the time.
     let began = Instant::now();
     if groups.iter().all(Vec::is_empty) {
         return Err("no case and peer is left to run: see --help".into());
     }
-    // Kept until all has been run.
+    // The files live until the last run has ended.
     let files = peers.files.map(|make| make(&on)).transpose()?;
     for program in programs.values_mut() {
         program.environment.extend(files.as_ref().map(Files::variable));
     }
     let load = Load::watch();
     let rounds = options.rounds as usize;
+    let is_seen = std::io::stderr().is_terminal();
     let limit = Duration::from_secs(if options.quick { 10 } else { 60 });
     let series = rounds::run(
-        Plan { rounds, seed: options.seed },
+        Plan { rounds, seed: 1 },
         options.quick.then_some(LOOK),
         &groups,
         |cell, job, round| {
@@ -227,34 +226,32 @@ pub(crate) fn run(peers: &'static Peers, options: &Options) -> Result<(), Box<dy
             }
             let line =
                 program.run(&job, limit).unwrap_or_else(|error| job.cannot(&error.to_string()));
-            // It is left out from then on.
+            // The runtime is left out from then on.
             if let Some(why) = &line.unsupported {
                 eprintln!("{}: {why}", job.name());
             }
             Ok::<_, Infallible>(line)
         },
-        |step| tell(step, rounds),
+        |step| {
+            if is_seen {
+                eprint!("\r\x1b[K{step}\r");
+            }
+        },
     )?;
     let mut records: Vec<Record> =
         series.iter().filter_map(|one| one.record(peers.bench.name)).collect();
     let headlines = results::headlines(&series, peers.headlines);
-    if !options.json {
-        println!("{}", table::tables(peers, &records, &headlines).trim_start_matches('\n'));
-        println!("{}", circumstances(&load, cpus, began.elapsed()));
-    }
+    println!("{}", table::tables(peers, &records, &headlines).trim_start_matches('\n'));
+    println!("{}", circumstances(&load, cpus, began.elapsed()));
     records.extend(results::records(peers.bench.name, &headlines));
-    let json = to_json(&records);
-    if options.json {
-        print!("{json}");
-    }
     if let Some(file) = &options.out {
-        let written = fs::write(file, &json);
+        let written = fs::write(file, to_json(&records));
         written.map_err(|error| format!("{} can't be written: {error}", file.display()))?;
     }
     Ok(())
 }
 
-/// Builds what the cells need, and takes away those for which there is nothing to run them with.
+/// Builds the programs of the cells, and removes the cells whose program can't be built.
 fn programs_of(
     peers: &Peers,
     groups: &mut [Vec<Cell>],
@@ -282,18 +279,7 @@ fn programs_of(
     Ok(programs)
 }
 
-fn tell(step: Step<'_>, rounds: usize) {
-    if std::io::stderr().is_terminal() {
-        let which = match step.round {
-            0 => "to warm up".to_owned(),
-            round if round > rounds => "allocations".to_owned(),
-            round => format!("round {round} of {rounds}"),
-        };
-        eprint!("\r\x1b[K{which}: {} on {}\r", step.case, step.variant);
-    }
-}
-
-/// What the figures were measured under.
+/// Describes the load of the machine during the session.
 fn circumstances(load: &Load, cpus: usize, took: Duration) -> String {
     let shares = load.spent().map_or_else(String::new, |spent| {
         let all = took.as_secs_f64() * cpus as f64;
@@ -311,7 +297,7 @@ pub(crate) mod tests {
     use crate::arguments::options;
     use corewise_topology::Topology;
 
-    /// The runtimes of a case in a session of this command line, on four CPUs.
+    /// Returns the runtimes of a case in a session of this command line, on four CPUs.
     pub(crate) fn names(line: &str, case: &str) -> Vec<String> {
         let cells = cells(line);
         let of_case = cells.into_iter().flatten().filter(|cell| cell.case == case);
@@ -325,7 +311,7 @@ pub(crate) mod tests {
         crate::peers(&options.bench).cells(&options, &on)
     }
 
-    /// Runs every cell of a session that is made in this program, as small as `small` makes it.
+    /// Runs each cell of a session that this program runs itself, made smaller by `small`.
     pub(crate) fn run_all(line: &str, takes: fn(&Cell) -> bool, small: fn(&mut Job)) {
         let options = options(line);
         let on = On::here(&Machine::live().unwrap(), Effort::Full);

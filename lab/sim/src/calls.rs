@@ -12,7 +12,6 @@ use corosensei::{Coroutine, Yielder};
 use crate::engine::Sim;
 use crate::lines::Access;
 use crate::machine::Mask;
-use crate::report::Tally;
 use crate::task::{Body, Policy, Tid, Woken};
 
 std::thread_local! {
@@ -113,17 +112,14 @@ pub fn is_simulated() -> bool {
 #[inline]
 pub fn access(address: usize, kind: Access, site: &'static Location<'static>) {
     turn();
-    engine(|sim| sim.access(address, 1, kind, site));
+    engine(|sim| sim.access(address, kind, site));
 }
 
-/// The parts of some bytes that lie in one line each: address and length.
-pub(crate) fn lines_of(address: usize, bytes: usize) -> impl Iterator<Item = (usize, usize)> {
-    let (mut at, end) = (address, address + bytes);
-    std::iter::from_fn(move || {
-        let from = at;
-        at = ((at | 63) + 1).min(end);
-        (from < end).then_some((from, at - from))
-    })
+/// Returns an address in each line that some bytes lie in.
+pub(crate) fn lines_of(address: usize, bytes: usize) -> impl Iterator<Item = usize> {
+    let end = address + bytes;
+    let lines = (address & !63..end).step_by(64);
+    lines.map(move |line| line.max(address)).filter(move |at| *at < end)
 }
 
 /// The access before read this value: where it is a pointer, what it points to can't be asked for
@@ -137,9 +133,9 @@ pub fn loaded(value: usize) {
 #[track_caller]
 pub fn touch(address: usize, bytes: usize, kind: Access) {
     let site = Location::caller();
-    for (at, bytes) in lines_of(address, bytes) {
+    for at in lines_of(address, bytes) {
         turn();
-        engine(|sim| sim.access(at, bytes, kind, site));
+        engine(|sim| sim.access(at, kind, site));
     }
 }
 
@@ -246,11 +242,6 @@ pub fn name_of(tid: Tid) -> Option<Arc<str>> {
 /// The CPUs on which a thread may run; of all that there are outside of a simulation.
 pub fn affinity(tid: Tid) -> Option<Mask> {
     engine(|sim| sim.threads[tid.index()].affinity)
-}
-
-/// All CPUs of the machine: `None` outside of a simulation.
-pub fn cpus() -> Option<Mask> {
-    engine(|sim| sim.all())
 }
 
 /// The description that the machine was given.
@@ -449,11 +440,6 @@ pub fn mark() -> u64 {
     .unwrap_or(0)
 }
 
-/// What was counted so far.
-pub fn tally() -> Option<Tally> {
-    engine(|sim| sim.tally.clone())
-}
-
 /// Starts a thread.
 pub(crate) fn spawn(name: Option<Arc<str>>, run: impl FnOnce() + 'static) -> Option<Tid> {
     turn();
@@ -464,25 +450,6 @@ pub(crate) fn spawn(name: Option<Arc<str>>, run: impl FnOnce() + 'static) -> Opt
     });
     turn();
     tid
-}
-
-/// So long burns a thread of another program before it looks whether somebody else wants its CPU.
-const BURN: f64 = 500.0;
-
-/// Starts a thread of another program, which burns a CPU of these until the machine's end. News
-/// told of the program's CPU time is without it.
-pub fn neighbour(cpus: Mask) {
-    turn();
-    let burn = || {
-        loop {
-            burn(BURN);
-        }
-    };
-    engine(|sim| {
-        let tid = sim.spawn(Some("neighbour".into()), |tid| body(tid, burn));
-        sim.make_foreign(tid, cpus);
-    });
-    turn();
 }
 
 /// Waits until a thread has ended.

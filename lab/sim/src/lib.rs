@@ -34,22 +34,20 @@ mod local;
 mod machine;
 mod memory;
 mod report;
-mod sharing;
 mod task;
 pub mod thread;
 
 pub use calls::{
-    Timer, access, affinity, allocated, burn, coarse_now, cpus, current, current_cpu, description,
-    fence, freed, futex_wait, futex_wake, has_real_time, is_ordinary, is_simulated, loaded,
-    lock_waited, mark, membarrier, moment, name_of, neighbour, now, prefetch, process_time,
-    reading, run_delay, set_affinity, set_policy, spin_loop, stack, tally, thread_time, threads,
-    touch, wake_on_time,
+    Timer, access, affinity, allocated, burn, coarse_now, current, current_cpu, description, fence,
+    freed, futex_wait, futex_wake, has_real_time, is_ordinary, is_simulated, loaded, lock_waited,
+    mark, membarrier, moment, name_of, now, prefetch, process_time, reading, run_delay,
+    set_affinity, set_policy, spin_loop, stack, thread_time, threads, touch, wake_on_time,
 };
 pub use costs::{AfterIdle, ByDistance, Costs};
 pub use lines::Access;
 pub use local::{AccessError, LocalKey};
 pub use machine::{Distance, Machine, Mask, Place};
-pub use report::{Pair, PairCount, Site, SiteCount, Tally, from_root};
+pub use report::{Site, SiteCount, Tally, from_root};
 pub use task::{Policy, Tid, Woken};
 
 use std::cell::RefCell;
@@ -63,8 +61,6 @@ pub struct Outcome<T> {
     pub value: T,
     /// Virtual time from begin to end.
     pub time: Duration,
-    /// CPU time of all threads, those of other programs left out.
-    pub busy: Duration,
     /// What was counted.
     pub tally: Tally,
     /// What was counted between the two [marks](mark) that lie farthest apart, of the first and
@@ -95,7 +91,6 @@ pub fn run<T: 'static>(
     };
     let first = sim.spawn(Some("main".into()), |tid| calls::body(tid, whole));
     let ended = calls::drive(&mut sim, first);
-    let busy = sim.busy();
     for thread in &mut sim.threads {
         if let Some(body) = &mut thread.body {
             // SAFETY: all its stack's values are leaked with it: nobody uses them again, since the
@@ -112,7 +107,6 @@ pub fn run<T: 'static>(
         Ok(value) => Outcome {
             value,
             time: Duration::from_nanos(time),
-            busy: Duration::from_nanos(busy as u64),
             between: longest(&sim.marks),
             tally: sim.tally.clone(),
             lines: sim.lines.len(),

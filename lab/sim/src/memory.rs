@@ -63,8 +63,8 @@ impl Sim {
             }
         }
         if bytes <= WRITTEN {
-            for (at, bytes) in lines_of(address, bytes) {
-                self.access(at, bytes, Access::Store, site);
+            for at in lines_of(address, bytes) {
+                self.access(at, Access::Store, site);
             }
         }
     }
@@ -72,7 +72,7 @@ impl Sim {
     /// It has given one back, into which the allocator writes its link.
     pub(crate) fn freed(&mut self, address: usize, site: &'static Location<'static>) {
         let Some(tid) = self.current() else { return };
-        self.access(address, 8, Access::Store, site);
+        self.access(address, Access::Store, site);
         match self.memory.made.remove(&address) {
             Some(other) if other != tid => {
                 self.work(self.costs.free_elsewhere);
@@ -85,6 +85,6 @@ impl Sim {
 
     /// Locks the arena of a thread.
     fn arena(&mut self, of: Tid) {
-        self.access(ARENAS + of.index() * PAGE, 4, Access::Locked, Location::caller());
+        self.access(ARENAS + of.index() * PAGE, Access::Locked, Location::caller());
     }
 }

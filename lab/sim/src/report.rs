@@ -38,16 +38,13 @@ pub fn from_root(file: &str) -> Option<&str> {
 pub struct SiteCount {
     /// Accesses by the distance of their line: here, core, cache, node, far.
     pub accesses: [u64; 5],
-    /// Nanoseconds that they took.
-    pub time: f64,
-    /// Of these, the accesses whose line was elsewhere.
+    /// Nanoseconds of the accesses whose line was elsewhere.
     pub waited: f64,
 }
 
 impl SiteCount {
     fn add(&mut self, from: Distance, time: f64) {
         self.accesses[from as usize] += 1;
-        self.time += time;
         if from != Distance::Here {
             self.waited += time;
         }
@@ -58,13 +55,12 @@ impl SiteCount {
         for (sum, count) in self.accesses.iter_mut().zip(other.accesses) {
             *sum += count;
         }
-        self.time += other.time;
         self.waited += other.waited;
     }
 
     fn since(&self, earlier: &SiteCount) -> SiteCount {
         let accesses = std::array::from_fn(|at| self.accesses[at] - earlier.accesses[at]);
-        SiteCount { accesses, time: self.time - earlier.time, waited: self.waited - earlier.waited }
+        SiteCount { accesses, waited: self.waited - earlier.waited }
     }
 
     /// Accesses whose line was elsewhere.
@@ -73,32 +69,11 @@ impl SiteCount {
     }
 }
 
-/// A place that took a line, and the place that had it last.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Pair {
-    /// Took it.
-    pub site: Site,
-    /// Had it: wrote to it last, or read it since the CPU of `site` wrote to it.
-    pub from: Site,
-}
-
-/// What a pair of places did.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct PairCount {
-    /// Transfers and their time.
-    pub count: SiteCount,
-    /// Of the transfers, those of false sharing: `from`'s CPU had written none of the words that
-    /// `site` took the line for.
-    pub apart: u64,
-}
-
 /// All that is counted.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
     /// By place in the code.
     pub sites: FxHashMap<Site, SiteCount>,
-    /// Transfers of lines that were written to, by taker and giver.
-    pub pairs: FxHashMap<Pair, PairCount>,
     /// Wake-ups by the distance between the CPUs of waker and woken.
     pub wakes: [u64; 5],
     /// Threads that left a CPU, and of those, the ones that would have gone on.
@@ -107,8 +82,6 @@ pub struct Tally {
     pub preemptions: u64,
     /// Threads that waited for one CPU and were taken to another one.
     pub migrations: u64,
-    /// Threads that were made.
-    pub spawned: u64,
     /// Membarrier calls.
     pub membarriers: u64,
     /// Allocations.
@@ -131,12 +104,6 @@ impl Tally {
         count.add(from, time);
     }
 
-    pub(crate) fn pair(&mut self, pair: Pair, apart: bool, from: Distance, time: f64) {
-        let of = self.pairs.entry(pair).or_default();
-        of.count.add(from, time);
-        of.apart += u64::from(apart);
-    }
-
     pub(crate) fn wake(&mut self, distance: Distance) {
         self.wakes[distance as usize] += 1;
     }
@@ -157,20 +124,12 @@ impl Tally {
             let before = earlier.sites.get(site).copied().unwrap_or_default();
             sites.insert(*site, count.since(&before));
         }
-        let mut pairs = FxHashMap::default();
-        for (pair, of) in &self.pairs {
-            let before = earlier.pairs.get(pair).copied().unwrap_or_default();
-            let count = of.count.since(&before.count);
-            pairs.insert(*pair, PairCount { count, apart: of.apart - before.apart });
-        }
         Tally {
             sites,
-            pairs,
             wakes: std::array::from_fn(|at| self.wakes[at] - earlier.wakes[at]),
             switches: self.switches - earlier.switches,
             preemptions: self.preemptions - earlier.preemptions,
             migrations: self.migrations - earlier.migrations,
-            spawned: self.spawned - earlier.spawned,
             membarriers: self.membarriers - earlier.membarriers,
             allocations: self.allocations - earlier.allocations,
             faults: self.faults - earlier.faults,

@@ -94,8 +94,6 @@ pub(crate) struct Thread {
     pub(crate) cpu: usize,
     pub(crate) affinity: Mask,
     pub(crate) policy: Policy,
-    /// Of another program: its CPU time isn't this one's.
-    pub(crate) is_foreign: bool,
     /// Its timers aren't late.
     pub(crate) on_time: bool,
     /// CPU time that counts for its share.
@@ -127,7 +125,6 @@ impl Thread {
             cpu,
             affinity,
             policy: Policy::Normal,
-            is_foreign: false,
             on_time: false,
             share: 0.0,
             ran: 0.0,

@@ -10,8 +10,8 @@ use std::time::Duration;
 // Virtual time: such a rest takes none, and what is waited for has happened then in each run.
 use corewise_sim::thread::sleep as rest;
 use corewise_sim::{
-    Access, Costs, Machine, Mask, Policy, access, burn, current, current_cpu, futex_wait,
-    futex_wake, is_ordinary, membarrier, neighbour, now, process_time, run, set_affinity,
+    Access, Costs, Machine, Mask, Policy, access, allocated, burn, current, current_cpu, freed,
+    futex_wait, futex_wake, is_ordinary, lock_waited, membarrier, moment, now, run, set_affinity,
     set_policy, sim_thread_local, spin_loop, thread, touch, wake_on_time,
 };
 
@@ -400,23 +400,17 @@ fn timers_are_late_by_the_slack_but_for_those_who_asked() {
 }
 
 #[test]
-fn neighbours_burn_their_cpus_and_not_the_programs_time() {
-    let outcome = run(Machine::flat(2), costs(), 1, || {
-        neighbour(only(1));
-        let burner = burner();
-        burner.join().expect("it ended well");
-        (now(), process_time())
-    });
-    let (time, used) = outcome.value;
-    assert!(time > 15_000_000, "it had half of the CPU: {time}");
-    assert!((10_000_000..12_000_000).contains(&used), "{used}");
-}
-
-#[test]
 fn a_barrier_interrupts_each_cpu_that_runs_a_thread_and_waits_once() {
     let barrier = |burners: usize| {
         let outcome = run(Machine::flat(16), costs(), 1, move || {
-            (1..=burners).for_each(|cpu| neighbour(only(cpu)));
+            for cpu in 1..=burners {
+                thread::spawn(move || {
+                    pin(cpu);
+                    while now() < 10_000_000 {
+                        burn(500.0);
+                    }
+                });
+            }
             rest(Duration::from_millis(1));
             let began = now();
             membarrier();
@@ -455,4 +449,31 @@ fn the_thread_that_woke_first_runs_first_however_little_the_other_has_run() {
     });
     let (first, second) = outcome.value;
     assert!(11_000_000 < first && first < second, "{first} {second}");
+}
+
+#[test]
+fn the_user_of_new_memory_takes_the_line_from_its_allocator() {
+    let outcome = run(Machine::flat(2), costs(), 1, || {
+        let block = Arc::new([0_u8; 256]);
+        let at = (block.as_ptr() as usize).next_multiple_of(64);
+        allocated(at, 64);
+        let reader = thread::spawn(move || {
+            pin(1);
+            touch(at, 64, Access::Load);
+            freed(at);
+            drop(block);
+        });
+        reader.join().expect("it ended well");
+    });
+    assert_eq!(outcome.tally.transfers(), 2, "one to read it, one to have it alone");
+}
+
+#[test]
+fn time_between_the_marks_of_a_lock_is_a_wait_for_it() {
+    let outcome = run(Machine::flat(1), costs(), 1, || {
+        let began = moment();
+        burn(500.0);
+        lock_waited(began);
+    });
+    assert!((outcome.tally.lock_waits - 500.0).abs() < 1.0, "{}", outcome.tally.lock_waits);
 }

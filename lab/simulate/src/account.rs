@@ -38,9 +38,6 @@ pub(crate) struct Account {
     pub(crate) membarriers: f64,
     /// Types' fields, those that were waited for longest first.
     pub(crate) fields: Vec<Field>,
-    /// Lines by the field that took them and the one that had them, those that were waited for
-    /// longest first.
-    pub(crate) pairs: Vec<Between>,
 }
 
 /// Nanoseconds an item.
@@ -71,20 +68,6 @@ pub(crate) struct Field {
     pub(crate) nanoseconds: f64,
 }
 
-/// Lines that went from one field's last access to another one's, an item.
-#[derive(Debug, Default, Serialize)]
-pub(crate) struct Between {
-    /// Took them.
-    pub(crate) by: String,
-    /// Had them last.
-    pub(crate) from: String,
-    pub(crate) transfers: ByDistance,
-    /// Of these, false sharing: the CPU that had the line had written none of the words that it was
-    /// taken for.
-    pub(crate) false_sharing: f64,
-    pub(crate) nanoseconds: f64,
-}
-
 impl Account {
     /// Of a tally over so many items, in so much virtual time. `named`: the sources are read for
     /// the names of fields; else each is told as the place in the code.
@@ -96,17 +79,11 @@ impl Account {
         named: bool,
     ) -> Account {
         let each = |count: u64| count as f64 / items;
-        let (mut fields, mut pairs) = (BTreeMap::new(), BTreeMap::new());
+        let mut fields = BTreeMap::new();
         let mut called = Called { names: named.then(Names::default), ..Called::default() };
         for (site, count) in &tally.sites {
             let sum: &mut SiteCount = fields.entry(called.name(*site)).or_default();
             sum.sum(count);
-        }
-        for (pair, of) in &tally.pairs {
-            let names = (called.name(pair.site), called.name(pair.from));
-            let sum: &mut (SiteCount, u64) = pairs.entry(names).or_default();
-            sum.0.sum(&of.count);
-            sum.1 += of.apart;
         }
         let mut all = SiteCount::default();
         fields.values().for_each(|count| all.sum(count));
@@ -116,17 +93,9 @@ impl Account {
             transfers: by_distance(&count.accesses, items, Distance::Core),
             nanoseconds: count.waited / items,
         });
-        let pairs = pairs.into_iter().map(|((by, from), (count, apart))| Between {
-            by,
-            from,
-            transfers: by_distance(&count.accesses, items, Distance::Core),
-            false_sharing: each(apart),
-            nanoseconds: count.waited / items,
-        });
-        let (mut fields, mut pairs): (Vec<_>, Vec<_>) = (fields.collect(), pairs.collect());
-        // By name where they are equal: the sort is stable, and the maps have an order.
+        let mut fields: Vec<Field> = fields.collect();
+        // Equal times are sorted by name: the sort is stable, and the map has an order.
         fields.sort_by(|a, b| b.nanoseconds.total_cmp(&a.nanoseconds));
-        pairs.sort_by(|a, b| b.nanoseconds.total_cmp(&a.nanoseconds));
         Account {
             items,
             nanoseconds: time.as_nanos() as f64,
@@ -147,7 +116,6 @@ impl Account {
             faults: each(tally.faults),
             membarriers: each(tally.membarriers),
             fields,
-            pairs,
         }
     }
 }

@@ -3,21 +3,21 @@
 use corewise_costs::{Costs as Measured, Distance, Figure, Target};
 use corewise_sim::{AfterIdle, ByDistance, Costs};
 
-/// Fitted, not measured: the instructions around an access, and an access to a line that is here.
-/// Most such accesses depend on nothing, and overlap with what is around them.
+/// Time of the instructions around an access. Fitted, not measured.
 const AROUND: f64 = 0.4;
-/// See above.
+/// Time of an access to a line that is here. Fitted: most such accesses depend on nothing and
+/// overlap with their neighbours.
 const HIT: f64 = 0.3;
-/// Fitted: how much longer a thread runs on a CPU that was idle for long.
+/// Extra time of a thread that wakes on a CPU which was idle for long. Fitted.
 const COLD: f64 = 6_000.0;
-/// Fitted: how far ahead a core looks.
+/// Time of instructions that a core looks ahead. Fitted.
 const WINDOW: f64 = 40.0;
-/// Fitted where a file doesn't have it: the first touch of a page.
+/// Time of the first touch of a page, for a file without one. Fitted.
 const FAULT: f64 = 700.0;
-/// Fitted: what each other busy CPU adds to the system's part of a switch.
+/// Share that each other busy CPU adds to the system's part of a switch. Fitted.
 const CROWD: f64 = 0.05;
 
-/// The costs of a file.
+/// Reads the costs of a file.
 pub(crate) fn read(file: &str) -> Result<Costs, String> {
     let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
     let measured = Measured::read(&text).map_err(|error| format!("{file}: {error}"))?;
@@ -38,8 +38,8 @@ fn of(measured: &Measured) -> Costs {
         far: transfer(Distance::System, figure),
     };
     let line = &measured.line;
-    // Locked operations on lines of which none waits for another one: where they overlap, they cost
-    // a fraction of a miss.
+    // Locked operations on independent lines: if a core overlaps them, each costs a fraction of a
+    // miss.
     let overlaps = measured.transfer(Distance::Cache).is_some_and(|transfer| {
         let together = transfer.array_locked_ns;
         together.is_some_and(|together| together.p50 < transfer.list_ns.p50 / 2.0)
@@ -58,7 +58,7 @@ fn of(measured: &Measured) -> Costs {
         [1.0, 5.0, 20.0, 50.0, 200.0, 1000.0, 5000.0].into_iter().filter_map(idle).collect();
     wake.dedup_by(|later, earlier| later.idle <= earlier.idle);
     let call = |distance| measured.wake(distance, Target::Idle, 20.0).map(|wake| wake.call_ns.p50);
-    let small = measured.allocator(64);
+    let small = measured.allocator.as_ref();
     let malloc = small.map_or(20.0, |small| small.malloc_ns.p50);
     let alone = measured.call.membarrier_alone_ns.map_or(200.0, |figure| figure.p50);
     let one = measured.call.membarrier_one_ns.map_or(2000.0, |figure| figure.p50);
@@ -109,59 +109,3 @@ fn of(measured: &Measured) -> Costs {
         membarrier_each: (all - one).max(0.0) / f64::from(cpus.max(3) - 2),
     }
 }
-
-/// The largest cost: a second.
-const MOST: f64 = 1e9;
-
-/// Changes costs, each change `NAME=NANOSECONDS`.
-pub(crate) fn change(costs: &mut Costs, changes: &[String]) -> Result<(), String> {
-    for change in changes {
-        let wrong = || format!("'{change}' is no cost: say NAME=NANOSECONDS");
-        let (name, value) = change.split_once('=').ok_or_else(wrong)?;
-        let value: f64 = value.parse().map_err(|_| wrong())?;
-        let least = if name == "slice" { 1000.0 } else { 0.0 };
-        if !(least..=MOST).contains(&value) {
-            return Err(format!("'{change}': say a number from {least} to {MOST}"));
-        }
-        if name == "beyond_locked" {
-            costs.beyond_locked = value != 0.0;
-            continue;
-        }
-        let place = PLACES.iter().find(|(known, _)| *known == name).ok_or_else(|| {
-            let known: Vec<&str> = PLACES.iter().map(|(known, _)| *known).collect();
-            format!("there is no cost '{name}': those are beyond_locked {}", known.join(" "))
-        })?;
-        *place.1(costs) = value;
-    }
-    Ok(())
-}
-
-/// Where a cost stands.
-type Place = fn(&mut Costs) -> &mut f64;
-
-/// The costs that can be changed, by name.
-const PLACES: &[(&str, Place)] = &[
-    ("around", |costs| &mut costs.around),
-    ("hit", |costs| &mut costs.hit),
-    ("window", |costs| &mut costs.window),
-    ("fault", |costs| &mut costs.fault),
-    ("crowd", |costs| &mut costs.crowd),
-    ("locked", |costs| &mut costs.locked),
-    ("modified", |costs| &mut costs.modified.cache),
-    ("shared", |costs| &mut costs.shared.cache),
-    ("prefetched", |costs| &mut costs.prefetched),
-    ("prefetched_locked", |costs| &mut costs.prefetched_locked),
-    ("service", |costs| &mut costs.service),
-    ("spin_hint", |costs| &mut costs.spin_hint),
-    ("clock", |costs| &mut costs.clock),
-    ("syscall", |costs| &mut costs.syscall),
-    ("switch", |costs| &mut costs.switch),
-    ("interrupt", |costs| &mut costs.interrupt),
-    ("cold", |costs| &mut costs.cold),
-    ("wake_preemption", |costs| &mut costs.wake_preemption),
-    ("slice", |costs| &mut costs.slice),
-    ("migration", |costs| &mut costs.migration),
-    ("malloc", |costs| &mut costs.malloc),
-    ("free", |costs| &mut costs.free),
-    ("free_elsewhere", |costs| &mut costs.free_elsewhere),
-];

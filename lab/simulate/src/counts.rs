@@ -14,7 +14,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::account::sum;
-use crate::check;
+use crate::runs::{self, simulate, simulate_all};
 
 /// Transfers an item that a run, or a field, may have more than were recorded: a line that bounces
 /// once more is one more.
@@ -51,8 +51,8 @@ struct Run {
 }
 
 impl Run {
-    fn asked(&self) -> check::Run<'_> {
-        check::Run { machine: &self.machine, words: &self.words }
+    fn asked(&self) -> runs::Run<'_> {
+        runs::Run { machine: &self.machine, words: &self.words }
     }
 }
 
@@ -104,9 +104,8 @@ pub(crate) fn compare(file: &str) -> Result<(), String> {
 /// before it begins.
 fn steady(recorded: &[Run]) -> Result<(), String> {
     let Some(first) = recorded.first() else { return Ok(()) };
-    let lines = ["1", "1000000000000"]
-        .map(|fields| check::simulate(first.asked(), 1, &["--fields", fields].map(str::to_owned)));
-    let [one, other] = lines;
+    let [one, other] =
+        ["1", "1000000000000"].map(|fields| simulate(first.asked(), 1, &["--fields", fields]));
     if one? == other? {
         return Ok(());
     }
@@ -129,7 +128,9 @@ pub(crate) fn renew(file: &str) -> Result<(), String> {
 }
 
 fn read(file: &str) -> Result<Vec<Run>, String> {
-    Ok(check::read::<Counts>(file)?.run)
+    let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+    let counts: Counts = toml::from_str(&text).map_err(|error| format!("{file}: {error}"))?;
+    Ok(counts.run)
 }
 
 fn written(text: &mut String, run: &Run) {
@@ -145,8 +146,8 @@ fn written(text: &mut String, run: &Run) {
 
 /// What the runs count now, each by seed.
 fn all(runs: &[Run]) -> Result<Vec<Vec<Run>>, String> {
-    let asked: Vec<check::Run<'_>> = runs.iter().map(Run::asked).collect();
-    let lines = check::simulate_all(&asked, SEEDS, &[])?;
+    let asked: Vec<runs::Run<'_>> = runs.iter().map(Run::asked).collect();
+    let lines = simulate_all(&asked, SEEDS)?;
     runs.iter()
         .map(|run| lines[&run.asked()].iter().map(|line| counted(run, line)).collect())
         .collect()

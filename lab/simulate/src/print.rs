@@ -7,7 +7,7 @@ use corewise_sim::{Distance, Outcome};
 use serde_json::json;
 
 use crate::RunArgs;
-use crate::account::{Account, Between, ByDistance, Field, items, sum};
+use crate::account::{Account, ByDistance, Field, items, sum};
 
 /// Prints the line of the benchmark, and where the time went.
 pub(crate) fn print_run<T>(
@@ -44,7 +44,6 @@ pub(crate) fn print_run<T>(
     );
     shares(&account);
     fields(&account.fields, what.fields);
-    pairs(&account.pairs, what.fields);
 }
 
 fn shares(account: &Account) {
@@ -105,25 +104,6 @@ fn fields(fields: &[Field], most: usize) {
             short(field.accesses),
             cells(&columns, &field.transfers),
             field.name
-        );
-    }
-}
-
-fn pairs(pairs: &[Between], most: usize) {
-    let columns = distances(pairs.iter().map(|pair| &pair.transfers));
-    println!(
-        "\nThe same by the field that was touched last where they came from, where one was. False: nothing had been written \
-         there that this one was after:"
-    );
-    println!("  {:>9}{} {:>9}  field <- last", "ns", heads(&columns), "false");
-    for pair in pairs.iter().take(most) {
-        println!(
-            "  {:>9}{} {:>9}  {} <- {}",
-            short(pair.nanoseconds),
-            cells(&columns, &pair.transfers),
-            short(pair.false_sharing),
-            pair.by,
-            pair.from
         );
     }
 }

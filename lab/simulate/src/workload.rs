@@ -1,4 +1,4 @@
-//! The workload that is run: a benchmark's, by its case's name or in the words of
+//! The workload of a run: a benchmark's, by its case's name or in the words of
 //! `corewise-bench --run`.
 
 use std::collections::BTreeMap;
@@ -9,17 +9,13 @@ use corewise_bench::job::Job;
 use corewise_bench::line::Line;
 use corewise_topology::Topology;
 
-/// What the machine's first thread does.
+/// The code of the machine's first thread.
 pub(crate) type Run = Box<dyn FnOnce() -> Result<Line, BenchError>>;
 
-/// The order in which a name is looked for, and in which they are listed.
-const ORDER: [&str; 5] = ["workqueue", "calls", "blockmq", "probe", "shutdown"];
-
-/// The run that is asked for: the benchmark's name, `workqueue` where none stands first, and its
-/// words.
+/// Reads a run: the benchmark's name (`workqueue` if none stands first), and its words.
 ///
 /// # Errors
-/// There is no such benchmark, or it doesn't understand a word.
+/// There is no such benchmark, or the benchmark doesn't know a word.
 pub(crate) fn read(words: &[String]) -> Result<Run, String> {
     let (name, words) = match words.split_first() {
         Some((first, rest)) if !first.contains('=') => (first.as_str(), rest),
@@ -35,12 +31,11 @@ pub(crate) fn read(words: &[String]) -> Result<Run, String> {
     Ok(Box::new(move || job.run_own(None)))
 }
 
-/// Items of a run that isn't told how many: enough for figures that no longer change, in some
-/// seconds.
+/// Greatest number of items by default: enough for steady figures, in some seconds.
 const ITEMS: u64 = 100_000;
 
-/// The words of a workload that is asked for by name: the benchmark's short run, one pass, with
-/// what is changed of it (`key=value`).
+/// Returns the words of a named workload: one pass of the benchmark's short run, with some numbers
+/// changed (`key=value`).
 ///
 /// # Errors
 /// No benchmark has such a workload.
@@ -51,7 +46,7 @@ pub(crate) fn named(
     changes: &[String],
 ) -> Result<Vec<String>, String> {
     let on = machine(cpus);
-    let found = benches().find_map(|bench| Some((bench, case(workload, bench, &on)?)));
+    let found = bench::ALL.into_iter().find_map(|bench| Some((bench, case(workload, bench, &on)?)));
     let (bench, case) = found.ok_or_else(|| {
         format!("there is no workload '{workload}': 'cargo xtask sim --help' lists them")
     })?;
@@ -65,23 +60,20 @@ pub(crate) fn named(
     Ok(std::iter::once(bench.name.to_owned()).chain(words).collect())
 }
 
-/// The names of all workloads, by benchmark.
+/// Returns the names of all workloads, by benchmark.
 pub(crate) fn list() -> String {
     let on = machine(4);
-    benches().map(|bench| format!("  {:10} {}\n", bench.name, bench.cases(&on).join(" "))).collect()
+    let line = |bench: &Bench| format!("  {:10} {}\n", bench.name, bench.cases(&on).join(" "));
+    bench::ALL.map(line).concat()
 }
 
-fn benches() -> impl Iterator<Item = &'static Bench> {
-    ORDER.into_iter().filter_map(bench::named)
-}
-
-/// One with so many CPUs, on which nobody may have a real-time priority.
+/// Describes a machine with this number of CPUs, without real-time priorities.
 fn machine(cpus: usize) -> On {
     let topology = Topology::synthetic(&format!("core:{cpus} pu:1"));
     On::made_up(&topology.expect("it is a description, of one CPU or more"), Effort::Quick)
 }
 
-/// The case of a name, or the first whose name begins with it.
+/// Returns the case of a name, or the first whose name begins with it.
 fn case(name: &str, bench: &Bench, on: &On) -> Option<String> {
     let begins = |case: &String| case.strip_prefix(name).is_some_and(|rest| rest.starts_with('/'));
     match bench.workload(name) {
@@ -90,7 +82,7 @@ fn case(name: &str, bench: &Bench, on: &On) -> Option<String> {
     }
 }
 
-/// The words of a run, by key: of one pass, and not too many items.
+/// Returns the words of a run, by key, with one pass and at most [`ITEMS`] items.
 fn words(job: &Job) -> BTreeMap<String, String> {
     let words = job.to_words();
     let pairs = words.iter().filter_map(|word| word.split_once('='));

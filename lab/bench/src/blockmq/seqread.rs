@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use corewise_sync::{Mutex, time};
+use corewise_sync::{Mutex, sys, time};
 use corewise_topology::Machine;
 
-use crate::bench::{Cases, Workload, count, variants};
+use crate::bench::{Cases, NOT_SIMULATED, Workload, count, variants};
 use crate::blockmq::base;
 use crate::blockmq::pi_mutex::PiMutex;
 use crate::blockmq::recheck::{Fenced, Run, Spin, Unchecked, Under};
@@ -72,6 +72,7 @@ pub(super) const WORKLOAD: Workload = Workload {
         }
         let measure = match job.runtime.as_str() {
             "corewise" => measure::<Fenced>,
+            "before" if !sys::KERNEL_THREADS => return Ok(job.cannot(NOT_SIMULATED)),
             "before" => measure::<Under<PiMutex>>,
             "spin" => measure::<Under<Spin>>,
             "mutex" => measure::<Under<Mutex<()>>>,

@@ -1,7 +1,7 @@
-//! Workloads for cross-CPU calls, and what they are run on.
+//! Workloads for cross-CPU calls, and their runtimes.
 //!
-//! [`roundtrip`]: how callers are measured; `eventfd` is the floor of a round trip,
-//! [`priority`] is of threads, and how long one was ready to run and didn't.
+//! [`roundtrip`] measures callers; `eventfd` is the floor of a round trip; [`priority`] has the
+//! priorities of threads.
 //!
 //! # The words
 //!
@@ -23,10 +23,10 @@
 //!
 //! # The cases
 //!
-//! **`held_span/WAY`**: for `length_ms`; see `held`. WAY is how a core is held and wanted:
-//! `priority`, or `lock` where no real-time priority may be had. `held_*`: the longest waits of an
-//! urgent task in `interval_ms` on one CPU, over all intervals and CPUs. `calls_per_second`: of all
-//! callers. Runtimes: `before`, `corewise`, and `idle`, which has no callers.
+//! **`held_span/priority`**: for `length_ms`; see `held`. It needs real-time priorities. `held_*`:
+//! the longest waits of an urgent task in `interval_ms` on one CPU, over all intervals and CPUs.
+//! `calls_per_second`: of all callers. Runtimes: `before`, `corewise`, and `idle`, which has no
+//! callers.
 //!
 //! **`roundtrip/hot`, `roundtrip/cold`, `roundtrip/busy`**: one client, pinned to `client_cpu`, has
 //! somebody who is pinned to `server_cpu` add one to a number, and waits for the answer; `items`
@@ -73,8 +73,7 @@ pub static BENCH: Bench = Bench {
     ],
     counting: |job| (job.gap_us, job.length_ms) = (0, job.length_ms.min(100)),
     headlines: |pairs| {
-        let ways = ["held_span/priority", "held_span/lock"];
-        let held = ways.iter().find_map(|way| pairs.over(way, "held_p99", "before"));
+        let held = pairs.over("held_span/priority", "held_p99", "before");
         let paces = ["roundtrip/hot", "roundtrip/cold"];
         let round =
             worst(paces.iter().filter_map(|pace| pairs.over(pace, "latency_p50", "eventfd")));

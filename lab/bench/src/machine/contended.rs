@@ -10,15 +10,15 @@ use crate::error::BenchError;
 
 use super::lab::{Apart, Lab, figure_beside};
 
-/// Of each number of CPUs.
+/// Time of each number of CPUs.
 const EACH: Duration = Duration::from_millis(500);
 /// Additions of a batch.
 const ADDS: u32 = 400;
-/// And of each other CPU meanwhile, in the mean, at least: where less came, somebody didn't run,
-/// and the batch says nothing, unless all are like that.
+/// Least mean number of additions of each other CPU during a batch. If fewer came, a thread didn't
+/// run, and the batch counts only if all batches are like that.
 const SHARE: u64 = 80;
 
-/// 1, 2, 4 and so on, and all of the CPUs.
+/// Measures 1, 2, 4 and so on, and all of the CPUs.
 pub(super) fn measure(lab: &Lab<'_>, cpus: &[CpuId]) -> Result<Vec<Contended>, BenchError> {
     let mut counts: Vec<usize> =
         (0..).map(|power| 1 << power).take_while(|count| *count < cpus.len()).collect();
@@ -39,11 +39,11 @@ fn together(lab: &Lab<'_>, cpus: &[CpuId]) -> Result<Contended, BenchError> {
                 word.0.fetch_add(1, Ordering::AcqRel);
             }
             let last = word.0.fetch_add(1, Ordering::AcqRel);
-            // Those of all: one CPU may keep the line for a while.
+            // The additions of all CPUs: one of them may keep the line for a while.
             let all = last - first + 1;
             let sample = lab.since(before) * f64::from(count) / all as f64;
             samples.push((sample, all - u64::from(ADDS) >= u64::from(count - 1) * SHARE));
-            // The first whose time is over ends it for all: none adds alone.
+            // The first thread whose time is over ends it for all, so none adds alone.
             if samples.len() >= 5 && Instant::now() >= end {
                 over.store(true, Ordering::Relaxed);
             }

@@ -1,16 +1,16 @@
-//! Which CPUs and pairs are measured, and how far apart two CPUs are.
+//! The CPUs and pairs that are measured, and the distance of two CPUs.
 
 use std::collections::BTreeMap;
 
 use corewise_costs::Distance;
 use corewise_topology::{CpuId, CpuSet, Topology};
 
-/// Of more CPUs a sample is measured: all pairs of 64 are 2016.
-pub const MOST_CPUS: usize = 64;
+/// Greatest number of CPUs that are measured: all pairs of 64 are 2016. Of more CPUs, a sample is.
+pub(super) const MOST_CPUS: usize = 64;
 
-/// How far apart two CPUs are: the narrowest affinity scope that holds both. A fact not known of a
-/// CPU it shares with nobody. CPUs that the topology doesn't have are as far apart as can be.
-pub fn distance(topology: &Topology, a: CpuId, b: CpuId) -> Distance {
+/// Returns the distance of two CPUs: the narrowest affinity scope that holds both. An unknown core,
+/// cache or node is shared with nobody. CPUs that the topology doesn't have are farthest apart.
+fn distance(topology: &Topology, a: CpuId, b: CpuId) -> Distance {
     if a == b {
         return Distance::Same;
     }
@@ -27,10 +27,9 @@ pub fn distance(topology: &Topology, a: CpuId, b: CpuId) -> Distance {
     }
 }
 
-/// At most so many of these CPUs, in an order in which neighbours stand beside each other: by node,
-/// last-level cache, core. Where there are more, neighbours of one cache, four by four, evenly
-/// spread: so each distance occurs that there is.
-pub fn choose(topology: &Topology, cpus: &CpuSet, most: usize) -> Vec<CpuId> {
+/// Returns at most `most` of these CPUs, sorted by node, last-level cache and core. If there are
+/// more, groups of four neighbours of a cache are taken, evenly spread: so each distance occurs.
+pub(super) fn choose(topology: &Topology, cpus: &CpuSet, most: usize) -> Vec<CpuId> {
     let mut all: Vec<_> = cpus.iter().filter_map(|cpu| topology.cpu(cpu)).collect();
     all.sort_by_key(|cpu| (cpu.node, cpu.package, cpu.llc, cpu.core, cpu.cpu));
     let caches = all.chunk_by(|a, b| (a.node, a.llc) == (b.node, b.llc));
@@ -39,13 +38,13 @@ pub fn choose(topology: &Topology, cpus: &CpuSet, most: usize) -> Vec<CpuId> {
     chosen.concat().iter().map(|cpu| cpu.cpu).collect()
 }
 
-/// At most `most` of them, evenly spread, in their order, the first among them.
+/// Returns at most `most` of them, evenly spread, in their order, with the first.
 pub(super) fn spread<T: Copy>(all: &[T], most: usize) -> Vec<T> {
     let count = all.len().min(most);
     (0..count).map(|at| all[at * all.len() / count]).collect()
 }
 
-/// The pairs of the CPUs that were chosen, by distance.
+/// Pairs of the chosen CPUs, by distance.
 #[derive(Debug)]
 pub(super) struct Pairs {
     cpus: Vec<CpuId>,
@@ -63,22 +62,17 @@ impl Pairs {
         Pairs { cpus: cpus.to_vec(), by_distance }
     }
 
-    /// Which there are, from near to far.
+    /// Returns the distances of the pairs, from near to far.
     pub(super) fn distances(&self) -> Vec<Distance> {
         self.by_distance.keys().copied().collect()
     }
 
-    /// All of one distance.
+    /// Returns all pairs of one distance.
     pub(super) fn of(&self, distance: Distance) -> &[(CpuId, CpuId)] {
         self.by_distance.get(&distance).map_or(&[], Vec::as_slice)
     }
 
-    /// All there are.
-    pub(super) fn all(&self) -> Vec<(CpuId, CpuId)> {
-        self.by_distance.values().flatten().copied().collect()
-    }
-
-    /// A CPU beside these two.
+    /// Returns a CPU that is neither of these two.
     pub(super) fn third(&self, (a, b): (CpuId, CpuId)) -> Option<CpuId> {
         self.cpus.iter().copied().find(|cpu| *cpu != a && *cpu != b)
     }

@@ -1,7 +1,7 @@
-//! What all measurements share: a clock whose cost is known, threads pinned to a CPU, and loops
-//! that end when their time is over.
+//! Tools of all measurements: a clock of known cost, threads pinned to a CPU, and loops that end
+//! when their time is over.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::{Duration, Instant};
@@ -13,14 +13,14 @@ use crate::bench::Effort;
 use crate::calls::priority;
 use crate::error::BenchError;
 
-/// A batch is to last so long: long beside a read of the clock, short beside a tick of the timer.
+/// Length of a batch: long beside a read of the clock, short beside a tick of the timer.
 const BATCH: Duration = Duration::from_micros(20);
-/// Batches that are measured at least, however little time there is.
+/// Least number of batches, however short the time is.
 const LEAST_BATCHES: usize = 9;
-/// And at most: more tell nothing new.
+/// Greatest number of batches: more tell nothing new.
 const MOST_BATCHES: usize = 20_000;
 
-/// On a line, or two that are fetched together, of its own.
+/// A value on a cache line of its own, or on two that are fetched together.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub(super) struct Apart<T>(pub(super) T);
@@ -30,31 +30,20 @@ pub(super) struct Apart<T>(pub(super) T);
 pub(super) struct Lab<'m> {
     machine: &'m Machine,
     effort: Effort,
-    /// What a read of the clock adds to what lies between two of them, in nanoseconds.
+    /// Time that a read of the clock adds to an interval, in nanoseconds.
     clock: f64,
-    /// Times of several threads are told from here.
+    /// Start of the times that several threads share.
     base: Instant,
-    /// A: how often a thread that had its CPU for itself lost it; a count, `Relaxed`.
-    lost: AtomicU64,
-    /// A: for how long such threads ran, in nanoseconds; a count, `Relaxed`.
-    alone: AtomicU64,
 }
 
 impl<'m> Lab<'m> {
-    /// Whose clock is calibrated on this CPU.
+    /// Creates a lab whose clock is calibrated on `cpu`.
     pub(super) fn new(
         machine: &'m Machine,
         effort: Effort,
         cpu: CpuId,
     ) -> Result<Lab<'m>, BenchError> {
-        let mut lab = Lab {
-            machine,
-            effort,
-            clock: 0.0,
-            base: Instant::now(),
-            lost: AtomicU64::new(0),
-            alone: AtomicU64::new(0),
-        };
+        let mut lab = Lab { machine, effort, clock: 0.0, base: Instant::now() };
         lab.clock = lab.on(cpu, || {
             let mut samples: Vec<f64> = (0..2_000)
                 .map(|_| {
@@ -68,53 +57,36 @@ impl<'m> Lab<'m> {
         Ok(lab)
     }
 
-    /// A share of the time that there is: `full` of a full call, a fifth of it of a quick one.
+    /// Returns the time for a measurement: `full` in a full call, a fifth of it in a quick one.
     pub(super) fn budget(&self, full: Duration) -> Duration {
         if self.effort == Effort::Quick { full / 5 } else { full }
     }
 
-    /// Nanoseconds since the lab was made.
+    /// Returns the nanoseconds since the lab was made.
     pub(super) fn now(&self) -> u64 {
         u64::try_from(self.base.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Nanoseconds since `before`, without the clock's own.
+    /// Returns the nanoseconds since `before`, without the clock's own.
     pub(super) fn since(&self, before: Instant) -> f64 {
         (nanoseconds(before.elapsed()) - self.clock).max(0.0)
     }
 
-    /// What an interval of two reads of the clock holds beside theirs.
+    /// Takes the clock's own time off an interval between two reads of it.
     pub(super) fn without_clock(&self, interval: f64) -> f64 {
         (interval - self.clock).max(0.0)
     }
 
-    /// Involuntary switches a second of threads that had their CPU for themselves.
-    pub(super) fn lost_per_second(&self) -> f64 {
-        let alone = self.alone.load(Ordering::Relaxed) as f64 / 1e9;
-        if alone > 0.0 { self.lost.load(Ordering::Relaxed) as f64 / alone } else { 0.0 }
-    }
-
-    /// Runs `body` on a thread of its own, pinned to `cpu`, which it is to have for itself: what
-    /// takes the CPU from it is noise, and counted.
+    /// Runs `body` on a thread of its own, pinned to `cpu`.
     pub(super) fn on<T: Send>(
         &self,
         cpu: CpuId,
         body: impl FnOnce() -> T + Send,
     ) -> Result<T, BenchError> {
-        thread::scope(|scope| {
-            let body = || {
-                let (lost, began) = (involuntary(), Instant::now());
-                let given = body();
-                self.lost.fetch_add(involuntary().saturating_sub(lost), Ordering::Relaxed);
-                let alone = u64::try_from(began.elapsed().as_nanos()).unwrap_or(0);
-                self.alone.fetch_add(alone, Ordering::Relaxed);
-                given
-            };
-            join(self.start(scope, cpu, body)?)
-        })
+        thread::scope(|scope| join(self.start(scope, cpu, body)?))
     }
 
-    /// Starts a thread that is pinned to `cpu`, and returns when it is there.
+    /// Starts a thread that is pinned to `cpu`. Returns once it is pinned.
     pub(super) fn start<'scope, T: Send + 'scope>(
         &self,
         scope: &'scope Scope<'scope, '_>,
@@ -125,12 +97,12 @@ impl<'m> Lab<'m> {
         let machine = self.machine.clone();
         let thread =
             thread::Builder::new().name(format!("cpu{cpu}")).spawn_scoped(scope, move || {
-                // A real-time priority that was inherited would never give way to the other threads
-                // here. None is known that can't be given up; if so, it is as it was asked for.
+                // A thread with an inherited real-time priority would never give way to the other
+                // threads here. If the system refuses, the thread keeps the priority.
                 let _ = priority::ordinary();
                 let pinned = machine.pin_current_thread(&CpuSet::from_iter([cpu]));
                 let is_pinned = pinned.is_ok();
-                // Its starter waits for that.
+                // The starter waits for this message.
                 let _ = there.send(pinned);
                 is_pinned.then(body)
             });
@@ -139,15 +111,10 @@ impl<'m> Lab<'m> {
         Ok(thread)
     }
 
-    /// Nanoseconds of one operation, batch by batch, until `full` (or a quick call's share of it)
-    /// is over. `batch` does so many times `parts` operations as it is told.
-    pub(super) fn repeat(
-        &self,
-        full: Duration,
-        parts: u32,
-        mut batch: impl FnMut(u32),
-    ) -> Vec<f64> {
-        // Doubled until it lasts; a batch that was disturbed ends that too early at worst.
+    /// Returns the nanoseconds of one operation, a sample a batch, until `full` (or a quick call's
+    /// share of it) is over. `batch` does as many operations as its argument says.
+    fn repeat(&self, full: Duration, mut batch: impl FnMut(u32)) -> Vec<f64> {
+        // The count doubles until a batch lasts long enough. A disturbed batch ends this early.
         let mut count = 1;
         loop {
             let before = Instant::now();
@@ -157,11 +124,11 @@ impl<'m> Lab<'m> {
             }
             count *= 2;
         }
-        self.timed(LEAST_BATCHES, self.budget(full), count * parts, || batch(count))
+        self.timed(LEAST_BATCHES, self.budget(full), count, || batch(count))
     }
 
-    /// Nanoseconds of one of the `of` operations that `batch` does, until there are `least` samples
-    /// and the budget is spent.
+    /// Returns the nanoseconds of one of the `of` operations of a batch, until there are `least`
+    /// samples and the budget is spent.
     pub(super) fn timed(
         &self,
         least: usize,
@@ -179,8 +146,8 @@ impl<'m> Lab<'m> {
         samples
     }
 
-    /// Runs `body` on all of these CPUs, from when all are there, and gives what they gave
-    /// together. It is given its number, and whether it is over for all.
+    /// Runs `body` on all of these CPUs once all threads are there, and returns all samples. `body`
+    /// gets the number of its thread and a flag that ends the measurement for all.
     pub(super) fn on_all<T: Send>(
         &self,
         cpus: &[CpuId],
@@ -192,7 +159,7 @@ impl<'m> Lab<'m> {
             while (there.load(Ordering::Acquire) as usize) < cpus.len()
                 && !over.load(Ordering::Relaxed)
             {
-                // Two may share a CPU.
+                // Two threads may share a CPU.
                 thread::yield_now();
             }
             body(nth, over)
@@ -212,7 +179,7 @@ impl<'m> Lab<'m> {
         })
     }
 
-    /// Runs `body` on a CPU, as [`Lab::on`], while others do `busy` again and again.
+    /// Runs `body` as [`Lab::on`] does, while the other CPUs call `busy` again and again.
     pub(super) fn beside<T: Send>(
         &self,
         cpu: CpuId,
@@ -239,24 +206,23 @@ impl<'m> Lab<'m> {
         })
     }
 
-    /// The figure of [`Lab::repeat`] on a CPU.
+    /// Returns the figure of one operation, repeated on `cpu`; see [`Lab::repeat`].
     pub(super) fn repeat_on(
         &self,
         cpu: CpuId,
         full: Duration,
-        parts: u32,
         batch: impl FnMut(u32) + Send,
     ) -> Result<Figure, BenchError> {
-        figure(&self.on(cpu, || self.repeat(full, parts, batch))?)
+        figure(&self.on(cpu, || self.repeat(full, batch))?)
     }
 }
 
-/// The turn of the measuring thread; other numbers are others'.
+/// Turn of the measuring thread. Other numbers are turns of other threads.
 pub(super) const OURS: u32 = 0;
-/// Ends the turns.
+/// Mark that the turns are over.
 pub(super) const OVER: u32 = u32::MAX;
 
-/// Does its part whenever it has the turn.
+/// Runs `part` on each turn of number `mine`, until the turns are over.
 pub(super) fn serve(turn: &AtomicU32, mine: u32, mut part: impl FnMut()) {
     loop {
         match turn.load(Ordering::Acquire) {
@@ -270,7 +236,7 @@ pub(super) fn serve(turn: &AtomicU32, mine: u32, mut part: impl FnMut()) {
     }
 }
 
-/// Gives another thread the turn, and waits for its end.
+/// Gives another thread the turn and waits for its end.
 pub(super) fn have(turn: &AtomicU32, whom: u32) {
     turn.store(whom, Ordering::Release);
     while turn.load(Ordering::Acquire) != OURS {
@@ -278,38 +244,24 @@ pub(super) fn have(turn: &AtomicU32, whom: u32) {
     }
 }
 
-/// What a thread gave.
+/// Joins a thread and returns its result.
 pub(super) fn join<T>(thread: ScopedJoinHandle<'_, Option<T>>) -> Result<T, BenchError> {
     thread.join().ok().flatten().ok_or(BenchError::Panicked)
 }
 
-/// The figure of samples.
+/// Returns the figure of samples.
 pub(super) fn figure(samples: &[f64]) -> Result<Figure, BenchError> {
     Figure::of(samples).ok_or(BenchError::Nothing { what: "sample" })
 }
 
-/// The figure of those samples in which the others did their part; of all where they did in none.
+/// Returns the figure of those samples during which the other threads ran. If they ran during none,
+/// all samples count.
 pub(super) fn figure_beside(samples: &[(f64, bool)]) -> Result<Figure, BenchError> {
     let alone = samples.iter().all(|(_, beside)| !beside);
     let kept = samples.iter().filter(|(_, beside)| alone || *beside);
     figure(&kept.map(|(each, _)| *each).collect::<Vec<_>>())
 }
 
-/// The figure of samples whose tail is of use.
-pub(super) fn tail(samples: &[f64]) -> Result<Figure, BenchError> {
-    Figure::with_tail(samples).ok_or(BenchError::Nothing { what: "sample" })
-}
-
 pub(super) fn nanoseconds(duration: Duration) -> f64 {
     duration.as_nanos() as f64
-}
-
-/// How often the calling thread has lost its CPU.
-fn involuntary() -> u64 {
-    // SAFETY: all zeroes is a valid `rusage`: it holds integers only.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    // SAFETY: the pointer is to a `rusage` that lives through the call. If it failed, the zeroes
-    // would stand for no switches.
-    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
-    u64::try_from(usage.ru_nivcsw).unwrap_or(0)
 }

@@ -1,4 +1,4 @@
-//! Lines that another CPU has written: a linked list costs a miss each, an array's misses overlap.
+//! Lines that another CPU has written. A linked list costs a miss each; an array's misses overlap.
 
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
@@ -11,60 +11,52 @@ use fastrand::Rng;
 
 use crate::error::BenchError;
 
-use super::NO_MEMORY;
 use super::distance::{Pairs, spread};
 use super::lab::{Apart, Lab, OURS, OVER, have, join, serve};
 
-/// As many lines as fit into a second-level cache; of the first level none are left.
+/// Number of lines: they fit into a second-level cache, and overflow the first level.
 const NODES: usize = 4096;
-/// Pairs of a distance.
+/// Greatest number of pairs of a distance.
 const PAIRS: usize = 6;
-/// All distances together, in a full call.
+/// Time of all distances together, in a full call.
 const ALL: Duration = Duration::from_millis(4_000);
-/// A pair at most.
+/// Greatest time of a pair.
 const EACH: Duration = Duration::from_millis(600);
-/// Rounds of a pair at least.
+/// Least number of rounds of a pair.
 const LEAST: usize = 5;
 
 /// A line.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Node {
-    /// A: the next one of the circle; the turn says which thread may write it.
+    /// A: the next node of the circle. The turn says which thread may write it.
     next: AtomicPtr<Node>,
-    /// A: changed with it.
+    /// A: changed with `next`.
     value: AtomicU64,
 }
 
 /// Lines that lead to one another in a circle.
 #[derive(Debug)]
-pub(super) struct Lines {
+struct Lines {
     nodes: Vec<Node>,
     order: Vec<u32>,
 }
 
 impl Lines {
-    /// So many, the `n`th of the circle being that of number `order(n)`; written in that order.
-    /// `None` where the process gets no memory for them.
-    pub(super) fn new(count: usize, order: impl Fn(u32) -> u32) -> Option<Lines> {
-        let node = || Node { next: AtomicPtr::new(ptr::null_mut()), value: AtomicU64::new(0) };
-        let (mut nodes, numbers) = (Vec::new(), 0..count as u32);
-        let mut ordered = Vec::new();
-        nodes.try_reserve_exact(count).ok()?;
-        ordered.try_reserve_exact(count).ok()?;
-        nodes.extend(numbers.clone().map(|_| node()));
-        ordered.extend(numbers.map(order));
-        let lines = Lines { nodes, order: ordered };
+    /// Creates the lines. The circle visits them by number, in this order.
+    fn new(order: Vec<u32>) -> Lines {
+        let node = |_| Node { next: AtomicPtr::new(ptr::null_mut()), value: AtomicU64::new(0) };
+        let lines = Lines { nodes: order.iter().map(node).collect(), order };
         lines.write();
-        Some(lines)
+        lines
     }
 
     fn node(&self, at: u32) -> &Node {
         &self.nodes[at as usize]
     }
 
-    /// Writes each line: the calling CPU's from then on.
-    pub(super) fn write(&self) {
+    /// Writes each line, which moves it to the calling CPU.
+    fn write(&self) {
         let following = self.order.iter().cycle().skip(1);
         for (&at, &next) in self.order.iter().zip(following) {
             let node = self.node(at);
@@ -73,14 +65,13 @@ impl Lines {
         }
     }
 
-    /// Reads so many lines, each by the pointer in the one before, from the line of this number;
-    /// gives the number at which that ends.
-    pub(super) fn walk(&self, from: usize, steps: usize) -> usize {
+    /// Reads `steps` lines, each by the pointer in the previous one, starting at line `from`.
+    /// Returns the number of the last line.
+    fn walk(&self, from: usize, steps: usize) -> usize {
         let mut at = ptr::from_ref(&self.nodes[from]);
         for _ in 0..steps {
-            // SAFETY: `new` has set each line's pointer to one of `self.nodes`, and `write` sets it
-            // to one: they live as long as the borrow, are never moved, and there is no mutable
-            // reference to one.
+            // SAFETY: `new` and `write` set each line's pointer to one of `self.nodes`. The nodes live
+            // as long as the borrow, are never moved, and no mutable reference to one exists.
             at = unsafe { &*at }.next.load(Ordering::Relaxed).cast_const();
         }
         (std::hint::black_box(at).addr() - self.nodes.as_ptr().addr()) / size_of::<Node>()
@@ -101,18 +92,12 @@ impl Lines {
     }
 }
 
-/// An order in which neighbours share no page, where there are many lines: steps of a prime, which
-/// has no divisor in common with their number.
-pub(super) fn far_apart(nth: u32, count: usize) -> u32 {
-    (u64::from(nth) * 2_654_435_761 % count as u64) as u32
-}
-
-/// The turns of the others.
+/// Turns of the other threads.
 const WRITER: u32 = 1;
 const READER: u32 = 2;
 
-/// The samples of some pairs of a distance, of which there are `distances`: by list, by array, by
-/// additions to it, and, where there is a third CPU, by list after that has read it.
+/// Measures some pairs of a distance; `distances` is the number of distances. Returns samples by
+/// list, by array, by additions to an array and, if there is a third CPU, by a list that it has read.
 pub(super) fn measure(
     lab: &Lab<'_>,
     pairs: &Pairs,
@@ -122,10 +107,10 @@ pub(super) fn measure(
     let chosen = spread(pairs.of(distance), PAIRS);
     let parts = u32::try_from(distances * chosen.len()).unwrap_or(u32::MAX).max(1);
     let each = (lab.budget(ALL) / parts).min(lab.budget(EACH));
-    // No prefetcher guesses it.
+    // No prefetcher guesses this order.
     let mut order: Vec<u32> = (0..NODES as u32).collect();
     Rng::with_seed(7).shuffle(&mut order);
-    let lines = Lines::new(NODES, |nth| order[nth as usize]).ok_or(NO_MEMORY)?;
+    let lines = Lines::new(order);
     let mut samples = [const { Vec::new() }; 4];
     for pair in chosen {
         let of_pair = one(lab, &lines, pair, pairs.third(pair), each)?;
@@ -134,7 +119,7 @@ pub(super) fn measure(
     Ok(samples)
 }
 
-/// The first CPU of the pair reads what the second one wrote.
+/// Measures a pair: the first CPU reads the lines that the second one wrote.
 fn one(
     lab: &Lab<'_>,
     list: &Lines,
@@ -157,7 +142,7 @@ fn one(
                 std::hint::black_box(read(list));
                 lab.since(before) / NODES as f64
             };
-            // Once to have the memory, and the table of pages, at hand.
+            // The first round loads the memory and its page table.
             have(&turn.0, WRITER);
             timed(Lines::follow);
             let end = Instant::now() + budget;
@@ -192,7 +177,7 @@ mod tests {
     #[test]
     fn a_circle_leads_to_each_line_that_was_written_once() {
         for count in [1, 64, 1000, NODES] {
-            let lines = Lines::new(count, |nth| far_apart(nth, count)).unwrap();
+            let lines = Lines::new((0..count as u32).rev().collect());
             let mut seen = vec![false; count];
             let mut at = lines.order[0] as usize;
             for _ in 0..count {

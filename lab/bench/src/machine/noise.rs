@@ -1,25 +1,18 @@
-//! What else the machine does while it is measured.
+//! Other load while the machine is measured.
 
 use corewise_costs::Noise as Record;
 use corewise_topology::Machine;
 
 use crate::load::Load;
 
-use super::lab::Lab;
-
-/// Of all CPUs' time: more than a quiet machine's own housekeeping.
+/// Share of all CPUs' time: more than a quiet machine's own housekeeping.
 const OTHERS_PERCENT: f64 = 3.0;
-/// Of all CPUs' time.
+/// Share of all CPUs' time.
 const STEAL_PERCENT: f64 = 1.0;
-/// A second; a kernel's own threads come and go more seldom.
-const LOST_PER_SECOND: f64 = 20.0;
 
-/// What `load` has seen while `cpus` of them were measured.
-pub(super) fn noise(load: &Load, lab: &Lab<'_>, machine: &Machine, cpus: usize) -> Record {
-    let mut record = Record {
-        involuntary_switches_per_second: round(lab.lost_per_second()),
-        ..Record::default()
-    };
+/// Returns what `load` saw while `cpus` CPUs were measured.
+pub(super) fn noise(load: &Load, machine: &Machine, cpus: usize) -> Record {
+    let mut record = Record::default();
     let mut said = Vec::new();
     match load.spent() {
         Some(spent) => {
@@ -36,10 +29,6 @@ pub(super) fn noise(load: &Load, lab: &Lab<'_>, machine: &Machine, cpus: usize) 
     }
     if record.steal_percent > STEAL_PERCENT {
         said.push(format!("the hypervisor took {} % of the CPUs' time", record.steal_percent));
-    }
-    if record.involuntary_switches_per_second > LOST_PER_SECOND {
-        let often = record.involuntary_switches_per_second;
-        said.push(format!("a measuring thread lost its CPU {often} times a second"));
     }
     record.quiet = said.is_empty();
     record.said = said.join("; ");

@@ -1,32 +1,65 @@
-//! Two threads of one CPU: a switch, and how long one that computes keeps the CPU.
+//! Two threads of one CPU: a switch, and the time slice of a thread that computes.
 
 use corewise_topology::CpuId;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use corewise_costs::{Scheduler, Switch};
+use rustix::thread::sched_yield;
 
 use crate::error::BenchError;
 
-use super::lab::{Lab, figure, tail};
-use super::pingpong::{Hit, by_block, by_yield, play};
+use super::lab::{Apart, Lab, OVER, figure, join};
 
-/// Of each kind of switch.
-const EACH: Duration = Duration::from_millis(300);
-/// For slices, which last milliseconds.
+/// Time for the switches.
+const SWITCHES: Duration = Duration::from_millis(300);
+/// Round trips of a batch of switches.
+const TRIPS: u32 = 50;
+/// Time for the slices, which last milliseconds each.
 const SLICES: Duration = Duration::from_millis(2_500);
-/// Slices at least.
+/// Least number of slices.
 const LEAST: usize = 20;
-/// Two threads pass a turn.
+
+/// Measures a switch: two threads of one CPU pass a turn by `sched_yield`.
 pub(super) fn switch(lab: &Lab<'_>, cpu: CpuId) -> Result<Switch, BenchError> {
-    let [yields, blocks] = play(lab, cpu, cpu, [by_yield as Hit, by_block], 9, lab.budget(EACH))?;
-    Ok(Switch { yield_ns: figure(&yields)?, block_ns: figure(&blocks)? })
+    let turn = Apart(AtomicU32::new(0));
+    // Waits until the turn is `expected`, then passes it on. False once the turns are over.
+    let pass = |expected: u32| {
+        loop {
+            match turn.0.load(Ordering::Acquire) {
+                OVER => return false,
+                now if now == expected => break,
+                _ => sched_yield(),
+            }
+        }
+        turn.0.store(expected + 1, Ordering::Release);
+        true
+    };
+    thread::scope(|scope| {
+        let partner = lab.start(scope, cpu, || (1..).step_by(2).all(pass))?;
+        let leader = lab.start(scope, cpu, || {
+            let mut next = 0;
+            let mut batch = || {
+                for _ in 0..TRIPS {
+                    pass(next);
+                    next += 2;
+                }
+            };
+            batch();
+            lab.timed(9, lab.budget(SWITCHES), 2 * TRIPS, batch)
+        });
+        let yields = leader.and_then(join);
+        turn.0.store(OVER, Ordering::Release);
+        join(partner)?;
+        Ok(Switch { yield_ns: figure(&yields?)? })
+    })
 }
 
-/// Two threads compute on one CPU.
-pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId) -> Result<Scheduler, BenchError> {
-    // The thread that ran last, and since when. Only one of the two runs at a time: on one CPU
-    // nothing is written at the same moment, but one may lose the CPU between two steps.
+/// Measures the time slice: two threads compute on one CPU.
+pub(super) fn slices(lab: &Lab<'_>, cpu: CpuId) -> Result<Scheduler, BenchError> {
+    // The thread that ran last, and its start. The two share a CPU and never run at once, but one
+    // may lose the CPU between two steps.
     let (last, since) = (AtomicU32::new(0), AtomicU64::new(0));
     let burn = |nth: usize, over: &AtomicBool| {
         let me = nth as u32 + 1;
@@ -39,7 +72,7 @@ pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId) -> Result<Scheduler, BenchError
             }
             let now = lab.now();
             let began = since.swap(now, Ordering::AcqRel);
-            // The first one has nobody before it.
+            // The first thread has no predecessor.
             if before != 0 && began != 0 {
                 slices.push(now.saturating_sub(began) as f64);
             }
@@ -50,5 +83,5 @@ pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId) -> Result<Scheduler, BenchError
         slices
     };
     let slices = lab.on_all(&[cpu; 2], burn)?;
-    Ok(Scheduler { slice_ns: tail(&slices)? })
+    Ok(Scheduler { slice_ns: figure(&slices)? })
 }

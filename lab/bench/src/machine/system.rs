@@ -1,31 +1,28 @@
-//! Calls into the system that do nothing, threads that do nothing, and the hint of a spin loop.
+//! Calls into the system that do nothing, empty threads, and the hint of a spin loop.
 
 use corewise_topology::CpuId;
 use std::hint::{black_box, spin_loop};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use corewise_costs::{Calls, Figure};
-use rustix::thread::futex;
 
 use crate::error::BenchError;
 
 use super::lab::{Apart, Lab, figure, figure_beside};
 
-/// Of each figure.
+/// Time of each figure.
 const EACH: Duration = Duration::from_millis(200);
-/// Of a batch of barriers.
+/// Number of barriers of a batch.
 const BARRIERS: u32 = 10;
 /// `membarrier(2)`: commands of the kernel's interface.
 const REGISTER_PRIVATE_EXPEDITED: i32 = 1 << 4;
 const PRIVATE_EXPEDITED: i32 = 1 << 3;
 
 pub(super) fn calls(lab: &Lab<'_>, cpu: CpuId, cpus: &[CpuId]) -> Result<Calls, BenchError> {
-    let nobody = Apart(AtomicU32::new(0));
-    let word = &nobody.0;
     let each = |op: &(dyn Fn() + Sync)| {
-        lab.repeat_on(cpu, EACH, 1, |count| {
+        lab.repeat_on(cpu, EACH, |count| {
             for _ in 0..count {
                 op();
             }
@@ -41,16 +38,9 @@ pub(super) fn calls(lab: &Lab<'_>, cpu: CpuId, cpus: &[CpuId]) -> Result<Calls, 
         bare_ns: each(&|| {
             black_box(rustix::process::getppid());
         })?,
-        futex_wake_none_ns: each(&|| {
-            let _ = black_box(futex::wake(word, futex::Flags::PRIVATE, 1));
-        })?,
         yield_ns: each(&rustix::thread::sched_yield)?,
         clock_ns: each(&|| {
             black_box(Instant::now());
-        })?,
-        getcpu_ns: each(&|| {
-            // SAFETY: it takes nothing, and gives a number.
-            black_box(unsafe { libc::sched_getcpu() });
         })?,
         fault_ns: Some(faults(lab, cpu)?),
         membarrier_alone_ns: beside(&[])?,
@@ -59,7 +49,7 @@ pub(super) fn calls(lab: &Lab<'_>, cpu: CpuId, cpus: &[CpuId]) -> Result<Calls, 
     })
 }
 
-/// First writes to pages of memory that the system hasn't given yet.
+/// Measures the first writes to pages of memory.
 fn faults(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError> {
     const PAGES: usize = 256;
     let samples = lab.on(cpu, || {
@@ -76,7 +66,7 @@ fn faults(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError> {
     figure(&samples)
 }
 
-/// Pages of memory that nothing was written to.
+/// Pages of memory that were never written.
 struct Pages {
     start: *mut u8,
     count: usize,
@@ -89,18 +79,18 @@ impl Pages {
         use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous};
         let bytes = count * Pages::BYTES;
         let (may, kind) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-        // SAFETY: memory that nobody had, at an address that the system chooses.
+        // SAFETY: the mapping is new, at an address that the system chooses.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, may, kind)? };
         let pages = Pages { start: start.cast(), count };
-        // Where the system has no larger ones, it refuses, and gives small ones anyway.
-        // SAFETY: its own memory, which stays what it was.
+        // A system without huge pages refuses, and gives small pages anyway.
+        // SAFETY: the range is the mapping above, and the advice changes no content.
         let _ = unsafe { madvise(start, bytes, Advice::LinuxNoHugepage) };
         Ok(pages)
     }
 
     fn touch(&self) {
         for page in 0..self.count {
-            // SAFETY: within the mapping, which is writable.
+            // SAFETY: the address lies within the mapping, which is writable.
             unsafe { self.start.add(page * Pages::BYTES).write_volatile(1) };
         }
     }
@@ -108,18 +98,18 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with as many bytes; nothing refers to it any more.
+        // SAFETY: `new` mapped as many bytes at this address, and nothing refers to them any more.
         let _ = unsafe { rustix::mm::munmap(self.start.cast(), self.count * Pages::BYTES) };
     }
 }
 
-/// Whether the system did it.
+/// Calls `membarrier` with a command. Returns true if the system did it.
 fn membarrier(command: i32) -> bool {
-    // SAFETY: it takes numbers only.
+    // SAFETY: the call takes numbers only.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// While threads of this process run on the other CPUs.
+/// Measures `membarrier` while threads of this process run on the other CPUs.
 fn membarrier_beside(lab: &Lab<'_>, cpu: CpuId, others: &[CpuId]) -> Result<Figure, BenchError> {
     let rounds: Vec<Apart<AtomicU64>> = others.iter().map(|_| Apart::default()).collect();
     let run = |nth: usize| {
@@ -136,7 +126,7 @@ fn membarrier_beside(lab: &Lab<'_>, cpu: CpuId, others: &[CpuId]) -> Result<Figu
                 black_box(membarrier(PRIVATE_EXPEDITED));
             }
             let sample = lab.since(before) / f64::from(BARRIERS);
-            // A running thread counts on. On a busy machine somebody doesn't, and is let off.
+            // The count of each running thread rises. A busy machine may stop one of them.
             samples.push((sample, now().iter().zip(&seen).all(|(now, seen)| now > seen)));
         }
         samples
@@ -144,12 +134,12 @@ fn membarrier_beside(lab: &Lab<'_>, cpu: CpuId, others: &[CpuId]) -> Result<Figu
     figure_beside(&samples)
 }
 
-/// A thread from its start until it has been joined.
+/// Measures an empty thread, from its start until it has been joined.
 pub(super) fn spawn_join(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError> {
-    // It stays on the CPU of its starter: it inherits that.
+    // The thread inherits its starter's CPU.
     let samples = lab.on(cpu, || {
         lab.timed(20, lab.budget(EACH), 1, || {
-            // One that the system refuses is missed; it can't have panicked.
+            // A refused thread leaves no result, and an empty one can't panic.
             let _ = thread::Builder::new().spawn(|| {}).map(thread::JoinHandle::join);
         })
     })?;
@@ -157,7 +147,7 @@ pub(super) fn spawn_join(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError
 }
 
 pub(super) fn spin_hint(lab: &Lab<'_>, cpu: CpuId) -> Result<Figure, BenchError> {
-    lab.repeat_on(cpu, EACH, 1, |count| {
+    lab.repeat_on(cpu, EACH, |count| {
         for _ in 0..count {
             spin_loop();
         }

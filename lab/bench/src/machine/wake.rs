@@ -1,4 +1,4 @@
-//! Wake-ups by futex: what the call costs the one who wakes, and when the woken thread runs.
+//! Wake-ups by futex: the time of the call, and the time until the woken thread runs.
 
 use corewise_topology::CpuId;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -12,30 +12,31 @@ use crate::error::BenchError;
 use crate::meter::sleep_exactly;
 
 use super::distance::{Pairs, spread};
-use super::lab::{Apart, Lab, OVER, join, tail};
+use super::lab::{Apart, Lab, OVER, figure, join};
 
-/// How long a thread sleeps whose CPU has nothing else to do: not at all nearly, shortly, until the
-/// CPU halts, and until it sleeps deeply.
+/// Lengths of the sleep on an idle CPU: nearly none, short ones, until the CPU halts, and until it
+/// sleeps deeply.
 const IDLE_US: [u64; 6] = [1, 5, 20, 200, 1_000, 5_000];
-/// And one beside a thread that computes.
+/// Lengths of the sleep beside a thread that computes.
 const BUSY_US: [u64; 2] = [20, 1_000];
-/// And one on the CPU of its waker.
+/// Lengths of the sleep on the CPU of the waker.
 const SAME_US: [u64; 1] = [20];
-/// Pairs of a distance.
+/// Greatest number of pairs of a distance.
 const PAIRS: usize = 3;
-/// All idle targets together, in a full call.
+/// Time of all idle targets together, in a full call.
 const IDLE: Duration = Duration::from_millis(8_000);
-/// All busy targets together.
+/// Time of all busy targets together.
 const BUSY: Duration = Duration::from_millis(4_000);
-/// One kind of wake-up at most.
+/// Greatest time of one kind of wake-up.
 const EACH: Duration = Duration::from_millis(1_500);
-/// Samples of a pair at least; and at most.
+/// Least number of samples of a pair.
 const LEAST: usize = 12;
+/// Greatest number of samples of a pair.
 const MOST: usize = 2_000;
-/// A wake-up that found nobody asleep counts for nothing; after so many there are no others.
+/// Greatest number of wake-ups for a sample: one that found nobody asleep doesn't count.
 const TRIES: usize = 10;
 
-/// Of each distance there is.
+/// Measures each distance that occurs.
 pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId, pairs: &Pairs) -> Result<Vec<Wake>, BenchError> {
     let mut kinds = Vec::new();
     for distance in pairs.distances() {
@@ -61,30 +62,30 @@ pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId, pairs: &Pairs) -> Result<Vec<Wa
             calls.extend(call);
             latencies.extend(latency);
         }
-        // It may be that nobody ever was asleep so soon.
-        if let (Ok(call_ns), Ok(latency_ns)) = (tail(&calls), tail(&latencies)) {
+        // After a very short sleep, nobody may ever have been asleep.
+        if let (Ok(call_ns), Ok(latency_ns)) = (figure(&calls), figure(&latencies)) {
             wakes.push(Wake { distance, target, slept_us: slept as f64, call_ns, latency_ns });
         }
     }
     Ok(wakes)
 }
 
-/// Where the woken thread sleeps.
+/// The futex that the woken thread sleeps on.
 #[derive(Debug, Default)]
 struct Bed {
     /// A: a number for each wake-up, [`OVER`] at the end; the futex.
     word: Apart<AtomicU32>,
-    /// A: when it ran last, by [`Lab::now`]; published with `Release`, for its waker.
+    /// A: the time of the last run, by [`Lab::now`]. Published with `Release`, for the waker.
     ran: Apart<AtomicU64>,
 }
 
 impl Bed {
-    /// Sleeps, and tells when it runs.
+    /// Sleeps, and publishes the time of each run.
     fn sleep(&self, lab: &Lab<'_>) {
         let mut seen = 0;
         loop {
             while self.word.0.load(Ordering::Acquire) == seen {
-                // However it ends, the word is looked at again.
+                // The word decides, however the wait ends.
                 let _ = futex::wait(&self.word.0, futex::Flags::PRIVATE, seen, None);
             }
             let now = lab.now();
@@ -96,13 +97,13 @@ impl Bed {
         }
     }
 
-    /// Whether somebody was woken.
+    /// Wakes the sleeper. Returns true if it was asleep.
     fn wake(&self) -> bool {
         futex::wake(&self.word.0, futex::Flags::PRIVATE, 1).is_ok_and(|woken| woken > 0)
     }
 }
 
-/// What the calls of one kind of wake-up cost, and how long it took until the thread ran.
+/// Measures one kind of wake-up. Returns the times of the calls, and those until the thread ran.
 fn wake(
     lab: &Lab<'_>,
     (from, to): (CpuId, CpuId),
@@ -113,7 +114,7 @@ fn wake(
     let gives_way = from == to && target == Target::Idle;
     thread::scope(|scope| {
         let sleeper = lab.start(scope, to, || bed.sleep(lab))?;
-        // Where both are one, the waker computes.
+        // If both CPUs are one, the waker computes.
         let burner = (target == Target::Busy && from != to).then(|| {
             lab.start(scope, to, || {
                 while !over.0.load(Ordering::Relaxed) {

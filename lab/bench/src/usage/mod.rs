@@ -1,4 +1,4 @@
-//! CPU time, switches and threads of the process so far: asked of the system, or of the simulator.
+//! CPU time, switches and threads of the process, from the system or the simulator.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use std::time::Duration;
 #[cfg_attr(not(sim), path = "system.rs")]
 mod imp;
 
-pub use imp::RunDelay;
+pub use imp::run_delay;
 pub(crate) use imp::{thread_cpu, threads};
 
-/// What the process has used so far.
+/// Resources that the process has used so far.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Usage {
     pub(crate) cpu: Duration,

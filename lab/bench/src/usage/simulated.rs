@@ -1,4 +1,4 @@
-//! What the simulated machine has done so far.
+//! Figures of the simulated machine.
 
 use std::io;
 use std::time::Duration;
@@ -14,35 +14,20 @@ impl Usage {
     }
 }
 
-/// CPU time of the calling thread.
+/// Returns the CPU time of the calling thread.
 pub(crate) fn thread_cpu() -> Duration {
     Duration::from_nanos(corewise_sim::thread_time())
 }
 
-/// How many threads there are.
+/// Returns the number of threads.
 pub(crate) fn threads() -> Option<u64> {
     Some(corewise_sim::threads() as u64)
 }
 
-/// How long the thread that made it has been ready to run without running. No other thread may read
-/// it.
-#[derive(Debug)]
-pub struct RunDelay(());
-
-impl RunDelay {
-    /// Of the calling thread.
-    ///
-    /// # Errors
-    /// None.
-    pub fn of_this_thread() -> io::Result<RunDelay> {
-        Ok(RunDelay(()))
-    }
-
-    /// In all, so far, in nanoseconds.
-    ///
-    /// # Errors
-    /// None.
-    pub fn read(&self) -> io::Result<u64> {
-        Ok(corewise_sim::run_delay())
-    }
+/// Returns the nanoseconds for which the calling thread has been ready to run without running.
+///
+/// # Errors
+/// None.
+pub fn run_delay() -> io::Result<u64> {
+    Ok(corewise_sim::run_delay())
 }

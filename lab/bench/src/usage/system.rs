@@ -1,4 +1,4 @@
-//! What the process has used so far, by the system.
+//! Figures of the process, from the system.
 
 use std::io;
 use std::time::Duration;
@@ -12,8 +12,8 @@ impl Usage {
     pub(crate) fn now() -> Usage {
         // SAFETY: all zeroes is a valid `rusage`: it holds integers only.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: the pointer is to a `rusage` that lives through the call. It can't fail with
-        // these arguments; if it did, the zeroes would be seen in the figures.
+        // SAFETY: the pointer is to a `rusage` that lives through the call. The call can't fail with
+        // these arguments; a failure would show as zeroes in the figures.
         unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
         let time = |time: libc::timeval| {
             let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
@@ -22,46 +22,32 @@ impl Usage {
         Usage {
             cpu: time(usage.ru_utime) + time(usage.ru_stime),
             voluntary_switches: u64::try_from(usage.ru_nvcsw).unwrap_or(0),
-            // The kernel gives kibibytes.
+            // The kernel returns kibibytes.
             peak_rss: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
         }
     }
 }
 
-/// CPU time of the calling thread.
+/// Returns the CPU time of the calling thread.
 pub(crate) fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
     seconds + Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// How many threads this process has.
+/// Returns the number of threads of this process.
 pub(crate) fn threads() -> Option<u64> {
     Process::myself().and_then(|own| own.stat()).ok()?.num_threads.try_into().ok()
 }
 
-/// How long the thread that made it has been ready to run without running, as the kernel counts it
-/// (`run_delay` in `/proc/thread-self/schedstat`). How late a timer fires isn't in it, nor what an
-/// idle CPU takes to come back. No other thread may read it.
-#[derive(Debug)]
-pub struct RunDelay(());
-
-impl RunDelay {
-    /// Of the calling thread.
-    ///
-    /// # Errors
-    /// The kernel doesn't count it.
-    pub fn of_this_thread() -> io::Result<RunDelay> {
-        RunDelay(()).read().map(|_| RunDelay(()))
-    }
-
-    /// In all, so far, in nanoseconds.
-    ///
-    /// # Errors
-    /// The kernel doesn't count it.
-    pub fn read(&self) -> io::Result<u64> {
-        let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
-        let delay = text.split_whitespace().nth(1).and_then(|word| word.parse().ok());
-        delay.ok_or_else(|| io::Error::other(format!("'{text}' is no schedstat")))
-    }
+/// Returns the nanoseconds for which the calling thread has been ready to run without running, as the
+/// kernel counts them (`run_delay` in `/proc/thread-self/schedstat`). The lateness of a timer isn't in
+/// it, nor the time in which an idle CPU comes back.
+///
+/// # Errors
+/// The kernel doesn't count it.
+pub fn run_delay() -> io::Result<u64> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    let delay = text.split_whitespace().nth(1).and_then(|word| word.parse().ok());
+    delay.ok_or_else(|| io::Error::other(format!("'{text}' is no schedstat")))
 }

@@ -6,45 +6,41 @@
 //! trip. The rate is all items by the time from the start of the first thread to the end of a flush
 //! after they have stopped.
 //!
-//! Every runtime is given the same threads and the same waiter (a futex-based parker without
-//! spinning), and an item that is made once where the runtime has such items, so nothing but the
-//! queue differs.
+//! Each runtime gets the same threads and the same waiter: a futex-based parker without spinning.
+//! If the runtime has reusable items, the item is made once. So nothing but the queue differs.
 
-use corewise_sync::{Parker, time};
+use corewise_sync::{Parker, Unparker, time};
 use corewise_topology::{CpuId, CpuSet, Machine};
 
 use crate::bench::{Cases, Workload};
 use crate::meter::{Meter, between, percentiles};
 use crate::start::together;
-use crate::workqueue::{base, own, with_before, with_scopes};
+use crate::workqueue::{base, own, with_before};
 use crate::{BenchError, Job, Line};
 
-/// The kernel's test; `inline`: waiters may run their item themselves.
+/// The kernel's test.
 pub(super) const WORKLOAD: Workload = Workload {
-    cases: Cases::These("kernel_test kernel_test/inline"),
-    quick: |parts, _| parts.len() == 1,
+    cases: Cases::These("kernel_test"),
+    quick: |_, _| true,
     numbers: |job, _, on| {
         base(job, on);
         (job.producers, job.items, job.passes) = (job.workers, on.pick(50_000, 10_000), 1);
     },
-    variants: |parts, on| match parts {
-        ["kernel_test"] => with_before(on, true, true),
-        _ => with_scopes(on, false, false),
-    },
+    variants: |_, on| with_before(on, true, true),
     run: own,
 };
 
 /// Runs the workload on the first `producers` online CPUs of the machine. Threads of a synthetic
-/// machine aren't pinned. `client` makes, for a thread with this parker, what queues its item and
-/// what waits until that has run. Blocks.
+/// machine aren't pinned. `signal` makes the function that queues a thread's item, which unparks the
+/// thread. Blocks.
 ///
 /// # Errors
 /// A thread couldn't be started or pinned, or one panicked.
-pub(super) fn run<Q: Fn(), W: Fn()>(
+pub(super) fn run<Q: Fn()>(
     job: &Job,
     machine: &Machine,
     meter: &mut Meter,
-    client: impl Fn(Parker) -> (Q, W) + Sync,
+    signal: impl Fn(Unparker) -> Q + Sync,
     flush: impl Fn(),
 ) -> Result<Line, BenchError> {
     let cpus: Vec<CpuId> = machine.online().iter().take(job.producers).collect();
@@ -54,17 +50,18 @@ pub(super) fn run<Q: Fn(), W: Fn()>(
     let names: Vec<String> = cpus.iter().map(|cpu| format!("bench/{cpu}")).collect();
     let ready = |number: usize| {
         machine.pin_current_thread(&CpuSet::from_iter([cpus[number]]))?;
-        Ok(client(Parker::new()))
+        let parker = Parker::new();
+        Ok((signal(parker.unparker()), parker))
     };
     let (mut calls, mut latencies) = (Vec::new(), Vec::new());
     let mut pass = |each: usize| {
-        let submit = |_, (queue, wait): (Q, W)| {
+        let submit = |_, (queue, parker): (Q, Parker)| {
             let mut samples = Vec::with_capacity(each);
             let mut before = time::now();
             for _ in 0..each {
                 queue();
                 let queued = time::now();
-                wait();
+                parker.park();
                 let ran = time::now();
                 samples.push((between(before, queued), between(before, ran)));
                 before = ran;

@@ -48,12 +48,11 @@
 //!
 //! # The cases
 //!
-//! **(a) `kernel_test`**, `kernel_test/inline`: `producers` threads, pinned to one online CPU each.
-//! Each makes one item (reusable, if the runtime has those), and `items` times: notes the time,
-//! queues it, notes the time, sleeps on a futex until it has run. `call_*`: the queueing call.
-//! `latency_*`: from before the call to after the sleep. `items_per_second`: all items, from the
-//! first thread's start to the end of a flush after the last. `inline`: the client doesn't sleep at
-//! once, but takes its item back and runs it where no worker has begun it; peers have no such wait.
+//! **(a) `kernel_test`**: `producers` threads, pinned to one online CPU each. Each makes one item
+//! (reusable, if the runtime has those). It does `items` times: note the time, queue the item, note
+//! the time, sleep on a futex until the item has run. `call_*`: the queueing call. `latency_*`: from
+//! before the call to after the sleep. `items_per_second`: all items, from the first thread's start
+//! to the end of a flush after the last.
 //!
 //! **(b) `storm/reused`, `storm/boxed`**, each also `/striped`: `producers` threads queue
 //! `items / producers` each (the first ones take the rest). An item holds 16 bytes, a number and a
@@ -114,9 +113,8 @@ pub mod variants;
 #[cfg(test)]
 mod inline_tests;
 
-use corewise_sync::Parker;
 use corewise_topology::{AffinityScope, Machine};
-use corewise_workqueue::{Idle, Queued, Work};
+use corewise_workqueue::Idle;
 
 use crate::bench::{Bench, On, Variant};
 use crate::meter::Meter;
@@ -212,11 +210,8 @@ pub fn run<R: Spawn>(
 ) -> Result<Line, BenchError> {
     match job.parts()[..] {
         ["kernel_test"] => {
-            let client =
-                |parker: Parker| (runtime.signal(parker.unparker()), move || parker.park());
-            kernel_test::run(job, machine, meter, client, || runtime.flush())
+            kernel_test::run(job, machine, meter, |done| runtime.signal(done), || runtime.flush())
         }
-        ["kernel_test", ..] => Ok(job.cannot("its waiters run nothing themselves")),
         ["storm" | "oversubscribed", "reused", ..] => {
             Ok(job.cannot("it has no items that can be queued again"))
         }
@@ -270,21 +265,7 @@ fn own(job: &Job, meter: &mut Meter) -> Result<Line, BenchError> {
     };
     let Some(place) = place else { return job.unknown() };
     let runtime = Corewise::new(job, machine, place, Idle::default())?;
-    let queue = runtime.queue();
-    if job.case != "kernel_test/inline" {
-        return run_reused(job, machine, queue, meter);
-    }
-    // Clients take their item back where no worker has begun it.
-    let client = |_| {
-        let item = Work::new(|| ());
-        let its = item.clone();
-        let queue = move || assert_eq!(queue.queue(&item), Ok(Queued::Now), "it has run");
-        let wait = move || {
-            its.flush();
-        };
-        (queue, wait)
-    };
-    kernel_test::run(job, machine, meter, client, || queue.flush())
+    run_reused(job, machine, runtime.queue(), meter)
 }
 
 #[cfg(test)]
@@ -332,7 +313,7 @@ mod tests {
             (format!("storm/boxed/striped {storm}"), 1, [10 + 100 + 100, 0, 3]),
             ("inside items=20 passes=1".to_owned(), 1, [2, 2 + 20, 2]),
             ("fan items=2".to_owned(), 1, [3, 3 * 4160, 3]),
-            ("pingpong/cross/100us items=10".to_owned(), 2, [1 + 10, 0, 0]),
+            ("pingpong/cross/500us items=10".to_owned(), 2, [1 + 10, 0, 0]),
             ("mix/80 items=300 block_us=0".to_owned(), 2, [330, 0, 2]),
             ("idle items=7 rest_ms=1".to_owned(), 1, [7, 0, 1]),
         ] {
@@ -351,9 +332,9 @@ mod tests {
     #[test]
     fn a_panic_in_the_queue_is_an_error_and_nobody_hangs() {
         let machine = Machine::synthetic("core:2 pu:1").unwrap();
-        let client = |_| (|| panic!("on purpose"), || ());
+        let signal = |_| || panic!("on purpose");
         let job = job("kernel_test items=50", 2);
-        let ran = kernel_test::run(&job, &machine, &mut Meter::new(false, None), client, || ());
+        let ran = kernel_test::run(&job, &machine, &mut Meter::new(false, None), signal, || ());
         assert!(matches!(ran, Err(BenchError::Panicked)));
     }
 

@@ -13,9 +13,8 @@ use crate::{BenchError, Job, Line};
 /// Where the two are, and how long the client sleeps before each ping.
 pub(super) const WORKLOAD: Workload = Workload {
     cases: Cases::These(
-        "pingpong/free/hot pingpong/free/100us pingpong/free/500us \
- pingpong/same/hot pingpong/same/100us pingpong/same/500us \
- pingpong/cross/hot pingpong/cross/100us pingpong/cross/500us",
+        "pingpong/free/hot pingpong/free/500us pingpong/same/hot pingpong/same/500us \
+         pingpong/cross/hot pingpong/cross/500us",
     ),
     quick: |parts, _| parts[1..] == ["free", "hot"],
     numbers: |job, parts, on| {

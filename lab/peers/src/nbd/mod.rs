@@ -1,18 +1,14 @@
-//! NBD servers on the same volumes, with the same clients: fio, nbdcopy, and one of many exports.
+//! NBD servers on the same volumes, with the same clients: fio, and a client of many exports.
 //!
 //! * `random/PLACE/TRANSPORT/MIX/DEPTH/JOBS`: 4 KiB by fio, each job with a connection of its own.
 //!   PLACE: `memory`, `tmpfs`, `disk` (a file through the page cache, which has it) or `direct`
 //!   (the same file past it). MIX: `read`, `write`, `mixed`.
-//! * `paced/PLACE/unix/RATE`: so many reads of 4 KiB a second, by four clients that wait for no
-//!   answer: percentiles compare at equal load alone. Each counts from the moment at which its
-//!   request was due.
+//! * `paced/PLACE/unix/RATE`: RATE reads of 4 KiB a second, by four clients that wait for no answer:
+//!   percentiles compare only at equal load. Each latency begins when its request was due.
 //! * `sequential/PLACE/TRANSPORT/MIX`: 128 KiB, eight in flight on one connection.
-//! * `copy/PLACE/TRANSPORT/from`, `/to`: the whole volume by nbdcopy, to nowhere or from a file on
-//!   tmpfs.
-//! * `exports/COUNT/instant`, `/slow`: until the first block of each export was read by one client
-//!   of all, and from SIGTERM to the end. Slow: each request takes 50 ms, and each export has a
+//! * `exports/COUNT/instant`, `/slow`: the time until one client has read the first block of each
+//!   export, and from SIGTERM to the end. Slow: each request takes 50 ms, and each export has a
 //!   block that was written and not flushed.
-//! * `stop/none`, `/idle`, `/busy`: from SIGTERM to the end with no client, or four.
 
 mod client;
 pub(crate) mod files;
@@ -21,8 +17,6 @@ mod server;
 use std::fmt::Display;
 use std::fs::File;
 use std::process::{Command, Stdio};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use corewise_bench::bench::{Bench, Cases, Workload};
@@ -87,7 +81,7 @@ pub(crate) static PEERS: Peers = Peers {
         named
             || parts.get(2) != Some(&"tcp")
             || matches!(way, ["tcp", "read"] | ["tcp", "read", "32", "4"])
-            || matches!(way, ["tcp", "read", "1", "1"] | ["tcp", "from"])
+            || matches!(way, ["tcp", "read", "1", "1"])
     },
     quick,
     allocates: |_| false,
@@ -133,9 +127,7 @@ fn cases(many: bool) -> Vec<String> {
             all.extend(jobs.iter().map(|jobs| format!("random/{way}/{load}/{jobs}")));
         }
         all.extend(["read", "write"].map(|mix| format!("sequential/{way}/{mix}")));
-        all.extend(["from", "to"].map(|to| format!("copy/{way}/{to}")));
     }
-    all.extend(["none", "idle", "busy"].map(|clients| format!("stop/{clients}")));
     all
 }
 
@@ -171,14 +163,10 @@ fn takes(name: &str, parts: &[&str]) -> bool {
     }
 }
 
-/// How often it is looked how many threads a server has.
-const SAMPLE: Duration = Duration::from_millis(50);
-
 /// Blocks, for a little longer than the run.
 fn measure(job: &Job, files: &Files) -> Result<Line, String> {
     match *job.parts() {
         ["exports", count, how] => exports(job, files, number(count).into(), how == "slow"),
-        ["stop", clients] => stop(job, files, clients),
         _ => load(job, files),
     }
 }
@@ -217,46 +205,21 @@ fn load(job: &Job, files: &Files) -> Result<Line, String> {
     };
     let mut server = Server::start(&job.runtime, volume, transport == "tcp", files)?;
     server.wait()?;
-    let (source, uri) = (files.volume(false).display().to_string(), server.uri());
+    let uri = server.uri();
     if place == "memory" {
-        copy(&source, &uri)?;
+        copy(&files.volume(false).display().to_string(), &uri)?;
     }
     fio.args(["--ioengine=nbd".to_owned(), format!("--uri={uri}")]);
     let (before, _) = server.usage();
-    let (over, until) = mpsc::channel::<()>();
-    let (line, threads, memory) = thread::scope(|scope| {
-        let server = &server;
-        let sampler = scope.spawn(move || {
-            let (mut most, mut memory) = (0, 0);
-            while until.recv_timeout(SAMPLE) == Err(RecvTimeoutError::Timeout) {
-                let (_, threads) = server.usage();
-                if threads > most {
-                    (most, memory) = (threads, server.memory());
-                }
-            }
-            (most, memory)
-        });
-        let copied = |from: &str, to: &str| {
-            let took = copy(from, to)?;
-            let mut line = job.line();
-            line.set("bytes_per_second", size as f64 / took.as_secs_f64());
-            Ok((line, size as f64))
-        };
-        let line = match way[0] {
-            "from" => copied(&uri, "null:"),
-            "to" => copied(&source, &uri),
-            rate if kind == "paced" => at_pace(job, server, size, rate),
-            _ => fio::measure(fio, job).map_err(text).map(|mut line| {
-                let items = line.metrics.get("items_per_second").copied().unwrap_or(0.0);
-                line.set("bytes_per_second", items * f64::from(bytes));
-                (line, items * f64::from(bytes) * job.length_ms as f64 / 1e3)
-            }),
-        };
-        drop(over);
-        let (threads, memory) = sampler.join().unwrap_or_default();
-        (line, threads, memory)
-    });
-    let (mut line, moved) = line?;
+    let (mut line, moved) = match kind {
+        "paced" => at_pace(job, &server, size, way[0])?,
+        _ => {
+            let mut line = fio::measure(fio, job).map_err(text)?;
+            let items = line.metrics.get("items_per_second").copied().unwrap_or(0.0);
+            line.set("bytes_per_second", items * f64::from(bytes));
+            (line, items * f64::from(bytes) * job.length_ms as f64 / 1e3)
+        }
+    };
     if line.unsupported.is_some() {
         return Ok(line);
     }
@@ -265,8 +228,6 @@ fn load(job: &Job, files: &Files) -> Result<Line, String> {
         "random" | "paced" => line.set("cpu_per_item", cpu / moved * f64::from(bytes)),
         _ => line.set("cpu_per_gib", cpu / moved * f64::from(1 << 30)),
     }
-    line.set("threads", threads as f64);
-    line.set("memory", memory as f64);
     Ok(line)
 }
 
@@ -282,13 +243,12 @@ fn at_pace(job: &Job, server: &Server, size: u64, rate: &str) -> Result<(Line, f
     Ok((line, f64::from(rate) * length.as_secs_f64() * f64::from(BLOCK)))
 }
 
-/// How long nbdcopy takes.
-fn copy(from: &str, to: &str) -> Result<Duration, String> {
-    let began = Instant::now();
+/// Copies a volume by nbdcopy.
+fn copy(from: &str, to: &str) -> Result<(), String> {
     let output = Command::new("nbdcopy").args([from, to]).stdin(Stdio::null()).output();
     let output = output.map_err(|error| format!("nbdcopy can't be started: {error}"))?;
     match output.status.success() {
-        true => Ok(began.elapsed()),
+        true => Ok(()),
         false => Err(format!("nbdcopy failed: {}", String::from_utf8_lossy(&output.stderr).trim())),
     }
 }
@@ -312,32 +272,6 @@ fn exports(job: &Job, files: &Files, count: u32, slow: bool) -> Result<Line, Str
     line.set("down_time", server.stop()?.as_nanos() as f64);
     line.set("threads", threads as f64);
     line.set("memory", memory as f64);
-    Ok(line)
-}
-
-fn stop(job: &Job, files: &Files, clients: &str) -> Result<Line, String> {
-    let path = files.volume(false);
-    let mut server = Server::start(&job.runtime, Volume::File(&path, false), false, files)?;
-    server.wait()?;
-    let names = vec![name(0); if clients == "idle" { 4 } else { 0 }];
-    let idle = server.clients(&names)?;
-    let mut busy = None;
-    if clients == "busy" {
-        let mut fio = fio::command("randread", 4 << 10, 32, 4, 20_000);
-        fio.args(["--ioengine=nbd", "--size=64M", &format!("--uri={}", server.uri())]);
-        fio.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        busy = Some(fio.spawn().map_err(text)?);
-        thread::sleep(Duration::from_millis(100 + job.length_ms / 2));
-    }
-    let took = server.stop();
-    if let Some(mut fio) = busy {
-        // It may have ended, since its server has.
-        let _ = fio.kill();
-        fio.wait().map_err(text)?;
-    }
-    drop(idle);
-    let mut line = job.line();
-    line.set("down_time", took?.as_nanos() as f64);
     Ok(line)
 }
 
@@ -400,7 +334,7 @@ mod tests {
             let cases = [
                 "random/tmpfs/unix/mixed/32/4",
                 "paced/tmpfs/unix/40000",
-                "copy/tmpfs/tcp/from",
+                "sequential/tmpfs/tcp/read",
                 "exports/1/instant",
             ];
             let clients = is_installed("fio") && is_installed("nbdcopy");
@@ -410,7 +344,7 @@ mod tests {
                     (PEERS.small)(&mut job);
                     let line =
                         measure(&job, &files).unwrap_or_else(|why| panic!("{}: {why}", job.name()));
-                    assert!(line.unsupported.is_none() && line.metrics.len() >= 4, "{line:?}");
+                    assert!(line.unsupported.is_none() && line.metrics.len() >= 3, "{line:?}");
                     assert!(line.metrics.values().all(|value| *value >= 0.0), "{line:?}");
                 }
             }

@@ -17,10 +17,9 @@ use rustc_hash::FxHashMap;
 use self::ahead::Ahead;
 use crate::costs::Costs;
 use crate::lines::{Access, AccessRequest, Lines};
-use crate::machine::{Distance, Machine, Mask};
+use crate::machine::{Machine, Mask};
 use crate::memory::Memory;
-use crate::report::{Pair, Site, Tally};
-use crate::sharing::{self, Sharing};
+use crate::report::{Site, Tally};
 use crate::task::{Body, State, Thread, Tid};
 
 /// A moment of virtual time as a key that can be ordered.
@@ -90,7 +89,6 @@ pub(crate) struct Sim {
     pub(crate) machine: Machine,
     pub(crate) costs: Costs,
     pub(crate) lines: Lines,
-    sharing: Sharing,
     cpus: Vec<Cpu>,
     pub(crate) threads: Vec<Thread>,
     events: BinaryHeap<Reverse<(At, u64, Event)>>,
@@ -133,7 +131,6 @@ impl Sim {
             machine,
             costs,
             lines,
-            sharing: Sharing::default(),
             cpus,
             threads: Vec::new(),
             events: BinaryHeap::new(),
@@ -169,11 +166,6 @@ impl Sim {
         self.sequence += 1;
         self.events.push(Reverse((At(time), self.sequence, event)));
         self.horizon = self.horizon.min(time);
-    }
-
-    /// All CPUs.
-    pub(crate) fn all(&self) -> Mask {
-        self.all
     }
 
     pub(crate) fn current(&self) -> Option<Tid> {
@@ -251,7 +243,6 @@ impl Sim {
     pub(crate) fn access(
         &mut self,
         address: usize,
-        bytes: usize,
         kind: Access,
         site: &'static Location<'static>,
     ) {
@@ -281,22 +272,7 @@ impl Sim {
         if alone {
             cpu.ahead.from(outcome.until);
         }
-        let (came, took) = (outcome.from != Distance::Here, outcome.until - began);
-        self.tally.access(site, outcome.from, took);
-        if !came && kind == Access::Load {
-            return;
-        }
-        let words = sharing::words(address, bytes);
-        if came {
-            if let Some((from, apart)) = self.sharing.holder(line, here, words) {
-                self.tally.pair(Pair { site, from }, apart, outcome.from, took);
-            }
-        }
-        if kind == Access::Load {
-            self.sharing.read(line, site);
-        } else {
-            self.sharing.wrote(line, here, words, came, site);
-        }
+        self.tally.access(site, outcome.from, outcome.until - began);
     }
 
     pub(crate) fn prefetch(&mut self, address: usize, kind: Access) {
@@ -344,7 +320,6 @@ impl Sim {
         thread.state = State::Asleep;
         thread.body = Some(make(tid));
         self.threads.push(thread);
-        self.tally.spawned += 1;
         self.make_runnable(tid, now, self.running.is_some());
         tid
     }
@@ -393,19 +368,18 @@ impl Sim {
         }
     }
 
-    /// CPU time of all threads but those of other programs, until now.
+    /// Returns the CPU time of all threads until now.
     pub(crate) fn busy(&self) -> f64 {
-        let running = self.cpus.iter().filter_map(|cpu| {
-            let thread = &self.threads[cpu.current?.index()];
-            (!thread.is_foreign).then_some(cpu.now - thread.since)
-        });
+        let running = self
+            .cpus
+            .iter()
+            .filter_map(|cpu| Some(cpu.now - self.threads[cpu.current?.index()].since));
         self.cpus.iter().map(|cpu| cpu.busy).sum::<f64>() + running.sum::<f64>()
     }
 
-    /// How many threads there are, without those of other programs.
+    /// Returns the number of threads that haven't ended.
     pub(crate) fn threads(&self) -> usize {
-        let own = |thread: &&Thread| thread.state != State::Done && !thread.is_foreign;
-        self.threads.iter().filter(own).count()
+        self.threads.iter().filter(|thread| thread.state != State::Done).count()
     }
 
     /// Those that aren't done, for the message of a machine that stands still.

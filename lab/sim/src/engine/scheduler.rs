@@ -181,12 +181,6 @@ impl Sim {
         self.horizon = self.horizon.min(give_way);
     }
 
-    /// A thread of another program: it runs on these CPUs only.
-    pub(crate) fn make_foreign(&mut self, tid: Tid, cpus: Mask) {
-        self.threads[tid.index()].is_foreign = true;
-        self.set_affinity(tid, cpus);
-    }
-
     /// The thread that runs on `cpu` leaves it: it sleeps, has ended, or gives way.
     pub(super) fn off(&mut self, at: usize) {
         let Some(tid) = self.cpus[at].current.take() else { return };
@@ -196,11 +190,9 @@ impl Sim {
         thread.ran += run;
         thread.share += run;
         thread.since = now;
-        if !thread.is_foreign {
-            self.cpus[at].busy += run;
-        }
         let share = thread.share;
         let cpu = &mut self.cpus[at];
+        cpu.busy += run;
         cpu.least_share = cpu.least_share.max(share.min(cpu.least_share + run));
         cpu.give_way_at = f64::INFINITY;
         self.tally.switches += 1;

@@ -1,17 +1,15 @@
-//! `corewise-bench` measures this machine, and says what follows:
+//! `corewise-bench` runs the benchmarks on this machine:
 //! `cargo run --release -p corewise-bench -- workqueue [--quick]`, or `calls`, `probe`, `shutdown`,
 //! `blockmq`, `machine`.
 //!
-//! Every run is a process of its own: this program, started again with `--run` and the run's words.
+//! Each run is a process of its own: this program, started again with `--run` and the run's words.
 #![allow(clippy::print_stderr)]
 
 mod args;
 mod machine;
 
 use std::error::Error;
-use std::fs::File;
-use std::io::{ErrorKind, Write};
-use std::path::Path;
+use std::io::{ErrorKind, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -24,26 +22,26 @@ use corewise_bench::line::unit;
 use corewise_bench::names::{self, CaseName, sums_up};
 use corewise_bench::process::Program;
 use corewise_bench::record::{Record, show, to_json};
-use corewise_bench::rounds::{self, Cell, Headline, Plan, Series, Step};
+use corewise_bench::rounds::{self, Cell, Headline, Plan, Series};
 use corewise_bench::table::table;
+use corewise_bench::with_causes;
 use corewise_topology::Machine;
-use indicatif::{ProgressBar, ProgressStyle};
 
 use args::{Args, Other};
 
-// Runs that count allocations do so here; for all else it is the system's allocator, behind a flag
-// that never changes.
+// Runs that count allocations do so here. In all others the flag in front of the system's allocator
+// never changes.
 #[global_allocator]
 static ALLOCATOR: Counting = Counting::system();
 
-/// The last round of a quick call begins before; what it takes then fits into 50 s.
+/// Latest begin of the last round of a quick call, which then ends within 50 s.
 const QUICK_BUDGET: Duration = Duration::from_secs(44);
-/// What one run may take, before it is taken for dead.
+/// Greatest time of one run. After that, it counts as dead.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Of the orders within rounds, and of the intervals.
+/// Seed of the orders within rounds and of the intervals.
 const SEED: u64 = 1;
 
-/// A result whose error is told to the user.
+/// A result whose error is printed for the user.
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
 
 fn main() -> ExitCode {
@@ -54,16 +52,6 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
-}
-
-fn with_causes(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(&format!(": {error}"));
-        cause = error.source();
-    }
-    text
 }
 
 /// Prints to stdout. A reader that leaves early, such as `head`, is no error.
@@ -77,24 +65,7 @@ fn print(text: &str) -> Outcome {
     }
 }
 
-/// Creates a file that is written after the measurement.
-fn create(path: &Path) -> Outcome<File> {
-    File::create(path).map_err(|error| format!("cannot write '{}': {error}", path.display()).into())
-}
-
-/// A progress bar on stderr. It is seen only where that is a terminal.
-fn bar(template: &str) -> ProgressBar {
-    let bar = ProgressBar::new(0);
-    let style = ProgressStyle::with_template(template).expect("a template of this program");
-    bar.set_style(style.progress_chars("=> "));
-    if !bar.is_hidden() {
-        // It is drawn twice a second, since drawing costs the runs CPU time.
-        bar.enable_steady_tick(Duration::from_millis(500));
-    }
-    bar
-}
-
-/// What a benchmark has measured.
+/// Results of a benchmark.
 struct Measured {
     which: &'static Bench,
     series: Vec<Series>,
@@ -129,7 +100,7 @@ fn this_machine() -> Outcome<Machine> {
     Machine::live().map_err(|error| format!("cannot read this machine: {error}").into())
 }
 
-/// One run in this process: its line of JSON.
+/// Does one run in this process, and returns its line of JSON.
 fn one(bench: &'static Bench, words: &[String]) -> Outcome<String> {
     let job = Job::from_words(bench, words)?;
     if job.count {
@@ -138,12 +109,12 @@ fn one(bench: &'static Bench, words: &[String]) -> Outcome<String> {
     Ok(job.run_own(Some(|| ALLOCATOR.count()))?.to_json())
 }
 
-/// How thorough the runs are.
+/// Returns the effort of the runs.
 fn effort(is_quick: bool) -> Effort {
     if is_quick { Effort::Quick } else { Effort::Full }
 }
 
-/// Whether a case is to be run. A workload that is asked for is run in a quick call too.
+/// Returns true if a case is to be run. A named workload is run in a quick call too.
 fn is_wanted(args: &Args, case: &str, is_quick: bool) -> bool {
     match args.workload.as_slice() {
         [] => !args.quick || is_quick,
@@ -151,7 +122,7 @@ fn is_wanted(args: &Args, case: &str, is_quick: bool) -> bool {
     }
 }
 
-/// Runs the benchmarks that were asked for, those that have the workloads that were asked for.
+/// Runs the named benchmarks, those that have the named workloads.
 fn measure(machine: &Machine, args: &Args) -> Outcome<Vec<Measured>> {
     let on = On::here(machine, effort(args.quick));
     let asked = |which: &&Bench| args.names.is_empty() || args.names.contains(which);
@@ -160,16 +131,16 @@ fn measure(machine: &Machine, args: &Args) -> Outcome<Vec<Measured>> {
         (!cells.is_empty()).then_some((which, cells))
     };
     let plans: Vec<_> = bench::ALL.into_iter().filter(asked).filter_map(cells).collect();
-    if plans.is_empty() {
-        let asked = args.workload.join(", ");
+    let cells = || plans.iter().flat_map(|(_, groups)| groups.iter().flatten());
+    let is_unknown = |word: &&String| !cells().any(|cell| names::matches(word, &cell.case));
+    if let Some(asked) = args.workload.iter().find(is_unknown) {
         return Err(format!(
             "the benchmark has no such workload: {asked}; leave out the benchmark's name: the \
              workload's name is enough"
         )
         .into());
     }
-    // They share the time. A number of rounds that was asked for is kept, also on a machine that
-    // has much else to do.
+    // The benchmarks share the time. An explicit number of rounds is kept, also on a busy machine.
     let parts = u32::try_from(plans.len()).unwrap_or(u32::MAX);
     let budget = (args.quick && args.rounds.is_none()).then_some(QUICK_BUDGET / parts);
     let measured = |(which, groups): (&'static Bench, Vec<Vec<Cell>>)| {
@@ -181,7 +152,7 @@ fn measure(machine: &Machine, args: &Args) -> Outcome<Vec<Measured>> {
     plans.into_iter().map(measured).collect()
 }
 
-/// All rounds of the cells, or as many as the budget has room for.
+/// Runs all rounds of the cells, or as many as fit into the budget.
 fn run_cells(
     which: &Bench,
     args: &Args,
@@ -198,39 +169,29 @@ fn run_cells(
     }
     let rounds = usize::from(args.rounds.unwrap_or(match (args.quick, which.name) {
         (true, _) => 6,
-        // One of them sleeps for minutes.
+        // A round of shutdown sleeps for minutes.
         (false, "shutdown") => 3,
         (false, _) => 10,
     }));
-    let bar = bar("{prefix:>12} [{bar:24}] {elapsed}, about {eta} to go  {wide_msg}");
-    let series = rounds::run(
+    let is_seen = std::io::stderr().is_terminal();
+    Ok(rounds::run(
         Plan { rounds, seed: SEED },
         budget,
         groups,
         |_, job, _| program.run(job, LIMIT),
-        |step| show_progress(&bar, step, rounds),
-    );
-    bar.finish_and_clear();
-    Ok(series?)
+        |step| {
+            if is_seen {
+                eprint!("\r\x1b[K{step}\r");
+            }
+        },
+    )?)
 }
 
-/// Shows a run that begins.
-fn show_progress(bar: &ProgressBar, step: Step<'_>, rounds: usize) {
-    bar.set_length(step.all as u64);
-    bar.set_position(step.done as u64);
-    bar.set_prefix(match step.round {
-        0 => "warm-up".to_owned(),
-        round if round > rounds => "allocations".to_owned(),
-        round => format!("round {round}/{rounds}"),
-    });
-    bar.set_message(format!("{} {}", step.case, step.variant));
-}
-
-/// The tables, a workload each, and the headlines.
+/// Returns the tables, a workload each, and the headlines.
 fn text(measured: &Measured) -> String {
     let records = measured.records();
     let workload = |record: &Record| CaseName::of(&record.case).workload;
-    // A place tells apart the rows of Corewise's own variants.
+    // The rows of Corewise's own variants differ by their place.
     let label = |record: &Record| match (CaseName::of(&record.case).place, &*record.variant) {
         (Some(place), "corewise") => place.to_string(),
         (Some(place), variant) => format!("{variant} ({place})"),
@@ -252,19 +213,4 @@ fn text(measured: &Measured) -> String {
         text.push_str(&format!("{above}{name:<38}{median:>9}  [{low}..{high}]\n"));
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use std::io;
-
-    use corewise_bench::BenchError;
-
-    use super::*;
-
-    #[test]
-    fn the_cause_of_an_error_is_told_once() {
-        let error = BenchError::Unusable { what: "file", source: io::Error::other("no disk") };
-        assert_eq!(with_causes(&error), "the workload's file can't be had: no disk");
-    }
 }

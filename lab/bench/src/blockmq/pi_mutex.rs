@@ -1,28 +1,36 @@
-//! The system's: `PTHREAD_PRIO_INHERIT`, that is `FUTEX_LOCK_PI`. The kernel's own `rt_mutex`
-//! stands behind it, with its queue by priority, its boost, its hand-over to the first waiter, and
-//! its short spin while the owner runs. It is the very code that `rtlock` has there.
+//! A mutex that inherits priorities: what a spin lock of the kernel is on PREEMPT_RT.
+//!
+//! It is the system's, with `PTHREAD_PRIO_INHERIT`, that is `FUTEX_LOCK_PI`. Behind it is the
+//! kernel's own `rt_mutex`, with its queue by priority, its boost, its hand-over to the first waiter,
+//! and its short spin while the owner runs. `rtlock` uses the same code.
 
 use std::io;
 
 use corewise_sync::cell::UnsafeCell;
 
-/// The mutex. It guards nothing but what is done meanwhile.
-pub(crate) struct PiMutex {
+/// The mutex. It guards no data of its own.
+pub(super) struct PiMutex {
     /// L: is the lock. Boxed: it must not move.
     raw: Box<UnsafeCell<libc::pthread_mutex_t>>,
 }
 
-// SAFETY: the mutex is touched through the pthread functions only, which are made for many threads.
+// SAFETY: only the pthread functions touch the mutex, and many threads may call them at once.
 unsafe impl Send for PiMutex {}
 // SAFETY: as above.
 unsafe impl Sync for PiMutex {}
 
+impl Default for PiMutex {
+    fn default() -> PiMutex {
+        PiMutex::new().expect("Linux has mutexes that inherit priorities")
+    }
+}
+
 impl PiMutex {
-    /// A new one.
+    /// Creates a free mutex.
     ///
     /// # Errors
     /// The system has no such mutexes.
-    pub(crate) fn new() -> io::Result<PiMutex> {
+    fn new() -> io::Result<PiMutex> {
         let check = |code: libc::c_int| match code {
             0 => Ok(()),
             code => Err(io::Error::from_raw_os_error(code)),
@@ -30,32 +38,32 @@ impl PiMutex {
         let raw = Box::new(UnsafeCell::new(libc::PTHREAD_MUTEX_INITIALIZER));
         let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
         let attributes = attributes.as_mut_ptr();
-        // SAFETY: the pointer is to memory for attributes, which this call makes.
+        // SAFETY: the pointer is to memory for attributes, which this call initializes.
         check(unsafe { libc::pthread_mutexattr_init(attributes) })?;
-        // SAFETY: the attributes were made above, and are used by nobody else.
+        // SAFETY: the attributes were initialized above, and nobody else uses them.
         let set =
             unsafe { libc::pthread_mutexattr_setprotocol(attributes, libc::PTHREAD_PRIO_INHERIT) };
         let init = |raw: *mut libc::pthread_mutex_t| {
-            // SAFETY: as above; the mutex is nobody's yet and stays where it is, since it is boxed.
+            // SAFETY: as above. Nobody else has the mutex yet, and it never moves: it is boxed.
             unsafe { libc::pthread_mutex_init(raw, attributes) }
         };
         let made = check(set).and_then(|()| check(raw.with_mut(init)));
-        // SAFETY: made above, and used no more.
+        // SAFETY: the attributes were initialized above, and are used no more.
         unsafe { libc::pthread_mutexattr_destroy(attributes) };
         made.map(|()| PiMutex { raw })
     }
 
-    /// Holds it for the time of a call, in which a panic leaves it held; may sleep.
+    /// Calls `f` while the mutex is held. May sleep. A panic of `f` leaves the mutex held.
     ///
     /// # Panics
-    /// Where the system refuses: the thread has it already.
+    /// If the system refuses: the thread holds the mutex already.
     #[inline]
-    pub(crate) fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
-        // SAFETY: the mutex was made by `new`, and lives as long as `self`.
+    pub(super) fn hold<R>(&self, f: impl FnOnce() -> R) -> R {
+        // SAFETY: `new` initialized the mutex, which lives as long as `self`.
         let code = self.raw.with_mut(|raw| unsafe { libc::pthread_mutex_lock(raw) });
         assert!(code == 0, "the mutex can't be taken: {}", io::Error::from_raw_os_error(code));
         let given = f();
-        // SAFETY: this thread took it.
+        // SAFETY: this thread took the mutex above.
         self.raw.with_mut(|raw| unsafe { libc::pthread_mutex_unlock(raw) });
         given
     }
@@ -63,7 +71,7 @@ impl PiMutex {
 
 impl Drop for PiMutex {
     fn drop(&mut self) {
-        // SAFETY: nobody holds it, for a call that does borrows it.
+        // SAFETY: nobody holds the mutex: a call that holds it borrows `self`.
         self.raw.with_mut(|raw| unsafe { libc::pthread_mutex_destroy(raw) });
     }
 }
@@ -83,7 +91,7 @@ mod tests {
     use super::*;
     use crate::calls::priority;
 
-    /// The one thing that makes it what a lock is on PREEMPT_RT.
+    /// Without this property the mutex is no model of a lock on PREEMPT_RT.
     #[test]
     fn the_owner_inherits_the_priority_of_a_waiter() {
         if !priority::may_be_real_time() {
@@ -101,7 +109,7 @@ mod tests {
                     priority::real_time(7).unwrap();
                     mutex.hold(|| ());
                 });
-                // Of a real-time priority p it is -1 - p.
+                // The kernel shows the real-time priority p as -1 - p.
                 while priority() != -8 {
                     thread::yield_now();
                 }
