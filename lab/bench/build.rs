@@ -18,7 +18,7 @@ fn main() {
     println!("cargo::rustc-env=COREWISE_COMMIT={}", commit.unwrap_or_default());
 }
 
-/// What git says; nothing where there is no git, or no repository.
+/// Returns git's output, or `None` without git or a repository.
 fn git(args: &[&str]) -> Option<String> {
     let output = Command::new("git").args(args).output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;

@@ -1,11 +1,11 @@
-//! What a benchmark is: a table of workloads, each of which says its cases, their numbers, the
-//! runtimes they are run on, and how one run is done; and the headlines.
+//! A benchmark is a table of workloads and a list of headlines. A workload names its cases, their
+//! numbers and their runtimes, and has the function that does one run.
 //!
-//! A *case* is a workload with what is varied of it, written as parts between slashes:
-//! `storm/boxed`, `seqread/8/1000/fifo`. A *run* is one case on one runtime in a process of its
-//! own: a driver starts `PROGRAM WORD...` with the words `key=value` of a [`Job`], and the program
-//! prints one [`Line`] of JSON when it is done. So a runtime of any language takes part, nobody
-//! warms another's allocator, and what hangs can be ended.
+//! A *case* is a workload with its parameters, written as parts between slashes: `storm/boxed`,
+//! `seqread/8/1000/fifo`. A *run* is one case on one runtime in a process of its own: a driver
+//! starts `PROGRAM WORD...` with the words `key=value` of a [`Job`], and the program prints one
+//! [`Line`] of JSON at its end. So a runtime of any language takes part, no runtime warms another's
+//! allocator, and the driver can end a run that hangs.
 
 use corewise_topology::{CpuSet, Machine, Topology};
 
@@ -16,7 +16,7 @@ use crate::rounds::{Cell, Series, values};
 use crate::stats::PairedRatio;
 use crate::{BenchError, Job, Line};
 
-/// Why a simulated machine doesn't run what isn't made of `corewise_sync`.
+/// The reason that a simulated machine doesn't run a workload not made of `corewise_sync`.
 pub(crate) const NOT_SIMULATED: &str = "it waits for the system or the standard library itself, which a simulated machine has no part of";
 
 /// Every benchmark, in the order in which they are run.
@@ -28,74 +28,74 @@ pub static ALL: [&Bench; 5] = [
     &crate::blockmq::BENCH,
 ];
 
-/// The benchmark of this name.
+/// Returns the benchmark of this name.
 pub fn named(name: &str) -> Option<&'static Bench> {
     ALL.into_iter().find(|bench| bench.name == name)
 }
 
-/// How thorough.
+/// Length of the runs of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effort {
     /// Runs long enough for figures to be published.
     Full,
-    /// A look: shorter runs.
+    /// Shorter runs, for a look.
     Quick,
 }
 
-/// Where runs are made, and how thorough they are: what cases and their numbers follow.
+/// Place and length of runs, which decide cases and their numbers.
 #[derive(Debug, Clone)]
 pub struct On {
-    /// The CPUs that are online.
+    /// The online CPUs.
     pub cpus: CpuSet,
-    /// How thorough.
+    /// Length of the runs.
     pub effort: Effort,
-    /// Threads may have real-time priorities.
+    /// True if threads may have real-time priorities.
     pub urgent: bool,
-    /// Which scopes are the same pods.
+    /// Scopes whose pods are the same.
     pub layout: Layout,
 }
 
 impl On {
-    /// The machine that this process is on.
+    /// Describes the machine of this process.
     pub fn here(machine: &Machine, effort: Effort) -> On {
         let here = On::made_up(machine.topology(), effort);
         On { cpus: machine.online(), urgent: priority::may_be_real_time(), ..here }
     }
 
-    /// A machine on which nobody may have a real-time priority.
+    /// Describes a machine on which no thread may have a real-time priority.
     pub fn made_up(topology: &Topology, effort: Effort) -> On {
         let layout = Layout::of(topology, &crate::workqueue::SHARD_SIZES);
         On { cpus: topology.allowed().clone(), effort, urgent: false, layout }
     }
 
-    /// The number of a full call, or of a short one.
+    /// Returns the first number in a full call, and the second in a quick one.
     pub fn pick<T>(&self, full: T, short: T) -> T {
         if self.effort == Effort::Quick { short } else { full }
     }
 }
 
-/// A runtime on which a case is run, and what its records are called.
+/// A runtime on which a case is run, and its name in records.
 #[derive(Debug, Clone)]
 pub struct Variant {
-    /// In records.
+    /// The name in records.
     pub name: &'static str,
-    /// In the words of the run.
+    /// The runtime in the words of the run.
     pub runtime: String,
-    /// The scope, which stands behind the case in records.
+    /// The scope, which follows the case in records.
     pub place: Option<Place>,
-    /// Whether the allocations are counted too, in one short run of their own.
+    /// True if one more run, a short one, counts the allocations.
     pub count: bool,
 }
 
 impl Variant {
-    /// One that is called as its runtime.
+    /// Creates a variant with the name of its runtime.
     pub(crate) fn of(name: &'static str) -> Variant {
         Variant { name, runtime: name.to_owned(), place: None, count: false }
     }
 }
 
-/// Runtimes that are called as their variants; those that begin with `corewise` have their
-/// allocations counted where `count` says so.
+/// Creates variants with the names of their runtimes. With `count`, runs of those that begin with
+/// `corewise` count their allocations too.
 pub(crate) fn variants(names: &[&'static str], count: bool) -> Vec<Variant> {
     let variant = |name: &&'static str| Variant {
         count: count && name.starts_with("corewise"),
@@ -107,9 +107,9 @@ pub(crate) fn variants(names: &[&'static str], count: bool) -> Vec<Variant> {
 /// The cases of a workload.
 #[derive(Debug, Clone, Copy)]
 pub enum Cases {
-    /// These, between blanks.
+    /// Names between blanks.
     These(&'static str),
-    /// Any that fits; and those that a call runs.
+    /// Names that the first function accepts. The second lists the cases of a call.
     Fit(fn(&[&str]) -> bool, fn(&On) -> Vec<String>),
 }
 
@@ -129,33 +129,35 @@ impl Cases {
     }
 }
 
-/// A workload. Its functions are given the parts of a case's name.
+/// A workload. Its functions get the parts of a case's name.
 #[derive(Debug, Clone, Copy)]
 pub struct Workload {
-    /// Its cases, in the order of the tables.
+    /// The cases, in the order of the tables.
     pub cases: Cases,
-    /// Whether a quick call runs a case: what the headlines need, and a look at the rest.
+    /// Function that selects the cases of a quick call: cases of the headlines, and some of the
+    /// rest.
     pub quick: fn(&[&str], &On) -> bool,
-    /// Sets the numbers of a run.
+    /// Function that sets the numbers of a run.
     pub numbers: fn(&mut Job, &[&str], &On),
-    /// On what a case is run.
+    /// Function that lists the runtimes of a case.
     pub variants: fn(&[&str], &On) -> Vec<Variant>,
-    /// One run, in this process.
+    /// Function that does one run in this process.
     pub run: fn(&Job, &mut Meter) -> Result<Line, BenchError>,
 }
 
 /// A benchmark.
 #[derive(Debug)]
 pub struct Bench {
-    /// Its name in records: `workqueue`.
+    /// The name in records: `workqueue`.
     pub name: &'static str,
-    /// The numbers that its runs have, between blanks.
+    /// Names of the numbers of a run, between blanks.
     pub words: &'static str,
-    /// Its workloads, in the order of the tables.
+    /// The workloads, in the order of the tables.
     pub workloads: &'static [Workload],
-    /// Makes a run short enough for one in which allocations are counted.
+    /// Function that shortens a run, for one that counts allocations.
     pub counting: fn(&mut Job),
-    /// The headlines, which sum a call up: name and ratio; `None` where it wasn't measured.
+    /// Function that computes the headlines, the summary of a call: name and ratio, or `None` if
+    /// the call didn't measure it.
     pub headlines: fn(&Pairs<'_>) -> Vec<(&'static str, Ratio)>,
 }
 
@@ -168,17 +170,17 @@ impl PartialEq for Bench {
 impl Eq for Bench {}
 
 impl Bench {
-    /// The workload of a case.
+    /// Returns the workload of a case.
     pub fn workload(&self, case: &str) -> Option<&'static Workload> {
         self.workloads.iter().find(|workload| workload.cases.has(case))
     }
 
-    /// Every case, in the order of the tables.
+    /// Returns every case, in the order of the tables.
     pub fn cases(&self, on: &On) -> Vec<String> {
         self.workloads.iter().flat_map(|workload| workload.cases.all(on)).collect()
     }
 
-    /// The run of a case.
+    /// Returns the run of a case.
     pub fn job(&'static self, case: &str, runtime: &str, on: &On) -> Job {
         let mut job = Job::plain(self, case, runtime);
         let parts: Vec<&str> = case.split('/').collect();
@@ -188,8 +190,8 @@ impl Bench {
         job
     }
 
-    /// The cells of the cases that `wanted` takes, grouped by case. It is told whether a quick call
-    /// has the case.
+    /// Returns the cells of the cases that `wanted` accepts, grouped by case. The flag that
+    /// `wanted` gets is true if a quick call has the case.
     pub fn cells(&'static self, on: &On, wanted: impl Fn(&str, bool) -> bool) -> Vec<Vec<Cell>> {
         let mut groups = Vec::new();
         for workload in self.workloads {
@@ -211,43 +213,43 @@ impl Bench {
     }
 }
 
-/// A ratio of pairs, where both were measured.
+/// A ratio of pairs, or `None` if one side wasn't measured.
 pub type Ratio = Option<PairedRatio>;
 
-/// What a call has measured, for ratios of pairs.
+/// Measured values of a call, for ratios of pairs.
 #[derive(Debug, Clone, Copy)]
 pub struct Pairs<'s> {
     /// The values, round by round.
     pub series: &'s [Series],
-    /// Of the intervals.
+    /// The seed of the intervals.
     pub seed: u64,
 }
 
 impl<'s> Pairs<'s> {
-    /// The values of one metric of one variant in one case.
+    /// Returns the values of one metric of one variant in one case.
     pub fn values(&self, case: &str, variant: &str, metric: &str) -> Option<&'s [f64]> {
         values(self.series, case, variant, metric)
     }
 
-    /// The ratio of two lists of values, pair by pair; `None` where one is missing.
+    /// Returns the ratio of two lists of values, pair by pair, or `None` if one is missing.
     pub fn ratio(&self, over: Option<&[f64]>, under: Option<&[f64]>) -> Ratio {
         let (over, under) = (over?, under?);
         let pairs = over.len().min(under.len());
         PairedRatio::of(&over[..pairs], &under[..pairs], self.seed)
     }
 
-    /// One metric of `corewise` in a case, over that of another variant.
+    /// Returns the ratio of one metric of `corewise` in a case to that of another variant.
     pub fn over(&self, case: &str, metric: &str, other: &str) -> Ratio {
         self.ratio(self.values(case, "corewise", metric), self.values(case, other, metric))
     }
 }
 
-/// Of some ratios the one that is worst, where less is better.
+/// Returns the worst of some ratios, of which less is better.
 pub fn worst(ratios: impl IntoIterator<Item = PairedRatio>) -> Ratio {
     ratios.into_iter().max_by(|a, b| a.summary.median.total_cmp(&b.summary.median))
 }
 
-/// A number in a case's name that isn't 0.
+/// Returns true if this part of a case's name is a number other than 0.
 pub(crate) fn count(part: &str) -> bool {
     part.parse::<u32>().is_ok_and(|number| number > 0)
 }
@@ -321,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Small runs of the cases that differ in what is run.
+    /// Small runs of cases that run different code.
     const SMALL: [&str; 5] = [
         "workers=2 producers=2 items=50 rate=10000 block_us=10 short_us=1 rest_ms=1",
         "items=20 length_ms=150",
@@ -350,8 +352,7 @@ mod tests {
         ],
     ];
 
-    /// What a run reports has names and values, and what was read, ordered or answered wrongly is
-    /// an error.
+    /// Reports of runs have names and values. A wrong read, order or answer is an error.
     #[test]
     fn every_variant_runs_its_cases_small_or_says_why_not() {
         let on = On::here(&Machine::live().unwrap(), Effort::Quick);
@@ -392,8 +393,8 @@ mod tests {
         }
     }
 
-    /// For each benchmark: values of two rounds (case, variant, metric), and behind a colon the
-    /// headlines that follow, `+` where higher is better.
+    /// Values of two rounds (case, variant, metric) for each benchmark, and behind a colon the
+    /// headlines that follow from them. A `+` marks a headline of which higher is better.
     const HEADLINES: [(&str, &str); 5] = [
         (
             "workqueue",
@@ -482,7 +483,7 @@ mod tests {
             };
             assert!(of(&series[..1]).is_empty(), "what wasn't measured has no headline");
             let records = crate::rounds::records(bench.name, &series, &of(&series));
-            // Each has an interval, and these stand before all of them.
+            // Each headline also has an interval. The headlines come before all intervals.
             let headlines = &records[series.len() + expected.len()..];
             assert_eq!(headlines.len(), expected.len());
             for (record, line) in headlines.iter().zip(expected) {

@@ -40,7 +40,7 @@ pub enum BenchError {
     /// The system gave no thread.
     #[error("the system gives the workload no thread")]
     Thread(#[source] io::Error),
-    /// This program has no such runtime.
+    /// The program has no such runtime.
     #[error("no runtime '{runtime}' here")]
     NoRuntime {
         /// The runtime's name.

@@ -1,5 +1,4 @@
-//! A run as text: words `key=value`, which a program in any language reads without a table of its
-//! own.
+//! A run as text: words `key=value`, which a program in any language can read.
 
 use corewise_topology::CpuId;
 use std::time::Duration;
@@ -8,12 +7,12 @@ use crate::bench::{Bench, Workload};
 use crate::meter::{Allocations, Meter};
 use crate::{BenchError, Line};
 
-/// A run isn't understood.
+/// The words of a run aren't understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct BadJob(String);
 
-/// A number of a run: written as a whole number without a sign, or left out.
+/// A number of a run, written as a whole number without a sign, or left out.
 trait Number: Sized {
     fn read(value: u64) -> Option<Self>;
     fn write(&self) -> Option<u64>;
@@ -67,20 +66,20 @@ fn at_least(value: u64, least: u64) -> bool {
 macro_rules! job {
     ($($(#[$doc:meta])* $word:ident: $kind:ty = $default:expr, $least:literal;)*) => {
         /// One run: a case of a benchmark on a runtime, and every number that the program which
-        /// runs it must know. The module of its benchmark says what each means there.
+        /// runs it needs. The module of the benchmark documents their meaning there.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Job {
-            /// Of which benchmark.
+            /// The benchmark.
             pub bench: &'static Bench,
-            /// Which of its cases.
+            /// The case.
             pub case: String,
-            /// On what: `corewise/cache_shard`, `before`, `tokio`.
+            /// The runtime: `corewise/cache_shard`, `before`, `tokio`.
             pub runtime: String,
             $($(#[$doc])* pub $word: $kind,)*
         }
 
         impl Job {
-            /// With the numbers of a run that says none.
+            /// Creates a run with the default numbers.
             pub(crate) fn plain(bench: &'static Bench, case: &str, runtime: &str) -> Job {
                 let (case, runtime) = (case.to_owned(), runtime.to_owned());
                 Job { bench, case, runtime, $($word: $default,)* }
@@ -106,9 +105,9 @@ job! {
     workers: usize = 1, 1;
     /// Threads that queue from outside.
     producers: usize = 1, 1;
-    /// Items of a pass; what counts as one depends on the case.
+    /// Items of a pass. The case defines its item.
     items: usize = 1, 1;
-    /// How often a pass does what is short.
+    /// Repetitions of a short operation in a pass.
     times: usize = 1, 1;
     /// Measured passes.
     passes: usize = 1, 1;
@@ -122,50 +121,50 @@ job! {
     block_us: u32 = 0, 0;
     /// Microseconds that a short item spins.
     short_us: u32 = 0, 0;
-    /// Whether blocking items say that they block.
+    /// True if blocking items announce that they block.
     hint: bool = false, 0;
     /// Milliseconds of rest.
     rest_ms: u64 = 0, 0;
-    /// The CPU of the client, where it is pinned.
+    /// The CPU of the client, if it is pinned.
     client_cpu: Option<CpuId> = None, 0;
-    /// The CPU of the worker, where it is pinned.
+    /// The CPU of the worker, if it is pinned.
     worker_cpu: Option<CpuId> = None, 0;
     /// The called CPU.
     server_cpu: CpuId = CpuId::new(0), 0;
-    /// How long the run takes, in milliseconds, where it isn't so many items.
+    /// Milliseconds that the run takes, if no number of items ends it.
     length_ms: u64 = 0, 0;
-    /// Microseconds between two moments at which an urgent task wants its core.
+    /// Microseconds between two times at which an urgent task wants its core.
     tick_us: u32 = 4_000, 0;
-    /// Milliseconds of which the longest wait counts.
+    /// Milliseconds of an interval, of which the longest wait counts.
     interval_ms: u32 = 20, 0;
     /// Bytes of a request.
     bytes: u32 = 4_096, 1;
-    /// Requests that are in flight, for each completion thread.
+    /// Requests in flight for each completion thread.
     depth: u32 = 1, 1;
-    /// How often a probe burns and waits.
+    /// Pieces of a probe, each of which burns CPU time and waits.
     pieces: u32 = 0, 0;
-    /// CPU time of one of these, in nanoseconds.
+    /// CPU time of a piece, in nanoseconds.
     burn_ns: u64 = 0, 0;
-    /// How long it then waits.
+    /// Wait after the CPU time of a piece, in nanoseconds.
     wait_ns: u64 = 0, 0;
     /// Steps of a quick callback.
     quick_steps: u32 = 0, 0;
     /// The shortest slow callback, in milliseconds.
     shortest_ms: u32 = 100, 1;
-    /// The longest one.
+    /// The longest slow callback, in milliseconds.
     longest_ms: u32 = 5_000, 1;
-    /// Seed of what is random.
+    /// Seed of random choices.
     seed: u64 = 1, 0;
-    /// Count allocations, and report them alone.
+    /// True if the run counts allocations and reports nothing else.
     count: bool = false, 0;
 }
 
 impl Job {
-    /// Reads what [`Job::to_words`] writes. A key that is left out is 0, or none, or where that
-    /// makes no sense 1; `case` and `runtime` must be there.
+    /// Reads the words that [`Job::to_words`] writes. A missing key has its default; `case` and
+    /// `runtime` are required.
     ///
     /// # Errors
-    /// Says which word isn't understood.
+    /// The error names the word that isn't understood.
     pub fn from_words<W: AsRef<str>>(
         bench: &'static Bench,
         words: impl IntoIterator<Item = W>,
@@ -196,7 +195,7 @@ impl Job {
         }
     }
 
-    /// As words `key=value`.
+    /// Writes the run as words `key=value`.
     pub fn to_words(&self) -> Vec<String> {
         let mut words = vec![format!("case={}", self.case), format!("runtime={}", self.runtime)];
         let numbers = self.numbers();
@@ -207,22 +206,22 @@ impl Job {
         words
     }
 
-    /// The parts of the case's name.
+    /// Returns the parts of the case's name.
     pub fn parts(&self) -> Vec<&str> {
         self.case.split('/').collect()
     }
 
-    /// The number that is this part of the case's name.
+    /// Returns the number that is this part of the case's name.
     pub(crate) fn part(&self, at: usize) -> u32 {
         self.case.split('/').nth(at).and_then(|part| part.parse().ok()).unwrap_or(0)
     }
 
-    /// Case and runtime, for a reader: `storm/boxed on tokio`.
+    /// Returns case and runtime for a reader: `storm/boxed on tokio`.
     pub fn name(&self) -> String {
         format!("{} on {}", self.case, self.runtime)
     }
 
-    /// The same run, short, with its allocations counted and nothing timed.
+    /// Returns the same run, shortened, which counts its allocations and times nothing.
     #[must_use]
     pub fn counting(mut self) -> Job {
         (self.bench.counting)(&mut self);
@@ -230,38 +229,38 @@ impl Job {
         self
     }
 
-    /// [`Job::client_cpu`], or the first CPU.
+    /// Returns [`Job::client_cpu`], or the first CPU.
     pub fn client(&self) -> CpuId {
         self.client_cpu.unwrap_or(CpuId::new(0))
     }
 
-    /// [`Job::gap_us`].
+    /// Returns [`Job::gap_us`].
     pub(crate) fn gap(&self) -> Duration {
         Duration::from_micros(self.gap_us.into())
     }
 
-    /// The line of its run, without metrics so far.
+    /// Creates the line of the run, without metrics.
     pub fn line(&self) -> Line {
         Line::new(&self.case, &self.runtime)
     }
 
-    /// The line of a run that its runtime can't do.
+    /// Creates the line of a run that its runtime can't do.
     pub fn cannot(&self, why: &str) -> Line {
         Line { unsupported: Some(why.to_owned()), ..self.line() }
     }
 
-    /// That it isn't for a runtime of this program.
+    /// Returns the error of a run that isn't for a runtime of this program.
     ///
     /// # Errors
-    /// Always.
+    /// It always fails.
     pub fn unknown<T>(&self) -> Result<T, BenchError> {
         Err(BenchError::NoRuntime { runtime: self.runtime.clone() })
     }
 
-    /// Runs it in this process, on one of the runtimes of this crate.
+    /// Does the run in this process, on one of the runtimes of this crate.
     ///
     /// # Errors
-    /// It is for another one, or the workload couldn't be run.
+    /// The run is for another runtime, or the workload couldn't be run.
     pub fn run_own(&self, allocations: Option<Allocations>) -> Result<Line, BenchError> {
         if self.count && allocations.is_none() {
             return Ok(self.cannot("this program counts no allocations"));

@@ -1,17 +1,17 @@
-//! The line that a run prints: what it measured.
+//! The line that a run prints, with its measured values.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// What one run measured, printed as one line of JSON.
+/// The measured values of one run, printed as one line of JSON.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// The case, as it was asked for.
+    /// The case, as in the job.
     pub case: String,
-    /// The runtime, as it was asked for.
+    /// The runtime, as in the job.
     pub runtime: String,
-    /// Why the runtime can't run this case; then there are no metrics.
+    /// The reason that the runtime can't run this case. Then there are no metrics.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unsupported: Option<String>,
     /// Value of each metric, by its name; see [`unit()`].
@@ -20,7 +20,7 @@ pub struct Line {
 }
 
 impl Line {
-    /// A line without metrics so far.
+    /// Creates a line without metrics.
     pub fn new(case: &str, runtime: &str) -> Line {
         let (case, runtime) = (case.to_owned(), runtime.to_owned());
         Line { case, runtime, unsupported: None, metrics: BTreeMap::new() }
@@ -31,16 +31,15 @@ impl Line {
         self.metrics.insert(metric.to_owned(), value);
     }
 
-    /// As JSON, without the line's end.
+    /// Writes the line as JSON, without the line's end.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("strings and numbers can always be written as JSON")
     }
 
-    /// Reads the last line of a run's output that is one. Lines that runtimes print before are
-    /// passed over.
+    /// Reads the last line of JSON in a run's output. Lines that runtimes print before are skipped.
     ///
     /// # Errors
-    /// Says what is wrong with it.
+    /// There is no such line, or it isn't understood.
     pub fn last_of(output: &str) -> Result<Line, String> {
         let last = output.lines().rfind(|line| line.starts_with('{'));
         let last = last.ok_or_else(|| "it printed no line of JSON".to_owned())?;
@@ -53,13 +52,13 @@ impl Line {
     }
 }
 
-/// The unit of a metric; `None` where there is no metric of that name. Units `*/s`: more is better;
-/// of all others less is.
+/// Returns the unit of a metric, or `None` if there is no metric of that name. More is better for
+/// units `*/s`, and less for all others.
 pub fn unit(metric: &str) -> Option<&'static str> {
     metrics().find(|(name, _)| *name == metric).map(|(_, unit)| unit)
 }
 
-/// Every metric and its unit, in the order in which tables show them.
+/// Returns every metric and its unit, in the order of the tables.
 pub fn metrics() -> impl Iterator<Item = (&'static str, &'static str)> {
     let named = |(unit, names): &(&'static str, &'static str)| {
         let unit = *unit;

@@ -1,34 +1,34 @@
-//! What else the machine does meanwhile: a figure that was measured beside others' work says so.
+//! Other load of the machine during a measurement, which is printed beside the figures.
 
 use procfs::process::Process;
 use procfs::{CurrentSI, KernelStats};
 
 /// CPU time so far, in the kernel's ticks: of all CPUs, idle or not; busy; stolen by the host; and
-/// of this process and of the children that it has waited for.
+/// of this process and of the children for which it has waited.
 type Ticks = [u64; 4];
 
 /// CPU time in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spent {
-    /// Of all CPUs, idle or not.
+    /// Time of all CPUs, idle or not.
     pub all: f64,
-    /// What other processes used.
+    /// Time that other processes used.
     pub others: f64,
-    /// What the host took.
+    /// Time that the host took.
     pub stolen: f64,
 }
 
-/// Watches from when it is made.
+/// CPU time since its creation.
 #[derive(Debug)]
 pub struct Load(Option<Ticks>);
 
 impl Load {
-    /// From now on.
+    /// Watches from now on.
     pub fn watch() -> Load {
         Load(now())
     }
 
-    /// What was used since then; `None` where the system doesn't tell.
+    /// Returns the CPU time since then, or `None` if the system doesn't report it.
     pub fn spent(&self) -> Option<Spent> {
         let per_second = procfs::ticks_per_second() as f64;
         Some(spent(self.0?, now()?, per_second)).filter(|spent| spent.all > 0.0)
@@ -40,7 +40,7 @@ fn now() -> Option<Ticks> {
     let own = Process::myself().and_then(|own| own.stat()).ok()?;
     let [iowait, irq, softirq, stolen] =
         [all.iowait, all.irq, all.softirq, all.steal].map(Option::unwrap_or_default);
-    // Guests' time is in the first two.
+    // The first two include guests' time.
     let busy = all.user + all.nice + all.system + irq + softirq;
     let own = own.utime + own.stime + (own.cutime + own.cstime).unsigned_abs();
     Some([busy + all.idle + iowait + stolen, busy, stolen, own])

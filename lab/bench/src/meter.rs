@@ -1,4 +1,4 @@
-//! What a run costs: CPU time, context switches, memory, allocations.
+//! The costs of a run: CPU time, context switches, memory, allocations.
 
 use std::time::{Duration, Instant};
 
@@ -9,17 +9,17 @@ use crate::usage::Usage;
 pub(crate) use crate::usage::{thread_cpu, threads};
 use crate::{BenchError, Job, Line};
 
-/// Lets sleeps of this thread end when they should, and not up to 50 µs later.
+/// Makes sleeps of this thread end on time, instead of up to 50 µs late.
 pub(crate) fn sleep_exactly() {
-    // Where that isn't allowed, sleeps are late by the slack, for all runtimes alike.
+    // If the system refuses it, sleeps are late by the slack, for all runtimes alike.
     let _ = sys::wake_on_time();
 }
 
-/// Gives how many allocations the process has made so far. A measuring program that installed a
-/// counting allocator has one; it counts only in runs that ask for it.
+/// A function that returns the number of allocations of the process so far. A program that installs
+/// a counting allocator has one. It counts only in runs that ask for it.
 pub type Allocations = fn() -> u64;
 
-/// Measures the passes of one run. Made before the runtime is built.
+/// A meter of the passes of one run, created before the runtime.
 #[derive(Debug)]
 pub struct Meter {
     allocations: Option<Allocations>,
@@ -33,7 +33,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// For a run. `allocations` is used where the run is to `count` them.
+    /// Creates the meter of a run. With `count`, the run counts its allocations by `allocations`.
     pub fn new(count: bool, allocations: Option<Allocations>) -> Meter {
         Meter {
             allocations: allocations.filter(|_| count),
@@ -47,10 +47,10 @@ impl Meter {
         }
     }
 
-    /// Measures a pass over so many items. `pass` says how long it took by its own clock.
+    /// Measures a pass over this number of items. `pass` returns its time by its own clock.
     ///
     /// # Errors
-    /// Those of `pass`.
+    /// `pass` fails.
     pub fn pass(
         &mut self,
         items: usize,
@@ -69,7 +69,7 @@ impl Meter {
         (0..job.passes).try_for_each(|_| self.pass(job.items, || pass(job.items)))
     }
 
-    /// As [`Meter::pass`], where only the pass knows over how many items it was.
+    /// Measures a pass as [`Meter::pass`] does. The pass returns its number of items too.
     pub(crate) fn pass_of(
         &mut self,
         pass: impl FnOnce() -> Result<(usize, Duration), BenchError>,
@@ -88,25 +88,25 @@ impl Meter {
         Ok(())
     }
 
-    /// Takes CPU time out that isn't the runtime's.
+    /// Subtracts CPU time that isn't the runtime's.
     pub(crate) fn exclude(&mut self, cpu: Duration) {
         self.not_ours += cpu;
     }
 
-    /// Threads that came since the meter was made.
+    /// Returns the number of threads created since the meter was.
     pub(crate) fn new_threads(&self) -> u64 {
         threads().unwrap_or(0).saturating_sub(self.threads_before)
     }
 
-    /// CPU seconds and context switches of a pass, on average, and nothing else.
+    /// Adds CPU seconds and context switches of a pass, on average, and nothing else.
     pub(crate) fn finish_pass(&self, line: &mut Line) {
         let passes = self.rates.len().max(1) as f64;
         line.set("cpu_seconds", self.cpu.as_secs_f64() / passes);
         line.set("voluntary_switches", self.voluntary_switches as f64 / passes);
     }
 
-    /// What a workload in which items are done has measured; where allocations were counted, these
-    /// alone.
+    /// Adds the values of a workload whose passes have items. A run that counted allocations
+    /// reports these alone.
     pub fn finish(&self, mut line: Line) -> Line {
         let items = self.items.max(1) as f64;
         if self.allocations.is_some() {
@@ -127,7 +127,7 @@ impl Meter {
 }
 
 /// Adds the percentiles of some samples in nanoseconds, as `STEM_p50` and so on, and the 100th as
-/// `STEM_max`. The 99.9th of fewer than 5 000 samples says nothing, and is left out.
+/// `STEM_max`. It omits the 99.9th of fewer than 5 000 samples, which would be noise.
 pub fn percentiles(line: &mut Line, stem: &str, samples: &mut [u64], which: &[f64]) {
     samples.sort_unstable();
     for &percent in which {
@@ -141,12 +141,12 @@ pub fn percentiles(line: &mut Line, stem: &str, samples: &mut [u64], which: &[f6
     }
 }
 
-/// A span in whole nanoseconds.
+/// Returns a span in whole nanoseconds.
 pub(crate) fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Nanoseconds from one moment to another; 0 where that lies before.
+/// Returns the nanoseconds from one time to another, or 0 if the second is earlier.
 pub(crate) fn between(from: Instant, to: Instant) -> u64 {
     nanoseconds(to.saturating_duration_since(from))
 }

@@ -1,5 +1,5 @@
-//! What a record's names say: the workload, the scope, and which way is better.
-//! Read from whatever records there are, also those of cases that aren't known here.
+//! The names in a record: the workload, the scope, and the better direction. They are read from any
+//! record, even of a case that this program doesn't have.
 //!
 //! A case is `WORKLOAD[/PARAMETER...][/SCOPE]`: `kernel_test/cache_shard`, `storm/boxed/cpu`. A
 //! scope of another shard size than the default is written `cache_shard:4`. A peer has no scope.
@@ -22,17 +22,17 @@ pub struct Place {
 }
 
 impl Place {
-    /// A scope of pools with the default shard size.
+    /// Returns the place of a scope, with the default shard size.
     pub fn of(scope: AffinityScope) -> Place {
         Place { scope, shard_size: DEFAULT_SHARD_SIZE }
     }
 
-    /// Scope `cache_shard` with shards of about so many cores.
+    /// Returns the place of scope `cache_shard`, with shards of about this number of cores.
     pub fn shards(cores: u32) -> Place {
         Place { scope: AffinityScope::CacheShard, shard_size: cores }
     }
 
-    /// Whether it is what a queue has when nobody says otherwise.
+    /// Returns true for a queue's default.
     pub fn is_default(self) -> bool {
         self == Place::default()
     }
@@ -58,7 +58,7 @@ impl fmt::Display for Place {
 impl FromStr for Place {
     type Err = ();
 
-    /// Reads what `Display` writes; the error says only that it is no place.
+    /// Reads the text that `Display` writes. The error means only that it isn't a place.
     fn from_str(text: &str) -> Result<Place, ()> {
         if let Some(("cache_shard", cores)) = text.split_once(':') {
             let cores = cores.parse().map_err(|_| ())?;
@@ -125,8 +125,8 @@ impl Better {
         if unit.ends_with("/s") { Better::Higher } else { Better::Lower }
     }
 
-    /// Returns the order of a headline by its name: ratios of times and costs are better low. `None`
-    /// if the name doesn't tell.
+    /// Returns the order of a headline by its name: ratios of times and costs are better low.
+    /// `None` if the name doesn't tell.
     pub fn of_headline(record: &Record) -> Option<Better> {
         const LOWER: &str = "_p50 _p99 cpu cost span p999 latency makespan _vs_serial no_slow azure exports \
             fib_ tree_ sort_ map_ _vs_bound";

@@ -15,7 +15,7 @@ use crate::{Job, Line};
 /// A program that runs jobs.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// What to start.
+    /// The file to start.
     pub path: PathBuf,
     /// Arguments before the job's words.
     pub arguments: Vec<OsString>,
@@ -23,16 +23,16 @@ pub struct Program {
     pub environment: Vec<(OsString, OsString)>,
 }
 
-/// A run gave no line: which, why not, and the end of what it said on the standard error.
+/// An error of a run that printed no line: its name, the reason, and the end of its standard error.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct RunError(String);
 
-/// So much of the standard error is shown.
+/// Bytes of the standard error in a message.
 const SHOWN: usize = 2_000;
 
 impl Program {
-    /// A program without arguments of its own.
+    /// Creates a program without arguments of its own.
     pub fn new(path: impl Into<PathBuf>) -> Program {
         Program { path: path.into(), arguments: Vec::new(), environment: Vec::new() }
     }
@@ -44,10 +44,10 @@ impl Program {
         self
     }
 
-    /// Runs a job, and waits for it, for at most `limit`: then it is killed.
+    /// Runs a job, and waits for it. After `limit` it is killed.
     ///
     /// # Errors
-    /// It couldn't be started, failed, took too long, or printed no line.
+    /// The program couldn't be started, failed, took too long, or printed no line.
     pub fn run(&self, job: &Job, limit: Duration) -> Result<Line, RunError> {
         let failed = |why: String, said: &[u8]| {
             let said = String::from_utf8_lossy(said);
@@ -67,7 +67,7 @@ impl Program {
         let over = Parker::new();
         let tell = over.unparker();
         let (output, said, late) = thread::scope(|scope| {
-            // It is not reaped before the guard has gone, so the number is still its own.
+            // The child isn't reaped before the guard has ended, so the number is still its own.
             let guard = scope.spawn(move || {
                 let late = !over.park_timeout(limit);
                 if late {
@@ -91,11 +91,11 @@ impl Program {
     }
 }
 
-/// All that comes.
+/// Reads all bytes of a pipe, if there is one.
 fn read(from: Option<impl Read>) -> Vec<u8> {
     let mut all = Vec::new();
     if let Some(mut from) = from {
-        // The lines before an error are all there is.
+        // After an error only the bytes before it are left.
         let _ = from.read_to_end(&mut all);
     }
     all

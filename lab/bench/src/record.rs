@@ -1,4 +1,4 @@
-//! What a measurement prints: one record per metric, and its numbers for people.
+//! Records: a measurement prints one per metric, and its numbers for people.
 
 use serde::{Deserialize, Serialize};
 
@@ -16,22 +16,22 @@ pub struct Record {
     pub case: String,
     /// `corewise`, `before` (the published old design), or a peer's name.
     pub variant: String,
-    /// What was measured.
+    /// The measured quantity.
     pub metric: String,
     /// The metric's unit; `ratio` for headlines.
     pub unit: String,
-    /// The middle of the runs.
+    /// The median of the runs.
     pub median: f64,
     /// The smallest run.
     pub min: f64,
     /// The largest run.
     pub max: f64,
-    /// How many runs count (the dropped first round doesn't).
+    /// Number of runs that count (the dropped first round doesn't).
     pub runs: usize,
 }
 
 impl Record {
-    /// A record of a summary.
+    /// Creates a record of a summary.
     pub fn new(
         bench: &str,
         case: &str,
@@ -46,21 +46,21 @@ impl Record {
         Record { bench, case, variant, metric, unit, median, min, max, runs }
     }
 
-    /// A headline: a ratio of pairs of runs of the same call, or a metric by its [own
+    /// Creates a headline: a ratio of pairs of runs of the same call, or a metric by its [own
     /// name](unit()).
     pub fn headline(bench: &str, metric: &str, ratio: &PairedRatio) -> Record {
         let unit = unit(metric).unwrap_or("ratio");
         Record::new(bench, HEADLINE, "corewise", metric, unit, ratio.summary)
     }
 
-    /// The 95 % interval of a headline's median: its ends are `min` and `max`.
+    /// Creates the record of the 95 % interval of a headline's median, from `min` to `max`.
     pub fn interval(bench: &str, metric: &str, ratio: &PairedRatio) -> Record {
         let headline = Record::headline(bench, metric, ratio);
         Record { case: INTERVAL.to_owned(), min: ratio.low, max: ratio.high, ..headline }
     }
 }
 
-/// The records as a JSON array, one record per line.
+/// Writes the records as a JSON array, one record per line.
 pub fn to_json(records: &[Record]) -> String {
     let mut text = String::from("[");
     for (n, record) in records.iter().enumerate() {
@@ -72,10 +72,10 @@ pub fn to_json(records: &[Record]) -> String {
     text
 }
 
-/// `value` in its unit: `6.81 M/s`, `12.3 µs`, `31.0 MiB`, `1.42`.
+/// Writes `value` in its unit: `6.81 M/s`, `12.3 µs`, `31.0 MiB`, `1.42`.
 ///
 /// Units known by name are times (`ns`, `us`, `ms`, `s`), `bytes`, rates (`.../s`), `count` and
-/// `ratio`; any other is put behind the number as it is.
+/// `ratio`. Any other unit follows the number unchanged.
 pub fn show(value: f64, unit: &str) -> String {
     match unit {
         "ns" => time(value),
@@ -92,11 +92,12 @@ pub fn show(value: f64, unit: &str) -> String {
 }
 
 fn time(ns: f64) -> String {
-    // Minutes and hours of a measurement say less than seconds.
+    // Minutes and hours of a measurement are harder to compare than seconds.
     scaled(ns, 1e3, &["ns", "µs", "ms", "s"])
 }
 
-/// The value in the largest of the units, each `step` of the one before, that leaves at least 1.
+/// Writes the value in the largest unit that leaves at least 1. Each unit is `step` of the one
+/// before.
 fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     let mut value = value;
     let mut at = 0;
@@ -112,7 +113,7 @@ fn scaled(value: f64, step: f64, units: &[&str]) -> String {
     }
 }
 
-/// Three significant digits; very large and very small numbers by their power of ten.
+/// Writes three significant digits, and very large and very small numbers with a power of ten.
 fn digits(value: f64) -> String {
     let size = value.abs();
     match size {
@@ -128,7 +129,7 @@ fn digits(value: f64) -> String {
 
 #[cfg(test)]
 impl Record {
-    /// Of no run: for the tests of what is made from records. `(min, median, max)`.
+    /// Creates a record of no run, for tests of code that reads records. `(min, median, max)`.
     pub(crate) fn made_up(
         case: &str,
         variant: &str,

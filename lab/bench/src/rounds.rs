@@ -260,7 +260,8 @@ mod tests {
         assert_eq!(values(&series, "fan", "a", "items_per_second"), None);
     }
 
-    /// The runs of two groups of three variants and one, in their order: number, and round.
+    /// Returns the runs of two groups, of three variants and one, in their order: number, and
+    /// round.
     fn traced(plan: Plan) -> Vec<(usize, usize)> {
         let cells = ["0", "1", "2", "3"].map(|runtime| cell("fan", runtime));
         let groups = [cells[..3].to_vec(), cells[3..].to_vec()];

@@ -1,5 +1,5 @@
-//! Threads: one that is pinned, one of its own, and many that go at once, when the last is in its
-//! place; or none.
+//! Threads of workloads: a pinned one, one for a function alone, and several that begin at once,
+//! when the last is ready.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -12,7 +12,7 @@ use corewise_workqueue::WorkerPools;
 
 use crate::error::BenchError;
 
-/// Pools that are shut down where this is dropped.
+/// Pools that are shut down when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Pools(pub(crate) WorkerPools);
 
@@ -22,11 +22,10 @@ impl Drop for Pools {
     }
 }
 
-/// Starts a thread that is pinned to these CPUs, if any are given, and returns once it is where it
-/// is to be.
+/// Starts a thread, pins it to these CPUs, if any are given, and returns once it is pinned.
 ///
 /// # Errors
-/// It couldn't be started or pinned; then `body` isn't run.
+/// The thread couldn't be started or pinned. Then `body` isn't run.
 pub fn pinned(
     machine: &Machine,
     name: &str,
@@ -50,7 +49,7 @@ pub fn pinned(
     Ok(thread)
 }
 
-/// Runs `body` on a thread of its own, so that where it is pinned ends with it.
+/// Runs `body` on a thread of its own, so that its pinning ends with it.
 pub(crate) fn alone<T: Send>(
     name: &str,
     body: impl FnOnce() -> Result<T, BenchError> + Send,
@@ -61,25 +60,25 @@ pub(crate) fn alone<T: Send>(
     })
 }
 
-/// What threads that went at once have done.
+/// Results of threads that began at once.
 #[derive(Debug)]
 pub(crate) struct Ran<T> {
-    /// What each has given, in their order.
+    /// Results of the threads, in their order.
     pub(crate) given: Vec<T>,
-    /// When the first began.
+    /// Time at which the first began.
     pub(crate) began: Instant,
-    /// When the last was done.
+    /// Time at which the last was done.
     pub(crate) ended: Instant,
 }
 
-/// A thread for each of the `names`: each gets `ready`, given its number, and does its `body` once
-/// all are. Where one can't get ready none of them does. All have ended when this returns.
+/// Starts a thread for each of the `names`. Each calls `ready` with its number, and runs `body`
+/// once all are ready. If one can't get ready, none runs it. All have ended when this returns.
 pub(crate) fn together<P, T: Send>(
     names: &[String],
     ready: impl Fn(usize) -> Result<P, BenchError> + Sync,
     body: impl Fn(usize, P) -> Result<T, BenchError> + Sync,
 ) -> Result<Ran<T>, BenchError> {
-    // A: Relaxed; ordered by `all_there`.
+    // A: true if a thread failed; Relaxed, ordered by `all_there`.
     let (all_there, aborted) = (Countdown::new(names.len()), AtomicBool::new(false));
     let one = &|number: usize| {
         let made = ready(number);
@@ -102,15 +101,15 @@ pub(crate) fn together<P, T: Send>(
             match builder.spawn_scoped(scope, move || one(number)) {
                 Ok(thread) => threads.push(thread),
                 Err(error) => {
-                    // Those that were started wait for the others: let them go home.
+                    // The started threads wait for the others: this ends their wait.
                     aborted.store(true, Ordering::Relaxed);
                     (number..names.len()).for_each(|_| _ = all_there.done());
                     return Err(BenchError::Thread(error));
                 }
             }
         }
-        // All are joined before any error is returned: the scope itself panics for a panic left
-        // unseen.
+        // All are joined before any error is returned: the scope itself panics for a panic that
+        // isn't taken.
         let join =
             |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or(Err(BenchError::Panicked));
         let joined: Vec<Result<Option<_>, BenchError>> = threads.into_iter().map(join).collect();

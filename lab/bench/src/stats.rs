@@ -1,24 +1,24 @@
-//! Medians, percentiles, and the ratio of two things that were measured in pairs.
+//! Medians, percentiles, and ratios of values that were measured in pairs.
 //!
-//! All functions take finite numbers. Each says what it does with an empty slice.
+//! All functions take finite numbers. Each documents its result for an empty slice.
 
 use fastrand::Rng;
 
-/// Middle and extremes of one metric over its runs.
+/// Median and extremes of one metric over its runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Summary {
-    /// The middle value; the mean of the two middle ones where their number is even.
+    /// The middle value, or the mean of the two middle ones if their number is even.
     pub median: f64,
     /// The smallest.
     pub min: f64,
     /// The largest.
     pub max: f64,
-    /// How many there were.
+    /// Number of values.
     pub runs: usize,
 }
 
 impl Summary {
-    /// Of these values; `None` where there are none.
+    /// Creates the summary of these values, or returns `None` if there are none.
     pub fn of(values: &[f64]) -> Option<Summary> {
         let sorted = sorted(values);
         Some(Summary {
@@ -30,50 +30,51 @@ impl Summary {
     }
 }
 
-/// The middle value; the mean of the two middle ones where their number is even; `None` of nothing.
+/// Returns the middle value, or the mean of the two middle ones if their number is even. An empty
+/// slice gives `None`.
 pub fn median(values: &[f64]) -> Option<f64> {
     median_of_sorted(&sorted(values))
 }
 
-/// The smallest sample that at least `percent` of all samples don't exceed (the nearest-rank
-/// percentile): always a sample that was measured. `None` of nothing.
+/// Returns the smallest sample that at least `percent` of all samples don't exceed (the
+/// nearest-rank percentile). It is always a measured sample. An empty slice gives `None`.
 ///
 /// # Panics
-/// Where `percent` isn't between 0 and 100, or the samples aren't sorted (checked in debug builds).
+/// `percent` isn't between 0 and 100, or the samples aren't sorted (checked in debug builds).
 pub fn percentile(sorted: &[u64], percent: f64) -> Option<u64> {
     assert!((0.0..=100.0).contains(&percent), "a percentile of {percent} percent");
     debug_assert!(sorted.is_sorted(), "percentiles are taken of sorted samples");
-    // The millionth takes back what rounding may have added to a whole rank.
+    // The millionth undoes a rounding error that may have raised a whole rank.
     let rank = (percent * sorted.len() as f64 / 100.0 - 1e-6).ceil() as usize;
     sorted.get(rank.max(1) - 1).copied()
 }
 
-/// How many times larger `a` is than `b`, from runs that were made in pairs.
+/// The ratio of `a` to `b`, from runs that were made in pairs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PairedRatio {
-    /// Over the pairs' ratios.
+    /// The summary of the pairs' ratios.
     pub summary: Summary,
     /// Lower end of the 95 % interval of the median.
     pub low: f64,
-    /// Upper end.
+    /// Upper end of the interval.
     pub high: f64,
 }
 
-/// Resamples of a bootstrap: enough for two digits of an interval's ends.
+/// Resamples of a bootstrap, enough for two digits of an interval's ends.
 const RESAMPLES: usize = 2_000;
-/// Differences up to this part aren't called differences, however sure they are: other builds of
-/// the same code differ by as much.
+/// Largest relative difference that counts as noise, even if the interval excludes 1: builds of the
+/// same code differ by as much.
 const SMALLEST_EFFECT: f64 = 0.05;
 
 impl PairedRatio {
-    /// Of the pairs `(a[i], b[i])`. `None` where there are none, or a `b` is 0.
+    /// Creates the ratio of the pairs `(a[i], b[i])`. No pairs, or a `b` that is 0, give `None`.
     ///
     /// The interval is the percentile bootstrap of the median: pairs are drawn again and again with
     /// replacement, from a generator with this seed, so the same input gives the same interval.
     /// With fewer than about six pairs it is little more than the range.
     ///
     /// # Panics
-    /// Where the two have different lengths: then they aren't pairs.
+    /// The two have different lengths.
     pub fn of(a: &[f64], b: &[f64], seed: u64) -> Option<PairedRatio> {
         assert_eq!(a.len(), b.len(), "a ratio of pairs takes two equally long lists");
         if b.contains(&0.0) {
@@ -85,15 +86,15 @@ impl PairedRatio {
         Some(PairedRatio { summary, low, high })
     }
 
-    /// Whether the two really differ: the interval excludes 1, and the median is off by more than 5
-    /// %.
+    /// Returns true if the two differ: the interval excludes 1, and the median is off by more than
+    /// 5 %.
     pub fn is_beyond_noise(&self) -> bool {
         let excluded = self.low > 1.0 || self.high < 1.0;
         excluded && (self.summary.median - 1.0).abs() > SMALLEST_EFFECT
     }
 }
 
-/// The middle 95 % of the medians of resamples of `values`, which isn't empty.
+/// Returns the middle 95 % of the medians of resamples of `values`, which isn't empty.
 fn bootstrap_median(values: &[f64], seed: u64) -> (f64, f64) {
     let mut rng = Rng::with_seed(seed);
     let mut medians: Vec<f64> = (0..RESAMPLES)
@@ -136,7 +137,7 @@ mod tests {
 
     #[test]
     fn a_percentile_is_a_sample_by_nearest_rank() {
-        // The usual textbook example of the nearest-rank method.
+        // A textbook example of the nearest-rank method.
         let samples = [15, 20, 35, 40, 50];
         for (percent, expected) in [(0.0, 15), (5.0, 15), (30.0, 20), (40.0, 20), (50.0, 35)] {
             assert_eq!(percentile(&samples, percent), Some(expected), "{percent} %");
@@ -149,7 +150,7 @@ mod tests {
 
     #[test]
     fn a_ratio_of_pairs_ignores_a_drift_that_hits_both() {
-        // The machine gets ten times slower meanwhile; b is half of a in every pair.
+        // The machine gets ten times slower meanwhile, and b is half of a in every pair.
         let a = [100.0, 80.0, 40.0, 20.0, 10.0];
         let b: Vec<f64> = a.iter().map(|a| a / 2.0).collect();
         let ratio = PairedRatio::of(&a, &b, 1).unwrap();
@@ -185,8 +186,8 @@ mod tests {
         assert!(ratio.summary.median < ratio.high && ratio.high <= ratio.summary.max);
     }
 
-    /// The one property that makes the interval worth printing: it covers the truth about as often
-    /// as it says. Twenty draws from a known distribution, many times.
+    /// Checks that the interval covers the true median about as often as it should. The test draws
+    /// twenty values from a known distribution, many times.
     #[test]
     fn the_interval_covers_the_true_median_about_95_times_in_100() {
         let mut rng = Rng::with_seed(11);

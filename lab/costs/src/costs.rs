@@ -179,7 +179,7 @@ pub struct Scheduler {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Target {
-    /// Nothing runs there. With [`Distance::Same`], the waker yields at once.
+    /// The CPU is idle. With [`Distance::Same`], the waker yields at once.
     Idle,
     /// A thread computes there. With [`Distance::Same`], the waker computes on.
     Busy,

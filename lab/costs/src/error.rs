@@ -6,8 +6,8 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CostsError {
-    /// The file is no TOML, or a key is missing, unknown or of another type. The text names the line
-    /// and the key.
+    /// The file is no TOML, or a key is missing, unknown or of another type. The text names the
+    /// line and the key.
     Toml(String),
     /// The file has another version of the format.
     Version {

@@ -29,8 +29,8 @@ impl Figure {
     }
 
     /// Returns the figure of samples in any order, by nearest rank, rounded to three decimals.
-    /// `None` if there are none. A number that isn't finite counts as largest. One below 0 counts as
-    /// 0: the clock's cost was taken off it.
+    /// `None` if there are none. A number that isn't finite counts as largest. One below 0 counts
+    /// as 0: the clock's cost was taken off it.
     pub fn of(samples: &[f64]) -> Option<Figure> {
         let mut sorted: Vec<f64> = samples
             .iter()

@@ -1,4 +1,4 @@
-//! What a machine costs, in nanoseconds: one TOML file, the cost model of a simulator.
+//! Costs of a machine, in nanoseconds: one TOML file, the cost model of a simulator.
 //! `corewise-bench machine` measures it, or you write it by hand.
 //!
 //! [`Costs`] is the file, [`Figure`] a number with its spread, [`Distance`] the distance of two

@@ -86,7 +86,7 @@ fn section(text: &mut String, path: &str, table: &Table) {
     }
 }
 
-/// True for a value that stands behind its key: a number, a text or a figure.
+/// Returns true for a value that stands behind its key: a number, a text or a figure.
 fn is_inline(value: &Value) -> bool {
     match value {
         Value::Table(table) => table.contains_key("p50"),

@@ -1,5 +1,5 @@
-//! The programs that runs are made with: this one for Rust, and those in other languages, which are
-//! built at first use beside it.
+//! The programs of runs: this one for Rust, and programs in other languages, which are built beside
+//! it at first use.
 
 use std::fs;
 use std::io;
@@ -8,36 +8,36 @@ use std::process::{Command, Stdio};
 
 use corewise_bench::process::Program;
 
-/// The program that runs a runtime's jobs.
+/// A program that runs a runtime's jobs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Tool {
-    /// This very program.
+    /// The program itself.
     Rust,
-    /// oneTBB's, in C++.
+    /// The program for oneTBB, in C++.
     Tbb,
     Go,
-    /// Go's, of the workloads for calls.
+    /// The program for Go's calls.
     GoCalls,
     Java,
-    /// Forte's, in Rust, with dependencies of its own.
+    /// The program for Forte, in Rust, with dependencies of its own.
     Forte,
-    /// glommio's, in Rust, with dependencies of its own.
+    /// The program for glommio, in Rust, with dependencies of its own.
     Glommio,
-    /// Seastar's, in C++.
+    /// The program for Seastar, in C++.
     Seastar,
-    /// This one, which starts a server: `corewise`, or one that is installed.
+    /// The program itself, which starts a server: `corewise`, or an installed one.
     Server(&'static str),
 }
 
-/// What a program is made of.
+/// The source of a program.
 struct Source {
-    /// Names of files, the one that the compiler is given first, and what is in them.
+    /// Names and contents of files. The compiler gets the first one.
     files: &'static [(&'static str, &'static str)],
-    /// The name of what is made of them.
+    /// The name of the built file.
     made: &'static str,
-    /// How, for a shell: `$1` is the first file, `$2` what is made, `$3` the folder of both.
+    /// The shell command that builds. `$1` is the first file, `$2` the built file, `$3` the folder.
     build: &'static str,
-    /// How to get what is missing.
+    /// The way to get a missing tool.
     remedy: &'static str,
 }
 
@@ -47,13 +47,13 @@ const GET_GO: &str = "Go 1.22 or newer, with `go` in the PATH; on Debian: apt in
 const GET_SERVERS: &str =
     "on Debian: apt install nbdkit nbd-server qemu-utils qemu-system-common fio libnbd-bin";
 
-/// Whether a program is in the PATH.
+/// Returns true if a program is in the PATH.
 pub(crate) fn is_installed(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Where cargo started this program it builds the server too; else what lies beside this program is taken.
+/// Builds the server, if cargo started this program. Else the server beside this program is taken.
 fn build_corewise() -> Result<(), String> {
     let made = beside("corewise")?;
     if let (Some(cargo), Some(target)) =
@@ -67,7 +67,7 @@ fn build_corewise() -> Result<(), String> {
     if made.exists() { Ok(()) } else { Err(format!("there is no {}", made.display())) }
 }
 
-/// A program that cargo puts beside this one.
+/// Returns the path of a program that cargo puts beside this one.
 pub(crate) fn beside(name: &str) -> Result<PathBuf, String> {
     std::env::current_exe().map(|own| own.with_file_name(name)).map_err(|error| error.to_string())
 }
@@ -133,7 +133,7 @@ impl Tool {
             Tool::Seastar => Source {
                 files: &[("seastar.cpp", include_str!("../peers/seastar/main.cpp"))],
                 made: "seastar-peer",
-                // The library says by itself what a program needs.
+                // The library's pkg-config file has the flags that a program needs.
                 build: "flags=$(pkg-config --cflags --libs --static seastar) || exit 1; \
                         exec g++ -std=c++20 -O3 \"$1\" -o \"$2\" $flags",
                 remedy: "Debian has no package; it is used where pkg-config finds `seastar`",
@@ -145,7 +145,7 @@ impl Tool {
         if self != Tool::Java {
             return Program::new(made);
         }
-        // The collector that is meant for throughput, and a heap that needn't grow meanwhile.
+        // The collector for throughput, and a heap that needn't grow meanwhile.
         let mut java = Program::new("java");
         for argument in ["-XX:+UseParallelGC", "-Xms1g", "-Xmx1g", "-cp"] {
             java = java.argument(argument);
@@ -153,8 +153,10 @@ impl Tool {
         java.argument(folder.join("java")).argument("Peer")
     }
 
-    /// The program, built if it isn't yet or was built from other source; or why it can't be had,
-    /// and how to get it. This one runs a job of `bench`.
+    /// Returns the program for a job of `bench`. It is built if there is none of this source.
+    ///
+    /// # Errors
+    /// The error says why there is none, and how to get it.
     pub(crate) fn build(self, bench: &str, folder: &Path) -> Result<Program, String> {
         let Some(Source { files, made, build, remedy }) = self.source() else {
             match self {
@@ -186,8 +188,8 @@ fn is_current(folder: &Path, files: &[(&str, &str)], made: &Path) -> bool {
     made.exists() && files.iter().all(same)
 }
 
-/// Puts the source there, and takes away what was made of another one: a failure leaves nothing
-/// that could be taken for its product.
+/// Writes the source, and removes a file built from another source, so a failed build leaves no
+/// file that could be taken for its product.
 fn write(folder: &Path, files: &[(&str, &str)], made: &Path) -> Result<(), String> {
     match fs::remove_file(made) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -216,20 +218,21 @@ fn compile(shell: &mut Command) -> Result<(), String> {
     }
 }
 
-/// Where the programs are built: beside this one, so in cargo's target folder.
+/// Returns the folder in which programs are built. It is beside this program, so in cargo's target
+/// folder.
 pub(crate) fn folder() -> io::Result<PathBuf> {
     let own = std::env::current_exe()?;
     Ok(own.parent().unwrap_or(Path::new(".")).join("bench-peers-programs"))
 }
 
-/// The name under which the loader finds mimalloc: what `LD_PRELOAD` is set to.
+/// The name under which the loader finds mimalloc, for `LD_PRELOAD`.
 pub(crate) const MIMALLOC: &str = "libmimalloc.so.2";
 
-/// Whether it does find it; else why not, and how to get it.
+/// Checks that the loader finds mimalloc. The error says why not, and how to get it.
 pub(crate) fn mimalloc() -> Result<(), String> {
     let tried = Command::new("true").env("LD_PRELOAD", MIMALLOC).output();
     match tried {
-        // The loader says so where it doesn't, and goes on without.
+        // If it doesn't, the loader writes a message and goes on without.
         Ok(output) if output.stderr.is_empty() => Ok(()),
         _ => Err(format!("there is no {MIMALLOC} (on Debian: apt install libmimalloc2.0)")),
     }

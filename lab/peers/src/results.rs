@@ -1,5 +1,5 @@
-//! Ratios of what rounds gave: Corewise over each peer, pair by pair, and the peer against
-//! whom that is worst.
+//! Ratios of the rounds' values: Corewise over each peer, pair by pair, and the peer with the
+//! worst ratio.
 
 use corewise_bench::bench::Pairs;
 use corewise_bench::names::Better;
@@ -7,16 +7,17 @@ use corewise_bench::record::Record;
 use corewise_bench::rounds::Series;
 use corewise_bench::stats::PairedRatio;
 
-/// Ours, in all tables and headlines.
+/// The name of Corewise's runtime in all tables and headlines.
 pub(crate) const OURS: &str = "corewise";
 
-/// No peers: what a wake-up costs without a queue, the plain loop, and fio on the file itself.
+/// Returns true for a lower bound that isn't a peer: a wake-up without a queue, the plain loop, and
+/// fio on the file itself.
 pub(crate) fn is_floor(name: &str) -> bool {
     ["futex", "eventfd", "serial", "fio"].contains(&name)
 }
 
-/// What was asked for, where anything was run of it: of all cases and peers that take part those
-/// against whom we stand worst.
+/// Returns the worst ratio over all cases and peers that take part, or `None` if none of them was
+/// run.
 fn headline(series: &[Series], ask: &Ask) -> Option<Headline> {
     let pairs = Pairs { series, seed: 1 };
     let takes_part = |one: &&Series| {
@@ -36,31 +37,31 @@ fn headline(series: &[Series], ask: &Ask) -> Option<Headline> {
     Some(Headline { name: ask.name, better: ask.better, against, ratio, agreed: ask.agreed })
 }
 
-/// All headlines that the series allow.
+/// Returns all headlines that the series allow.
 pub(crate) fn headlines(series: &[Series], asked: &[Ask]) -> Vec<Headline> {
     asked.iter().filter_map(|ask| headline(series, ask)).collect()
 }
 
-/// What a headline is made of.
+/// The definition of a headline.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Ask {
     pub(crate) name: &'static str,
     pub(crate) better: Better,
-    /// One of the agreed ones; else it stands beside them.
+    /// True for an agreed headline. Other ones are printed beside them.
     pub(crate) agreed: bool,
     pub(crate) metric: &'static str,
-    /// The metric of the peer's that it is over.
+    /// The peer's metric, by which ours is divided.
     pub(crate) theirs: &'static str,
-    /// It is no ratio, but the metric itself.
+    /// True if the headline is our metric itself, not a ratio.
     pub(crate) is_own: bool,
-    /// Which of ours.
+    /// The variant of ours.
     pub(crate) ours: &'static str,
-    /// Whether a peer takes part in a case.
+    /// Function that returns true if a peer takes part in a case.
     pub(crate) takes: fn(case: &str, peer: &str) -> bool,
 }
 
 impl Ask {
-    /// An agreed one, in which lower is better.
+    /// Creates an agreed headline, of which lower is better.
     pub(crate) const fn lower(
         name: &'static str,
         metric: &'static str,
@@ -70,17 +71,17 @@ impl Ask {
         Ask { name, better, agreed: true, metric, theirs, is_own: false, ours: OURS, takes }
     }
 
-    /// An agreed one of rates.
+    /// Creates an agreed headline of rates.
     pub(crate) const fn rate(name: &'static str, takes: fn(&str, &str) -> bool) -> Ask {
         Ask { better: Better::Higher, ..Ask::lower(name, "items_per_second", takes) }
     }
 
-    /// An agreed metric of ours, by its own name, in which lower is better.
+    /// Creates an agreed headline that is a metric of ours by its own name. Lower is better.
     pub(crate) const fn own(metric: &'static str, takes: fn(&str, &str) -> bool) -> Ask {
         Ask { is_own: true, ..Ask::lower(metric, metric, takes) }
     }
 
-    /// Over another metric of the peer's.
+    /// Divides by another metric of the peer.
     pub(crate) const fn over(self, theirs: &'static str) -> Ask {
         Ask { theirs, ..self }
     }
@@ -94,19 +95,19 @@ impl Ask {
     }
 }
 
-/// A ratio, what it says, and against whom.
+/// A ratio, with its name and its peer.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Headline {
     pub(crate) name: &'static str,
     pub(crate) better: Better,
-    /// The peer and the case that it comes from.
+    /// The peer and the case of the ratio.
     pub(crate) against: String,
     pub(crate) ratio: PairedRatio,
     pub(crate) agreed: bool,
 }
 
-/// The records of all headlines: intervals, with the ends as extremes, and what stands beside
-/// first, the agreed ones at the end.
+/// Returns the records of all headlines. Intervals, whose ends are the extremes, and headlines that
+/// aren't agreed come first.
 pub(crate) fn records(bench: &str, headlines: &[Headline]) -> Vec<Record> {
     let record = |case: &str, one: &Headline| Record {
         case: case.to_owned(),
@@ -123,13 +124,13 @@ pub(crate) fn records(bench: &str, headlines: &[Headline]) -> Vec<Record> {
 pub(crate) mod tests {
     use super::*;
 
-    /// What rounds that weren't run give: case, runtime, metric, and a value a round.
+    /// Returns the headlines of made-up values: case, runtime, metric, and a value a round.
     pub(crate) fn of(cells: &[(&str, &str, &str, &[f64])], asked: &[Ask]) -> Vec<Headline> {
         let series = cells.iter().map(|one| Series::of(one.0, one.1, one.2, one.3));
         headlines(&series.collect::<Vec<_>>(), asked)
     }
 
-    /// Against whom a headline is, and its median.
+    /// Returns the peer of a headline, and its median.
     pub(crate) fn find<'a>(headlines: &'a [Headline], name: &str) -> Option<(&'a str, f64)> {
         let found = headlines.iter().find(|headline| headline.name == name)?;
         Some((&found.against, found.ratio.summary.median))

@@ -138,8 +138,8 @@ impl Peers {
         groups
     }
 
-    /// Returns true if the words choose the case of this name. A whole name chooses that case alone,
-    /// another word each case that begins with it. No words choose all.
+    /// Returns true if the words choose the case of this name. A whole name chooses that case
+    /// alone, another word each case that begins with it. No words choose all.
     fn chosen(&self, options: &Options, name: &str) -> bool {
         let fits = |word: &String| {
             let bare = word.strip_suffix(MIMALLOC).unwrap_or(word);

@@ -9,7 +9,7 @@ use corewise_bench::table;
 use crate::results::{Headline, OURS};
 use crate::session::{Idle, Peers};
 
-/// All tables; the records are in the order of their cases.
+/// Returns all tables. The records are in the order of their cases.
 pub(crate) fn tables(peers: &Peers, records: &[Record], headlines: &[Headline]) -> String {
     let of_cases = records.chunk_by(|a, b| a.case == b.case);
     let mut text: String = of_cases.map(|of_case| table(peers, of_case)).collect();

@@ -1,1 +1,1 @@
-//! Nothing but its tests: volumes in servers that speak S3.
+//! Tests of volumes in servers that speak S3. The library itself is empty.

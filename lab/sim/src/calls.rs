@@ -1,6 +1,6 @@
-//! What code that runs on the machine calls: memory, time, sleep, its CPU.
+//! Functions for code that runs on the machine: memory, time, sleep, CPUs.
 //!
-//! Outside of a simulation each of these does nothing, or what is nearest to that.
+//! Outside of a simulation each of them does nothing, or the nearest to that.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -15,13 +15,13 @@ use crate::machine::Mask;
 use crate::task::{Body, Policy, Tid, Woken};
 
 std::thread_local! {
-    /// The machine that this OS thread simulates.
+    /// Machine that this OS thread simulates.
     static MACHINE: Cell<*mut Sim> = const { Cell::new(std::ptr::null_mut()) };
-    /// Its own code runs, whose allocations nobody pays for.
+    /// True while the simulator's own code runs. Its allocations cost nothing.
     static WITHIN: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls `f` with the machine: `None` outside of a simulation.
+/// Calls `f` with the machine. Returns `None` outside of a simulation.
 #[inline]
 pub(crate) fn engine<R>(f: impl FnOnce(&mut Sim) -> R) -> Option<R> {
     let sim = MACHINE.get();
@@ -29,15 +29,15 @@ pub(crate) fn engine<R>(f: impl FnOnce(&mut Sim) -> R) -> Option<R> {
         return None;
     }
     WITHIN.set(true);
-    // SAFETY: set by `enter`, whose caller keeps the machine until `leave`. `WITHIN` was false, so
-    // nobody else has a reference: all users of it on this thread are in this function and in
-    // `drive`, which has none while a coroutine runs.
+    // SAFETY: `drive` has set the pointer, and its caller keeps the machine until `drive` returns.
+    // `WITHIN` was false, so nobody else has a reference: all users on this thread are this
+    // function and `drive`, which has none while a coroutine runs.
     let result = f(unsafe { &mut *sim });
     WITHIN.set(false);
     Some(result)
 }
 
-/// Calls `f`, and nobody pays for what it allocates.
+/// Calls `f`, whose allocations cost nothing.
 pub(crate) fn in_engine<R>(f: impl FnOnce() -> R) -> R {
     let before = WITHIN.replace(true);
     let result = f();
@@ -48,14 +48,15 @@ pub(crate) fn in_engine<R>(f: impl FnOnce() -> R) -> R {
 /// Runs the machine until its first thread has ended.
 ///
 /// # Errors
-/// No thread can ever go on and the first one hasn't ended: those that are left.
+/// No thread can ever go on and the first one hasn't ended. The text names the threads that are
+/// left.
 pub(crate) fn drive(sim: &mut Sim, root: Tid) -> Result<(), String> {
     let sim: *mut Sim = sim;
     let outer = MACHINE.replace(sim);
     let within = WITHIN.replace(true);
     let outcome = loop {
-        // SAFETY: the caller's exclusive reference, used in no other way until this function ends;
-        // no coroutine runs now.
+        // SAFETY: the pointer is the caller's exclusive reference, which is used in no other way
+        // until this function ends. No coroutine runs now.
         let this = unsafe { &mut *sim };
         let Some(tid) = this.pick() else {
             break Err(this.stuck());
@@ -65,8 +66,8 @@ pub(crate) fn drive(sim: &mut Sim, root: Tid) -> Result<(), String> {
             None => unreachable!("a thread that runs has a body"),
         };
         WITHIN.set(false);
-        // SAFETY: boxed, so that it stays where it is when threads are added; only this loop takes
-        // it away, below.
+        // SAFETY: the body is boxed, so it stays in place when threads are added. Only this loop
+        // drops it, below.
         let ended = unsafe { &mut *body }.resume(()).as_return().is_some();
         WITHIN.set(true);
         if ended {
@@ -83,19 +84,20 @@ pub(crate) fn drive(sim: &mut Sim, root: Tid) -> Result<(), String> {
     outcome
 }
 
-/// Lets others go first, until it is this thread's turn.
+/// Lets other threads go first, until it is this thread's turn.
 fn suspend() {
     let yielder = engine(|sim| {
         let tid = sim.current().expect("a simulated thread runs");
         sim.threads[tid.index()].yielder
     });
     if let Some(yielder) = yielder {
-        // SAFETY: set by the coroutine that runs, at its begin; it lives as long as that.
+        // SAFETY: the running coroutine has set the pointer at its begin, and keeps the yielder
+        // alive.
         unsafe { &*yielder }.suspend(());
     }
 }
 
-/// Waits until nobody else has anything to do before.
+/// Waits until no other thread has anything to do before.
 #[inline]
 fn turn() {
     if engine(|sim| sim.is_over()).unwrap_or(false) {
@@ -103,12 +105,12 @@ fn turn() {
     }
 }
 
-/// Is this the code of a simulated thread?
+/// Returns true in the code of a simulated thread.
 pub fn is_simulated() -> bool {
     !MACHINE.get().is_null() && !WITHIN.get()
 }
 
-/// An access to the line of `address`, from a place in the code.
+/// Charges for an access to the line of `address`, from a place in the code.
 #[inline]
 pub fn access(address: usize, kind: Access, site: &'static Location<'static>) {
     turn();
@@ -122,14 +124,14 @@ pub(crate) fn lines_of(address: usize, bytes: usize) -> impl Iterator<Item = usi
     lines.map(move |line| line.max(address)).filter(move |at| *at < end)
 }
 
-/// The access before read this value: where it is a pointer, what it points to can't be asked for
+/// Notes the value that the previous access read. If it is a pointer, its target can't be fetched
 /// earlier.
 #[inline]
 pub fn loaded(value: usize) {
     engine(|sim| sim.loaded(value));
 }
 
-/// An access to shared data that isn't atomic: each of its lines is charged for.
+/// Charges for an access to shared data that isn't atomic, line by line.
 #[track_caller]
 pub fn touch(address: usize, bytes: usize, kind: Access) {
     let site = Location::caller();
@@ -139,48 +141,48 @@ pub fn touch(address: usize, bytes: usize, kind: Access) {
     }
 }
 
-/// Asks for a line that is needed soon.
+/// Prefetches a line.
 pub fn prefetch(address: usize, kind: Access) {
     turn();
     engine(|sim| sim.prefetch(address, kind));
 }
 
-/// A full fence.
+/// Executes a full fence.
 pub fn fence() {
     turn();
     engine(Sim::fence);
 }
 
-/// A process-wide barrier by the system.
+/// Executes a process-wide barrier of the system.
 pub fn membarrier() {
     turn();
     engine(Sim::membarrier);
 }
 
-/// A spin hint.
+/// Executes a spin hint.
 pub fn spin_loop() {
     turn();
     engine(Sim::pause);
 }
 
-/// The moment, for [`lock_waited`]: costs nothing. 0 outside of a simulation.
+/// Returns the time for [`lock_waited`], at no cost. 0 outside of a simulation.
 pub fn moment() -> f64 {
     engine(|sim| sim.now()).unwrap_or(0.0)
 }
 
-/// This thread has waited for a lock since then.
+/// Counts this thread's wait for a lock, which began at `since`.
 pub fn lock_waited(since: f64) {
     engine(|sim| sim.tally.lock_waits += sim.now() - since);
 }
 
-/// Computes for so long, in nanoseconds, and touches nothing.
+/// Computes for some nanoseconds, and touches no memory.
 pub fn burn(nanos: f64) {
     turn();
     engine(|sim| sim.spend(nanos));
     turn();
 }
 
-/// Nanoseconds since the machine began. 0 outside of a simulation.
+/// Returns the nanoseconds since the machine began. 0 outside of a simulation.
 pub fn now() -> u64 {
     turn();
     let now = engine(|sim| {
@@ -191,7 +193,7 @@ pub fn now() -> u64 {
     now.unwrap_or(0)
 }
 
-/// As [`now`], by a clock that is read in a few nanoseconds and shows the last tick of 4 ms.
+/// Returns the time of the last tick of 4 ms. The read takes a few nanoseconds; compare [`now`].
 pub fn coarse_now() -> u64 {
     turn();
     let now = engine(|sim| {
@@ -202,7 +204,7 @@ pub fn coarse_now() -> u64 {
     now.unwrap_or(0)
 }
 
-/// CPU time of this thread, in nanoseconds.
+/// Returns the CPU time of this thread, in nanoseconds.
 pub fn thread_time() -> u64 {
     turn();
     engine(|sim| {
@@ -213,13 +215,13 @@ pub fn thread_time() -> u64 {
     .unwrap_or(0)
 }
 
-/// CPU time of all threads, in nanoseconds.
+/// Returns the CPU time of all threads, in nanoseconds.
 pub fn process_time() -> u64 {
     turn();
     engine(|sim| sim.busy() as u64).unwrap_or(0)
 }
 
-/// The CPU on which this thread runs: `None` outside of a simulation.
+/// Returns the CPU on which this thread runs. `None` outside of a simulation.
 pub fn current_cpu() -> Option<usize> {
     turn();
     engine(|sim| {
@@ -229,27 +231,27 @@ pub fn current_cpu() -> Option<usize> {
     })
 }
 
-/// This thread.
+/// Returns this thread.
 pub fn current() -> Option<Tid> {
     engine(|sim| sim.current()).flatten()
 }
 
-/// The name of a thread.
+/// Returns the name of a thread.
 pub fn name_of(tid: Tid) -> Option<Arc<str>> {
     engine(|sim| sim.threads[tid.index()].name.clone()).flatten()
 }
 
-/// The CPUs on which a thread may run; of all that there are outside of a simulation.
+/// Returns the CPUs on which a thread may run. `None` outside of a simulation.
 pub fn affinity(tid: Tid) -> Option<Mask> {
     engine(|sim| sim.threads[tid.index()].affinity)
 }
 
-/// The description that the machine was given.
+/// Returns the description of the machine.
 pub fn description() -> Option<String> {
     engine(|sim| sim.machine.description()).flatten()
 }
 
-/// Says where a thread may run. False where that leaves it nowhere.
+/// Sets the CPUs on which a thread may run. Returns false if the machine has none of them.
 pub fn set_affinity(tid: Tid, mask: Mask) -> bool {
     turn();
     let set = engine(|sim| sim.set_affinity(tid, mask)).unwrap_or(false);
@@ -257,7 +259,7 @@ pub fn set_affinity(tid: Tid, mask: Mask) -> bool {
     set
 }
 
-/// Says how this thread is scheduled. False where the machine doesn't permit it.
+/// Sets this thread's policy. Returns false if the machine doesn't permit it.
 pub fn set_policy(policy: Policy) -> bool {
     turn();
     let set = engine(|sim| {
@@ -271,7 +273,7 @@ pub fn set_policy(policy: Policy) -> bool {
     set.unwrap_or(false)
 }
 
-/// Whether this thread has no real-time priority. False outside of a simulation.
+/// Returns true if this thread has no real-time priority. False outside of a simulation.
 pub fn is_ordinary() -> bool {
     turn();
     engine(|sim| {
@@ -282,12 +284,12 @@ pub fn is_ordinary() -> bool {
     .unwrap_or(false)
 }
 
-/// Whether threads may have real-time priorities.
+/// Returns true if threads may have real-time priorities.
 pub fn has_real_time() -> bool {
     engine(|sim| sim.machine.has_real_time()).unwrap_or(false)
 }
 
-/// Timers of this thread aren't late from now on, nor those of threads that it starts later.
+/// Makes the timers of this thread punctual, and those of threads that it starts later.
 pub fn wake_on_time() {
     engine(|sim| {
         let time = sim.costs.syscall;
@@ -298,14 +300,14 @@ pub fn wake_on_time() {
     });
 }
 
-/// Lets others that wait for this CPU run.
+/// Lets other threads that wait for this CPU run.
 pub(crate) fn yield_now() {
     turn();
     engine(Sim::yield_now);
     turn();
 }
 
-/// Sleeps for so many nanoseconds.
+/// Sleeps for some nanoseconds.
 pub(crate) fn sleep(nanos: u64) {
     turn();
     let slept = engine(|sim| {
@@ -319,8 +321,8 @@ pub(crate) fn sleep(nanos: u64) {
     }
 }
 
-/// Sleeps on the word at `address` where `is_expected`, until it is woken or `timeout` (in
-/// nanoseconds) is over. `None` where the word had another value.
+/// Sleeps on the word at `address` if `is_expected`, until it is woken or `timeout` (in
+/// nanoseconds) is over. Returns `None` if the word had another value.
 pub fn futex_wait(
     address: usize,
     is_expected: impl FnOnce() -> bool,
@@ -349,19 +351,18 @@ pub fn futex_wait(
     })
 }
 
-/// Wakes at most so many of those that sleep on the word: how many that were.
+/// Wakes at most `most` threads that sleep on the word. Returns their number.
 pub fn futex_wake(address: usize, most: usize) -> usize {
     turn();
     engine(|sim| sim.wake(address, most)).unwrap_or(0)
 }
 
-/// The stack of this thread: its lowest address, and how many bytes it has. `None` outside of a
-/// simulation.
+/// Returns the lowest address and the bytes of this thread's stack. `None` outside of a simulation.
 pub fn stack() -> Option<(usize, usize)> {
     engine(|sim| Some(sim.threads[sim.current()?.index()].stack)).flatten()
 }
 
-/// CPU time of a thread in nanoseconds, and whether it sleeps: `None` where it has ended.
+/// Returns the CPU time of a thread in nanoseconds, and true if it sleeps. `None` after its end.
 pub fn reading(tid: Tid) -> Option<(u64, bool)> {
     turn();
     engine(|sim| {
@@ -372,7 +373,7 @@ pub fn reading(tid: Tid) -> Option<(u64, bool)> {
     .flatten()
 }
 
-/// For how long this thread could have run and waited for a CPU, in nanoseconds.
+/// Returns the nanoseconds for which this thread was runnable and waited for a CPU.
 pub fn run_delay() -> u64 {
     turn();
     engine(|sim| {
@@ -383,28 +384,28 @@ pub fn run_delay() -> u64 {
     .unwrap_or(0)
 }
 
-/// How many threads there are.
+/// Returns the number of threads.
 pub fn threads() -> usize {
     engine(|sim| sim.threads()).unwrap_or(0)
 }
 
-/// A timer of the system, which is set by one thread while another one waits for it.
+/// A timer of the system. One thread sets it, another one waits for it.
 #[derive(Debug)]
 pub struct Timer(usize);
 
 impl Timer {
-    /// One that isn't set: `None` outside of a simulation.
+    /// Creates a timer that isn't set. Returns `None` outside of a simulation.
     pub fn new() -> Option<Timer> {
         engine(Sim::make_timer).map(Timer)
     }
 
-    /// Sets it to go off once, after so many nanoseconds; `None`: never.
+    /// Sets the timer to go off once, after some nanoseconds. `None` stops it.
     pub fn set(&self, after: Option<u64>) {
         turn();
         engine(|sim| sim.set_timer(self.0, after));
     }
 
-    /// Sleeps until it has gone off since the last time.
+    /// Sleeps until the timer has gone off since the last wait.
     pub fn wait(&self) {
         turn();
         if engine(|sim| sim.await_timer(self.0)) == Some(false) {
@@ -414,22 +415,22 @@ impl Timer {
     }
 }
 
-/// An allocation was made: a global allocator says so. The caller of the allocator fills it.
+/// Charges for an allocation, which its caller fills. The global allocator calls this.
 #[track_caller]
 pub fn allocated(address: usize, bytes: usize) {
     let site = Location::caller();
     engine(|sim| sim.allocated(address, bytes, site));
 }
 
-/// An allocation was given back: the allocator writes its link into it.
+/// Charges for a block that is freed. The allocator writes its link into the block.
 #[track_caller]
 pub fn freed(address: usize) {
     let site = Location::caller();
     engine(|sim| sim.freed(address, site));
 }
 
-/// Marks a moment: how many voluntary switches there were until then.
-/// [`Outcome::between`](crate::Outcome) has what was counted between two of them.
+/// Marks a moment, and returns the number of voluntary switches until then.
+/// [`Outcome::between`](crate::Outcome) has the counts between two marks.
 pub fn mark() -> u64 {
     turn();
     engine(|sim| {
@@ -460,10 +461,10 @@ pub(crate) fn join(tid: Tid) {
     }
 }
 
-/// Bytes of a thread's stack: only what is used takes memory.
+/// Bytes of a thread's stack. Only the used part takes memory.
 const STACK: usize = 1 << 20;
 
-/// The coroutine of a thread.
+/// Creates the coroutine of a thread.
 pub(crate) fn body(tid: Tid, run: impl FnOnce() + 'static) -> Box<Body> {
     let stack = DefaultStack::new(STACK).expect("address space for a stack");
     let (lowest, highest) = (stack.limit().get(), stack.base().get());

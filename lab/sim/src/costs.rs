@@ -1,4 +1,4 @@
-//! What things cost on a machine, in nanoseconds.
+//! Costs of a machine, in nanoseconds.
 
 use crate::machine::Distance;
 
@@ -16,7 +16,7 @@ pub struct ByDistance {
 }
 
 impl ByDistance {
-    /// The cost of a distance; nothing for here.
+    /// Returns the cost of a distance. [`Distance::Here`] costs nothing.
     #[inline]
     pub fn of(&self, distance: Distance) -> f64 {
         match distance {
@@ -29,48 +29,46 @@ impl ByDistance {
     }
 }
 
-/// How long a CPU takes to run a thread that was woken, after it was idle for so long.
+/// Costs of a wake-up on a CPU that was idle.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AfterIdle {
-    /// How long the CPU was idle.
+    /// Time for which the CPU was idle.
     pub idle: f64,
-    /// The median of the time until the thread runs, from the call that wakes it.
+    /// Median time from the call until the woken thread runs.
     pub p50: f64,
-    /// Its 99th percentile.
+    /// 99th percentile of that time.
     pub p99: f64,
-    /// The call that wakes it.
+    /// Time of the call that wakes the thread.
     pub call: f64,
 }
 
-/// What things cost on a machine, in nanoseconds.
+/// The costs of a machine, in nanoseconds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Costs {
-    /// What stands around each access: the instructions between two of them. Fitted, not measured.
+    /// The instructions between two accesses. Fitted, not measured.
     pub around: f64,
-    /// How far ahead a core looks for lines that it will need, in time of the instructions between:
-    /// the room that its reorder buffer gives. Fitted, not measured.
+    /// Time of the instructions that fit into a core's reorder buffer: so far ahead the core
+    /// fetches lines. Fitted, not measured.
     pub window: f64,
-    /// Whether it looks beyond a locked operation that isn't done.
+    /// True if a core fetches lines beyond a locked operation that isn't done.
     pub beyond_locked: bool,
-    /// By what share the system's part of a switch or a wake-up takes longer for each other CPU
-    /// that is busy.
+    /// Share by which each other busy CPU prolongs the system's part of a switch or a wake-up.
     pub crowd: f64,
     /// A load or store of a line that is in the CPU's own cache.
     pub hit: f64,
-    /// A locked operation on such a line; what the lock adds to one on another line.
+    /// A locked operation on a line in the CPU's own cache. On another line, the lock adds as much.
     pub locked: f64,
     /// A full fence with nothing to wait for.
     pub fence: f64,
-    /// A line that another CPU wrote, until it is here.
+    /// The transfer of a line that another CPU wrote.
     pub modified: ByDistance,
-    /// A line that others only read, or that nobody ever touched.
+    /// The transfer of a line that others only read, or that nobody ever touched.
     pub shared: ByDistance,
-    /// A load or store of a line that the hardware has fetched ahead, behind the one before it.
+    /// A load or store of a line that the hardware has prefetched.
     pub prefetched: f64,
-    /// A locked operation on such a line, which another CPU may have to give up first.
+    /// A locked operation on a prefetched line, which another CPU may have to give up first.
     pub prefetched_locked: f64,
-    /// The least time between two hand-overs of one line: a contended line changes its owner so
-    /// often.
+    /// The least time between two hand-overs of one line: the rate of a contended line.
     pub service: f64,
     /// A spin hint.
     pub spin_hint: f64,
@@ -80,48 +78,47 @@ pub struct Costs {
     pub syscall: f64,
     /// A call that yields the CPU and finds nobody to yield it to.
     pub yields: f64,
-    /// From one thread of a CPU to the next.
+    /// A switch from one thread of a CPU to the next.
     pub switch: f64,
-    /// What a thread runs longer that runs on a CPU which was idle for long: nothing is in its
-    /// caches. Fitted.
+    /// Extra time of a thread that wakes on a CPU which was idle for long: its caches are cold.
+    /// Fitted.
     pub cold: f64,
     /// The call that wakes a thread on a CPU that runs one, or on its own.
     pub wake_call_here: f64,
-    /// Until a woken thread runs, by how long its CPU was idle. Ordered by that.
+    /// Wake-ups by the time for which the CPU was idle, in this order.
     pub wake: Vec<AfterIdle>,
-    /// Until a CPU that runs a thread notices that it should run another.
+    /// The time until a busy CPU notices that it should run another thread.
     pub interrupt: f64,
-    /// How long a thread runs where another one waits for the CPU.
+    /// The time slice of a thread while another one waits for the CPU.
     pub slice: f64,
-    /// How far behind in CPU time a woken thread has to be to take the CPU at once.
+    /// The lag in CPU time with which a woken thread takes the CPU at once.
     pub wake_preemption: f64,
-    /// An idle CPU takes a waiting thread from another one only if it is idle as long as this on
-    /// average.
+    /// The least average idle time of a CPU that takes a waiting thread from another one.
     pub migration: f64,
-    /// How often idle CPUs look for threads that wait elsewhere.
+    /// The interval at which idle CPUs look for threads that wait elsewhere.
     pub balance: f64,
-    /// How late a timer is.
+    /// The lateness of a timer.
     pub timer_slack: f64,
-    /// To create a thread, for its creator.
+    /// The creation of a thread, for its creator.
     pub spawn: f64,
-    /// The first touch of a page, which the system gives then.
+    /// The first touch of a page.
     pub fault: f64,
     /// An allocation.
     pub malloc: f64,
-    /// To free it in the thread that made it, and in another one.
+    /// A free in the thread that made the allocation.
     pub free: f64,
-    /// See above.
+    /// A free in another thread.
     pub free_elsewhere: f64,
-    /// A membarrier call where no other CPU runs a thread.
+    /// A membarrier call while no other CPU runs a thread.
     pub membarrier: f64,
-    /// The same beside one that does: it is interrupted, and has to answer.
+    /// A membarrier call while one other CPU runs a thread: that CPU is interrupted, and answers.
     pub membarrier_one: f64,
-    /// What each further one adds.
+    /// The part that each further CPU adds.
     pub membarrier_each: f64,
 }
 
 impl Costs {
-    /// Sixteen cores of an Intel Sapphire Rapids under KVM, as measured on 2026-11-22.
+    /// Returns the measured costs of sixteen cores of an Intel Sapphire Rapids under KVM.
     pub fn sapphire_rapids_16() -> Costs {
         Costs {
             around: 1.5,
@@ -168,7 +165,7 @@ impl Costs {
         }
     }
 
-    /// Until a thread runs on a CPU that was idle for so long: the median, and the 99th percentile.
+    /// Returns the costs of a wake-up on a CPU that was idle for this time, between two known ones.
     pub(crate) fn after_idle(&self, idle: f64) -> AfterIdle {
         let Some(next) = self.wake.iter().position(|entry| entry.idle >= idle) else {
             let nothing = AfterIdle { idle: 0.0, p50: 0.0, p99: 0.0, call: 0.0 };

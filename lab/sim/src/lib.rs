@@ -1,10 +1,10 @@
 //! A machine of many cores in virtual time: the third backend of `corewise-sync`'s facade.
 //!
-//! Code that takes its atomics, locks, threads and clock from the facade runs here unchanged when
-//! it is built with `--cfg sim`. Its threads are coroutines on one OS thread; each runs on a
-//! virtual CPU with a clock of its own, and the one whose clock shows the least goes on. Its steps
-//! cost what [`Costs`] says: each access to a cache line by the CPU that had the line last, each
-//! sleep and wake-up by how long its CPU was idle. The same seed gives the same run.
+//! Code that takes its atomics, locks, threads and clock from the facade runs here unchanged if it
+//! is built with `--cfg sim`. Its threads are coroutines on one OS thread. Each virtual CPU has a
+//! clock, and the thread on the CPU with the earliest clock runs. [`Costs`] has the cost of each
+//! step: an access costs by the CPU that had the cache line last, a wake-up by the time for which
+//! its CPU was idle. The same seed gives the same run.
 //!
 //! ```
 //! use std::time::Duration;
@@ -19,12 +19,12 @@
 //! ```
 //!
 //! # What it can't tell
-//! Memory bandwidth, the size of caches, prefetchers but for the simplest stream, SMT siblings that
-//! share a core's units, frequency. The reference counts of `Arc` and data behind plain pointers
-//! are charged for only where the code says so ([`touch`]). The time of the instructions between
-//! two accesses is one number, [`Costs::around`].
+//! The model has no memory bandwidth, size of caches or frequency, no SMT siblings that share a
+//! core's units, and only the simplest prefetcher. Reference counts of `Arc` and data behind plain
+//! pointers are charged for only if the code says so ([`touch`]). The time of the instructions
+//! between two accesses is one number, [`Costs::around`].
 //!
-//! Memory is sequentially consistent here: what depends on a weaker order is for loom to check.
+//! Memory is sequentially consistent here: loom checks code that depends on a weaker order.
 
 mod calls;
 mod costs;
@@ -54,27 +54,27 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How a simulation ended.
+/// Result of a simulation.
 #[derive(Debug)]
 pub struct Outcome<T> {
-    /// The value of its first thread's code.
+    /// The value that the first thread's code returned.
     pub value: T,
     /// Virtual time from begin to end.
     pub time: Duration,
-    /// What was counted.
+    /// Counts of the whole run.
     pub tally: Tally,
-    /// What was counted between the two [marks](mark) that lie farthest apart, of the first and
-    /// second, third and fourth and so on.
+    /// Time and counts of the longest interval between two [marks](mark): the first and second, the
+    /// third and fourth and so on.
     pub between: Option<(Duration, Tally)>,
     /// Cache lines that were touched.
     pub lines: usize,
 }
 
 /// Runs `root` as the first thread of a machine, on its CPU 0, until it ends. Threads that are left
-/// then are forgotten as they are: nothing of theirs is dropped.
+/// then are leaked: nothing of theirs is dropped.
 ///
 /// # Panics
-/// Where no thread can ever go on and the first one hasn't ended; where the first one panicked.
+/// If the first thread panicked, or no thread can ever go on and the first one hasn't ended.
 pub fn run<T: 'static>(
     machine: Machine,
     costs: Costs,
@@ -93,7 +93,7 @@ pub fn run<T: 'static>(
     let ended = calls::drive(&mut sim, first);
     for thread in &mut sim.threads {
         if let Some(body) = &mut thread.body {
-            // SAFETY: all its stack's values are leaked with it: nobody uses them again, since the
+            // SAFETY: all values of the stack are leaked with it. Nobody uses them again, since the
             // simulation is over.
             unsafe { body.force_reset() };
         }
@@ -121,7 +121,7 @@ fn longest(marks: &[(f64, Tally)]) -> Option<(Duration, Tally)> {
     Some((Duration::from_nanos(time as u64), to.since(from)))
 }
 
-/// The README's example is a test too.
+/// The README's example, as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 pub mod readme {}

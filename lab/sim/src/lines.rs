@@ -5,42 +5,42 @@ use rustc_hash::FxHashMap;
 use crate::costs::Costs;
 use crate::machine::{Distance, Machine, Mask};
 
-/// What an access does to its line.
+/// Kind of an access to a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// Reads.
+    /// A read.
     Load,
-    /// Writes, and doesn't wait until the line is here: the store buffer does.
+    /// A write. The store buffer waits for the line, the CPU doesn't.
     Store,
-    /// Reads and writes in one locked step.
+    /// A read and a write in one locked step.
     Locked,
 }
 
-/// A line: one CPU that wrote it last and has it alone, or any that have read it since.
+/// A line. One CPU wrote it last and has it alone, or any CPUs have read it since.
 #[derive(Debug, Clone)]
 struct Line {
-    /// The last CPU that wrote to it.
+    /// The last CPU that wrote to the line.
     writer: u16,
-    /// Nobody has read it since.
+    /// True if no other CPU has read the line since.
     modified: bool,
-    /// The CPUs that have it.
+    /// The CPUs that have the line.
     holders: Mask,
-    /// When it was written last: what was asked for before has to be asked for again.
+    /// Time of the last write. An earlier fetch has to be repeated.
     written_at: f64,
-    /// When it can be handed over again.
+    /// Earliest time of the next hand-over.
     free_at: f64,
-    /// The last hand-over was for a locked operation.
+    /// True if the last hand-over was for a locked operation.
     locked: bool,
-    /// A prefetch brings it here, there by then.
+    /// The CPU that has prefetched the line, and the time of its arrival.
     coming: Option<(u16, f64)>,
 }
 
-/// Places in the code whose misses a core remembers.
+/// Number of places in the code whose misses a core remembers.
 const STREAMS: usize = 32;
-/// The largest stride that its prefetcher sees, in lines.
+/// The largest stride that a prefetcher sees, in lines.
 const STRIDE: usize = 4;
 
-/// Lines that one place in the code missed one after the other, at equal distances.
+/// Lines that one place in the code missed in a row, at equal distances.
 #[derive(Debug, Clone, Copy)]
 struct Stream {
     place: usize,
@@ -48,7 +48,7 @@ struct Stream {
     stride: isize,
 }
 
-/// The streams of a CPU, of which the oldest gives way.
+/// The streams of a CPU. A new one replaces the oldest.
 #[derive(Debug, Clone)]
 struct Streams {
     known: [Stream; STREAMS],
@@ -60,8 +60,8 @@ impl Streams {
         Streams { known: [Stream { place: 0, last: 0, stride: 0 }; STREAMS], next: 0 }
     }
 
-    /// The line is missed: whether it was fetched ahead. That ends with a page, since the next one
-    /// lies anywhere.
+    /// Notes a miss. Returns true if the line was prefetched. A prefetch ends with a page, since
+    /// the next page lies anywhere.
     fn missed(&mut self, place: usize, line: usize) -> bool {
         let Some(stream) = self.known.iter_mut().find(|stream| stream.place == place) else {
             self.known[self.next] = Stream { place, last: line, stride: 0 };
@@ -85,7 +85,7 @@ impl Streams {
 #[derive(Debug)]
 pub(crate) struct Lines {
     lines: FxHashMap<usize, Line>,
-    /// By CPU: the lines missed last.
+    /// The last misses of each CPU.
     streams: Vec<Streams>,
 }
 
@@ -97,20 +97,20 @@ pub(crate) struct AccessRequest {
     pub(crate) kind: Access,
     /// The place in the code.
     pub(crate) place: usize,
-    /// When all that comes before it is done.
+    /// Time at which all that comes before is done.
     pub(crate) now: f64,
-    /// When the line was asked for: a core looks ahead.
+    /// Time of the line's fetch: a core looks ahead.
     pub(crate) issued: f64,
 }
 
-/// What an access came to.
+/// Result of an access.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Outcome {
-    /// When its CPU can go on.
+    /// Time at which the CPU goes on.
     pub(crate) until: f64,
-    /// When its store is seen; `until` but for a store.
+    /// Time at which a store is seen. `until` for other accesses.
     pub(crate) seen: f64,
-    /// How far the line came.
+    /// Distance that the line came.
     pub(crate) from: Distance,
 }
 
@@ -119,12 +119,12 @@ impl Lines {
         Lines { lines: FxHashMap::default(), streams: vec![Streams::new(); cpus] }
     }
 
-    /// How many lines were ever touched.
+    /// Returns the number of lines that were ever touched.
     pub(crate) fn len(&self) -> usize {
         self.lines.len()
     }
 
-    /// An access to a line.
+    /// Accesses a line.
     pub(crate) fn access(
         &mut self,
         machine: &Machine,
@@ -137,7 +137,7 @@ impl Lines {
             _ => (costs.hit, costs.prefetched),
         };
         let Some(entry) = self.lines.get_mut(&line) else {
-            // Memory that nobody touched: as a line that others only read.
+            // Untouched memory costs as much as a line that others only read.
             let ahead = self.streams[cpu].missed(place, line);
             let far = if ahead { costs.prefetched } else { costs.shared.cache };
             let mut holders = Mask::EMPTY;
@@ -172,7 +172,7 @@ impl Lines {
             let from = machine.distance(usize::from(entry.writer), cpu);
             (from, costs.modified.of(from))
         } else if has {
-            // An upgrade: the farthest other holder has to let go.
+            // For an upgrade, the farthest other holder has to let go.
             let others = entry.holders.iter().filter(|other| *other != cpu);
             let from = others.map(|other| machine.distance(other, cpu)).max();
             let from = from.unwrap_or(Distance::Here);
@@ -182,11 +182,10 @@ impl Lines {
             let from = if from == Distance::Here { Distance::Cache } else { from };
             (from, costs.shared.of(from))
         };
-        // A line still being written isn't fetched ahead for good.
+        // A prefetch of a line that is still being written is wasted.
         let ahead = self.streams[cpu].missed(place, line) && entry.written_at + 2.0 * latency < now;
-        // Locked operations that meet at a line follow each other faster than it could travel to
-        // and fro: a core that has it does several. Measured with two to sixteen cores: 22 to 25 ns
-        // for one.
+        // Locked operations that meet at a line follow each other faster than the line could travel
+        // to and fro: a core that has the line does several.
         let queued = kind == Access::Locked && entry.locked && entry.free_at > now;
         let arrives = if ahead {
             now + prefetched
@@ -217,7 +216,7 @@ impl Lines {
         Outcome { until, seen: arrives + extra, from }
     }
 
-    /// Asks for a line without waiting for it: to read it, or to have it alone.
+    /// Prefetches a line, to read it or to have it alone, and doesn't wait.
     pub(crate) fn prefetch(&mut self, machine: &Machine, costs: &Costs, asked: AccessRequest) {
         let here = |entry: &Line| match asked.kind {
             Access::Load => entry.holders.has(asked.cpu),
@@ -241,7 +240,7 @@ mod tests {
         (Machine::flat(16), Costs::sapphire_rapids_16(), Lines::new(16))
     }
 
-    /// Nanoseconds of one access, and how far it went.
+    /// Returns the nanoseconds of one access, and the distance of its line.
     fn cost(
         world: &mut (Machine, Costs, Lines),
         cpu: usize,
@@ -291,7 +290,7 @@ mod tests {
         let times: Vec<f64> =
             (1..16).map(|cpu| cost(&mut world, cpu, 10, Access::Locked, 1000.0).0).collect();
         assert!(times.windows(2).all(|pair| pair[1] > pair[0]), "{times:?}");
-        // As measured: each of sixteen waits 378 ns for its turn.
+        // On the measured machine each of sixteen waits 378 ns for its turn.
         assert!((300.0..450.0).contains(&times[14]), "{}", times[14]);
     }
 

@@ -7,27 +7,27 @@ use crate::calls::{engine, in_engine};
 use crate::task::Locals;
 
 std::thread_local! {
-    /// Those of code outside of a simulation.
+    /// Values of code outside of a simulation.
     static OUTSIDE: RefCell<Locals> = RefCell::default();
 }
 
-/// A thread-local, as `std::thread::LocalKey`: each simulated thread has a value of its own.
+/// A thread-local with the interface of `std::thread::LocalKey`. Each simulated thread has a value.
 pub struct LocalKey<T: 'static> {
     init: fn() -> T,
 }
 
-/// The thread is ending, and the value is gone.
+/// An access while the thread is ending, and the value is gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AccessError;
 
 impl<T: 'static> LocalKey<T> {
-    /// For [`sim_thread_local!`](crate::sim_thread_local) alone.
+    /// Creates a key. Only [`sim_thread_local!`](crate::sim_thread_local) calls this.
     #[doc(hidden)]
     pub const fn new(init: fn() -> T) -> Self {
         LocalKey { init }
     }
 
-    /// Calls `f` with this thread's value, which is made where there is none yet.
+    /// Calls `f` with this thread's value, which is made at the first call.
     ///
     /// # Panics
     /// The thread is ending, and the value is gone.
@@ -35,7 +35,7 @@ impl<T: 'static> LocalKey<T> {
         self.try_with(f).unwrap_or_else(|_| panic!("a thread-local was used after it was dropped"))
     }
 
-    /// As [`LocalKey::with`], where the value may be gone.
+    /// Calls `f` with this thread's value, as [`LocalKey::with`] does, if it isn't gone.
     ///
     /// # Errors
     /// The thread is ending, and the value is gone.
@@ -59,7 +59,7 @@ impl<T: 'static> LocalKey<T> {
                 value_at
             }
         };
-        // SAFETY: the value is in a box that stays until its thread ends, and this is that thread.
+        // SAFETY: the value's box lives until its thread ends, and this is that thread.
         let value = unsafe { &*value };
         match value.downcast_ref::<T>() {
             Some(value) => Ok(f(value)),
@@ -69,7 +69,7 @@ impl<T: 'static> LocalKey<T> {
 }
 
 impl<T: Copy> LocalKey<std::cell::Cell<T>> {
-    /// The cell's value.
+    /// Returns the cell's value.
     pub fn get(&'static self) -> T {
         self.with(std::cell::Cell::get)
     }
@@ -100,11 +100,11 @@ fn with_locals<R>(f: impl FnOnce(&mut Locals) -> R) -> R {
     }
 }
 
-/// The running thread's values are dropped, the first made first.
+/// Drops the running thread's values, in the order of their creation.
 pub(crate) fn drop_all() {
     let mut next = 0;
     loop {
-        // A destructor may make another one.
+        // A destructor may make another value.
         let value = with_locals(|locals| {
             let key = *locals.order.get(next)?;
             next += 1;
@@ -117,7 +117,7 @@ pub(crate) fn drop_all() {
     }
 }
 
-/// Declares thread-locals: `static NAME: Type = value;`, any number.
+/// Declares any number of thread-locals: `static NAME: Type = value;`.
 #[macro_export]
 macro_rules! sim_thread_local {
     ($($(#[$attribute:meta])* $visible:vis static $name:ident: $type:ty = $init:expr;)*) => {

@@ -1,8 +1,8 @@
-//! The CPUs of a machine, and how far they are from each other.
+//! The CPUs of a machine, and their distances.
 
 use std::sync::Arc;
 
-/// Where a CPU stands. Equal numbers mean the same core, the same last-level cache, the same node.
+/// Place of a CPU. Equal numbers mean the same core, the same last-level cache, the same node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Place {
     /// The core: CPUs of one core are SMT siblings.
@@ -13,10 +13,10 @@ pub struct Place {
     pub node: u32,
 }
 
-/// How far a cache line or a wake-up travels.
+/// Distance that a cache line or a wake-up travels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Distance {
-    /// The same CPU.
+    /// One CPU.
     Here,
     /// An SMT sibling.
     Core,
@@ -29,11 +29,11 @@ pub enum Distance {
 }
 
 impl Distance {
-    /// All, from near to far.
+    /// All distances, from near to far.
     pub const ALL: [Distance; 5] =
         [Distance::Here, Distance::Core, Distance::Cache, Distance::Node, Distance::Far];
 
-    /// A word for tables.
+    /// Returns the distance's word in tables.
     pub fn word(self) -> &'static str {
         match self {
             Distance::Here => "here",
@@ -55,13 +55,13 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// CPUs of a machine at most.
+    /// Greatest number of CPUs.
     pub const MOST_CPUS: usize = 1024;
 
-    /// From the place of each CPU.
+    /// Creates a machine from the place of each CPU.
     ///
     /// # Panics
-    /// Where there is no CPU, or there are more than [`Machine::MOST_CPUS`].
+    /// If there is no CPU, or there are more than [`Machine::MOST_CPUS`].
     pub fn new(places: Vec<Place>) -> Machine {
         assert!(
             (1..=Machine::MOST_CPUS).contains(&places.len()),
@@ -87,20 +87,18 @@ impl Machine {
         Machine { places, distances, description: None, real_time: false }
     }
 
-    /// So many cores under one cache, without SMT.
+    /// Creates a machine of cores under one cache, without SMT.
     pub fn flat(cpus: u32) -> Machine {
         Machine::new((0..cpus).map(|core| Place { core, llc: 0, node: 0 }).collect())
     }
 
-    /// The same machine with a description, which is given to those that ask
-    /// ([`description`](crate::description)).
+    /// Sets the description, which [`description`](crate::description) returns.
     #[must_use]
     pub fn described(self, description: &str) -> Machine {
         Machine { description: Some(description.into()), ..self }
     }
 
-    /// Its threads may have real-time priorities, which else are refused as to any user without
-    /// rights.
+    /// Permits real-time priorities. Without it they are refused, as to any user without rights.
     #[must_use]
     pub fn with_real_time(self, real_time: bool) -> Machine {
         Machine { real_time, ..self }
@@ -114,56 +112,56 @@ impl Machine {
         self.description.as_deref().map(str::to_owned)
     }
 
-    /// How many CPUs there are.
+    /// Returns the number of CPUs.
     pub fn cpus(&self) -> usize {
         self.places.len()
     }
 
-    /// From one CPU to another.
+    /// Returns the distance of two CPUs.
     #[inline]
     pub fn distance(&self, from: usize, to: usize) -> Distance {
         self.distances[from * self.places.len() + to]
     }
 }
 
-/// A set of CPUs, of which there are at most 1 024.
+/// A set of CPUs below 1 024.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mask([u64; 16]);
 
 impl Mask {
-    /// None.
+    /// The empty set.
     pub const EMPTY: Mask = Mask([0; 16]);
 
-    /// The first `cpus`.
+    /// Returns the set of the first `cpus` CPUs.
     pub fn first(cpus: usize) -> Mask {
         let mut mask = Mask::EMPTY;
         (0..cpus).for_each(|cpu| mask.set(cpu));
         mask
     }
 
-    /// Adds one.
+    /// Adds a CPU.
     #[inline]
     pub fn set(&mut self, cpu: usize) {
         self.0[cpu / 64] |= 1 << (cpu % 64);
     }
 
-    /// Is it in?
+    /// Returns true if the set has the CPU.
     #[inline]
     pub fn has(&self, cpu: usize) -> bool {
         self.0[cpu / 64] & (1 << (cpu % 64)) != 0
     }
 
-    /// Is none in?
+    /// Returns true if the set has no CPU.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// Those that are in both.
+    /// Returns the CPUs that are in both sets.
     pub fn and(&self, other: &Mask) -> Mask {
         Mask(std::array::from_fn(|word| self.0[word] & other.0[word]))
     }
 
-    /// From low to high.
+    /// Iterates over the CPUs from low to high.
     pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
         self.0.iter().enumerate().flat_map(|(index, word)| {
             let mut left = *word;

@@ -1,6 +1,5 @@
-//! The allocator, charged for as glibc's is: a thread has its blocks by its own cache, but for
-//! those that others free. These go back to its arena under the arena's lock, and it gets them from
-//! there.
+//! Costs of the allocator, as glibc's. A thread takes blocks from its own cache. A block that
+//! another thread frees goes back to the owner's arena, under the arena's lock.
 
 use std::panic::Location;
 
@@ -13,20 +12,20 @@ use crate::task::Tid;
 
 /// Bytes of a page.
 const PAGE: usize = 4096;
-/// Bytes up to which new memory counts as written by its allocator: of more, it is a buffer, and
+/// Greatest block that counts as written by its allocator. A larger one is a buffer, which is
 /// seldom written at once.
 const WRITTEN: usize = 4096;
-/// Where the lines of the arenas' locks are: at no address of the program.
+/// Address of the lines of the arenas' locks. No memory of the program is there.
 const ARENAS: usize = 1 << 60;
 
-/// What is known of the memory in use.
+/// Facts about the memory in use.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
     /// The thread that made each allocation.
     made: FxHashMap<usize, Tid>,
     /// Pages that the system has given.
     pages: FxHashSet<usize>,
-    /// By thread: blocks of its own that others have freed.
+    /// Number of each thread's blocks that others have freed.
     returned: Vec<u32>,
 }
 
@@ -40,7 +39,7 @@ impl Memory {
 }
 
 impl Sim {
-    /// The thread that runs has got a block.
+    /// Charges the running thread for a block.
     pub(crate) fn allocated(
         &mut self,
         address: usize,
@@ -69,7 +68,7 @@ impl Sim {
         }
     }
 
-    /// It has given one back, into which the allocator writes its link.
+    /// Charges the running thread for a free. The allocator writes its link into the block.
     pub(crate) fn freed(&mut self, address: usize, site: &'static Location<'static>) {
         let Some(tid) = self.current() else { return };
         self.access(address, Access::Store, site);

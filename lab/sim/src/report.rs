@@ -1,5 +1,4 @@
-//! Where the time went: line transfers by place in the code and distance, wake-ups, switches,
-//! waits.
+//! Counts of a run: line transfers by place in the code and distance, wake-ups, switches, waits.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -15,7 +14,7 @@ pub struct Site(pub &'static Location<'static>);
 
 impl Hash for Site {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Each access looks itself up: the file's name would cost more than all the rest.
+        // Each access is a lookup: a hash of the file's name would cost more than all the rest.
         (u64::from(self.0.line()) << 32 | u64::from(self.0.column())).hash(state);
     }
 }
@@ -33,7 +32,7 @@ pub fn from_root(file: &str) -> Option<&str> {
     Some(&file[start..])
 }
 
-/// What one place in the code did.
+/// Counts of one place in the code.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct SiteCount {
     /// Accesses by the distance of their line: here, core, cache, node, far.
@@ -50,7 +49,7 @@ impl SiteCount {
         }
     }
 
-    /// Adds another place's.
+    /// Adds another place's counts.
     pub fn sum(&mut self, other: &SiteCount) {
         for (sum, count) in self.accesses.iter_mut().zip(other.accesses) {
             *sum += count;
@@ -63,22 +62,22 @@ impl SiteCount {
         SiteCount { accesses, waited: self.waited - earlier.waited }
     }
 
-    /// Accesses whose line was elsewhere.
+    /// Returns the number of accesses whose line was elsewhere.
     pub fn transfers(&self) -> u64 {
         self.accesses[1..].iter().sum()
     }
 }
 
-/// All that is counted.
+/// All counts of a run.
 #[derive(Debug, Clone, Default)]
 pub struct Tally {
-    /// By place in the code.
+    /// Counts of each place in the code.
     pub sites: FxHashMap<Site, SiteCount>,
     /// Wake-ups by the distance between the CPUs of waker and woken.
     pub wakes: [u64; 5],
-    /// Threads that left a CPU, and of those, the ones that would have gone on.
+    /// Threads that left a CPU.
     pub switches: u64,
-    /// See above.
+    /// Threads that left a CPU although they were runnable.
     pub preemptions: u64,
     /// Threads that waited for one CPU and were taken to another one.
     pub migrations: u64,
@@ -88,7 +87,7 @@ pub struct Tally {
     pub allocations: u64,
     /// Pages that the system gave for them.
     pub faults: u64,
-    /// Nanoseconds that threads which could run waited for a CPU.
+    /// Nanoseconds for which runnable threads waited for a CPU.
     pub waiting: f64,
     /// Nanoseconds of spin hints.
     pub spinning: f64,
@@ -112,12 +111,12 @@ impl Tally {
         self.waiting += time;
     }
 
-    /// Accesses whose line was elsewhere.
+    /// Returns the number of accesses whose line was elsewhere.
     pub fn transfers(&self) -> u64 {
         self.sites.values().map(SiteCount::transfers).sum()
     }
 
-    /// What was counted since `earlier`, which is an older copy of it.
+    /// Returns the counts since `earlier`, an older copy.
     pub fn since(&self, earlier: &Tally) -> Tally {
         let mut sites = FxHashMap::default();
         for (site, count) in &self.sites {

@@ -1,4 +1,4 @@
-//! A thread of the simulated machine: a coroutine with what a scheduler knows of it.
+//! A thread of the simulated machine: a coroutine, and the scheduler's facts about it.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -10,17 +10,17 @@ use rustc_hash::FxHashMap;
 
 use crate::machine::Mask;
 
-/// A thread's number: threads are numbered as they are made.
+/// A thread's number. Threads are numbered in the order of their creation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tid(pub(crate) u32);
 
 impl Tid {
-    /// The number.
+    /// Returns the number.
     pub fn number(self) -> u32 {
         self.0
     }
 
-    /// The thread with a number that [`Tid::number`] gave.
+    /// Returns the thread of a number from [`Tid::number`].
     pub fn from_number(number: u32) -> Tid {
         Tid(number)
     }
@@ -30,17 +30,18 @@ impl Tid {
     }
 }
 
-/// How the scheduler treats a thread.
+/// A thread's scheduling policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// Shares its CPU with others of its kind.
+    /// The thread shares its CPU with other ordinary ones.
     Normal,
-    /// Runs before all ordinary ones, and before those of a lower number, for as long as it likes.
+    /// The thread runs before all ordinary ones, and before those of a lower number, without a
+    /// slice.
     Fifo(u8),
 }
 
 impl Policy {
-    /// A thread that has more goes first: 0 is an ordinary thread's.
+    /// Returns the priority: 0 for an ordinary thread. A higher one goes first.
     pub(crate) fn level(self) -> u8 {
         match self {
             Policy::Normal => 0,
@@ -49,32 +50,32 @@ impl Policy {
     }
 }
 
-/// What a thread does just now.
+/// State of a thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// It runs on its CPU.
+    /// The thread runs on its CPU.
     Running,
-    /// It waits for its CPU.
+    /// The thread waits for its CPU.
     Runnable,
-    /// It sleeps: on the word at this address, until a time, or both.
+    /// The thread sleeps on a word, until a time, or both.
     Asleep,
-    /// It has ended.
+    /// The thread has ended.
     Done,
 }
 
-/// Why a sleep ended.
+/// Reason for the end of a sleep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Woken {
-    /// Somebody woke it.
+    /// Another thread woke the sleeper.
     Called,
-    /// Its time was over.
+    /// The sleeper's time was over.
     Timeout,
 }
 
 pub(crate) type Body = Coroutine<(), (), (), DefaultStack>;
 pub(crate) type Suspend = Yielder<(), ()>;
 
-/// A thread's own values, by the address of the static that declares each.
+/// Thread-locals, by the address of the static that declares each.
 #[derive(Default)]
 pub(crate) struct Locals {
     pub(crate) by_key: FxHashMap<usize, Box<dyn Any>>,
@@ -83,34 +84,34 @@ pub(crate) struct Locals {
 
 pub(crate) struct Thread {
     pub(crate) name: Option<Arc<str>>,
-    /// Boxed: it stays where it is when threads are added.
+    /// The coroutine. It is boxed: it stays in place when threads are added.
     pub(crate) body: Option<Box<Body>>,
-    /// Set by the coroutine itself as it begins; valid until it ends.
+    /// The coroutine's yielder. The coroutine sets it at its begin; it is valid until its end.
     pub(crate) yielder: *const Suspend,
-    /// The lowest address of its stack, and how many bytes it has.
+    /// The lowest address and the bytes of the stack.
     pub(crate) stack: (usize, usize),
     pub(crate) state: State,
-    /// Where it runs, waits, or ran last.
+    /// CPU on which the thread runs, waits, or ran last.
     pub(crate) cpu: usize,
     pub(crate) affinity: Mask,
     pub(crate) policy: Policy,
-    /// Its timers aren't late.
+    /// True if the thread's timers are punctual.
     pub(crate) on_time: bool,
     /// CPU time that counts for its share.
     pub(crate) share: f64,
     /// CPU time.
     pub(crate) ran: f64,
-    /// Time in which it could have run and waited for a CPU.
+    /// Time for which the thread was runnable and waited for a CPU.
     pub(crate) waited: f64,
-    /// When it last began to run or to wait.
+    /// Time at which the thread last began to run or to wait.
     pub(crate) since: f64,
-    /// The word on which it sleeps, 0 for none.
+    /// The word on which the thread sleeps, 0 for none.
     pub(crate) sleeps_on: usize,
-    /// Distinguishes the sleeps of a thread, so that a timer of an earlier one does nothing.
+    /// Number of the sleep. A timer of an earlier sleep is ignored.
     pub(crate) sleep: u64,
     pub(crate) woken: Woken,
     pub(crate) locals: Locals,
-    /// A futex word for those who join: 1 when it has ended.
+    /// Threads that wait for the thread's end.
     pub(crate) joiners: Vec<Tid>,
 }
 

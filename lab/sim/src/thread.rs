@@ -1,4 +1,4 @@
-//! Threads as the standard library has them.
+//! Threads, with the interface of the standard library.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::calls;
 use crate::task::Tid;
 
-/// A thread's identity. Those outside of a simulation have one in common.
+/// A thread's identity. All threads outside of a simulation share one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct ThreadId(Option<Tid>);
 
@@ -22,36 +22,36 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// Its identity.
+    /// Returns the thread's identity.
     pub fn id(&self) -> ThreadId {
         ThreadId(self.tid)
     }
 
-    /// Its name.
+    /// Returns the thread's name.
     pub fn name(&self) -> Option<&str> {
         self.name.as_deref()
     }
 }
 
-/// This thread.
+/// Returns a handle to this thread.
 pub fn current() -> Thread {
     let tid = calls::current();
     Thread { tid, name: tid.and_then(calls::name_of) }
 }
 
-/// Lets others that wait for this CPU run.
+/// Lets other threads that wait for this CPU run.
 pub fn yield_now() {
     calls::yield_now();
 }
 
-/// Sleeps for at least so long.
+/// Sleeps for at least `time`.
 pub fn sleep(time: Duration) {
     calls::sleep(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
 }
 
 type Slot<T> = Arc<Mutex<Option<std::thread::Result<T>>>>;
 
-/// The right to wait for a thread's end.
+/// A handle that waits for a thread's end.
 #[derive(Debug)]
 pub struct JoinHandle<T> {
     thread: Thread,
@@ -59,10 +59,10 @@ pub struct JoinHandle<T> {
 }
 
 impl<T> JoinHandle<T> {
-    /// Waits until it has ended.
+    /// Waits until the thread has ended.
     ///
     /// # Errors
-    /// It panicked, with this.
+    /// The thread panicked; the error is the panic's payload.
     pub fn join(self) -> std::thread::Result<T> {
         if let Some(tid) = self.thread.tid {
             calls::join(tid);
@@ -71,43 +71,43 @@ impl<T> JoinHandle<T> {
         result.unwrap_or_else(|| Err(Box::new("the thread left no result")))
     }
 
-    /// Has its code ended?
+    /// Returns true if the thread's code has ended.
     pub fn is_finished(&self) -> bool {
         self.slot.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// The thread.
+    /// Returns the thread.
     pub fn thread(&self) -> &Thread {
         &self.thread
     }
 }
 
-/// How to make a thread.
+/// Settings of a new thread.
 #[derive(Debug, Default)]
 pub struct Builder {
     name: Option<Arc<str>>,
 }
 
 impl Builder {
-    /// A thread without a name.
+    /// Creates settings without a name.
     pub fn new() -> Builder {
         Builder::default()
     }
 
-    /// Names it.
+    /// Sets the thread's name.
     #[must_use]
     pub fn name(mut self, name: String) -> Builder {
         self.name = Some(name.into());
         self
     }
 
-    /// Each has the same stack here.
+    /// Ignores the size: all simulated threads have the same stack.
     #[must_use]
     pub fn stack_size(self, _bytes: usize) -> Builder {
         self
     }
 
-    /// Starts it.
+    /// Starts the thread.
     ///
     /// # Errors
     /// Outside of a simulation.
@@ -131,12 +131,12 @@ pub fn spawn<T: 'static>(f: impl FnOnce() -> T + 'static) -> JoinHandle<T> {
     Builder::new().spawn(f).expect("called from a simulated thread")
 }
 
-/// Threads that may borrow what outlives the scope: all have ended when it does.
+/// A scope of threads that may borrow values which outlive it. All end before the scope does.
 pub struct Scope<'scope, 'env: 'scope> {
     threads: RefCell<Vec<Thread>>,
-    /// Those whose panic nobody has taken.
+    /// Number of threads whose panic nobody has taken.
     panicked: Cell<usize>,
-    /// Invariant in both, as the standard library's.
+    /// Both lifetimes are invariant, as the standard library's.
     lifetimes: PhantomData<(&'scope mut &'scope (), &'env mut &'env ())>,
 }
 
@@ -146,10 +146,10 @@ impl std::fmt::Debug for Scope<'_, '_> {
     }
 }
 
-/// Runs `f`, and waits until all threads that were started in its scope have ended.
+/// Runs `f`, and waits until all threads of its scope have ended.
 ///
 /// # Panics
-/// `f` panicked, or a thread of the scope did, whose panic nobody took by joining it.
+/// If `f` panicked, or a thread of the scope that nobody joined did.
 pub fn scope<'env, T>(f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T) -> T {
     let scope =
         Scope { threads: RefCell::default(), panicked: Cell::new(0), lifetimes: PhantomData };
@@ -168,7 +168,7 @@ pub fn scope<'env, T>(f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) ->
     }
 }
 
-/// The right to wait for the end of a scope's thread.
+/// A handle that waits for the end of a scope's thread.
 #[derive(Debug)]
 pub struct ScopedJoinHandle<'scope, T> {
     handle: JoinHandle<T>,
@@ -176,10 +176,10 @@ pub struct ScopedJoinHandle<'scope, T> {
 }
 
 impl<T> ScopedJoinHandle<'_, T> {
-    /// Waits until it has ended.
+    /// Waits until the thread has ended.
     ///
     /// # Errors
-    /// It panicked, with this.
+    /// The thread panicked; the error is the panic's payload.
     pub fn join(self) -> std::thread::Result<T> {
         let result = self.handle.join();
         if result.is_err() {
@@ -220,7 +220,7 @@ impl Builder {
             *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
         });
         // SAFETY: `scope` waits for the thread's end before it returns, also when it panics, so all
-        // that the closure borrows outlives it. (A simulation that is given up leaks the stacks of
+        // borrows of the closure outlive it. (A simulation that is given up leaks the stacks of
         // both, and runs neither again.)
         let run: Box<dyn FnOnce()> = unsafe { std::mem::transmute(run) };
         let tid = calls::spawn(self.name.clone(), run).ok_or_else(outside)?;

@@ -1,4 +1,4 @@
-//! What a simulated machine promises, shown by small programs.
+//! Small programs that show a simulated machine's promises.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-// Virtual time: such a rest takes none, and what is waited for has happened then in each run.
+// The rest is virtual: it takes no time, and the awaited event has happened then in each run.
 use corewise_sim::thread::sleep as rest;
 use corewise_sim::{
     Access, Costs, Machine, Mask, Policy, access, allocated, burn, current, current_cpu, freed,
@@ -19,7 +19,7 @@ fn costs() -> Costs {
     Costs::sapphire_rapids_16()
 }
 
-/// An atomic operation, as the facade makes it.
+/// Does an atomic operation, as the facade does.
 #[track_caller]
 fn add(counter: &AtomicU64) -> u64 {
     access(std::ptr::from_ref(counter) as usize, Access::Locked, Location::caller());
@@ -37,7 +37,7 @@ fn pin(cpu: usize) {
     assert_eq!(current_cpu(), Some(cpu));
 }
 
-/// Nanoseconds of one locked add of each of so many CPUs that hammer one line.
+/// Returns the nanoseconds of a locked add while `cpus` CPUs hammer one line.
 fn contended(cpus: usize) -> f64 {
     const EACH: u64 = 500;
     let outcome = run(Machine::flat(16), costs(), 1, move || {
@@ -47,7 +47,7 @@ fn contended(cpus: usize) -> f64 {
                 let counter = Arc::clone(&counter);
                 thread::spawn(move || {
                     pin(cpu);
-                    // All have been started by then.
+                    // By then, all threads have started.
                     while now() < 10_000_000 {
                         burn(100.0);
                     }
@@ -70,11 +70,11 @@ fn contended(cpus: usize) -> f64 {
 fn one_line_that_all_write_costs_each_the_more_the_more_there_are() {
     let each: Vec<f64> = [1, 2, 4, 8, 16].into_iter().map(contended).collect();
     assert!(each.windows(2).all(|pair| pair[1] > pair[0] * 1.05), "{each:?}");
-    // As measured on sixteen cores: 8.9, 43.5, 100.7, 170.1, 377.7.
+    // The measured machine of sixteen cores has 8.9, 43.5, 100.7, 170.1, 377.7.
     assert!(each[0] < 15.0 && (300.0..450.0).contains(&each[4]), "{each:?}");
 }
 
-/// Everything that happens, in a number.
+/// Condenses all that happens into a number.
 fn fingerprint(seed: u64) -> (u64, Duration, Vec<u64>) {
     let outcome = run(Machine::flat(8), costs(), seed, || {
         let word = Arc::new(AtomicU32::new(0));
@@ -130,8 +130,7 @@ fn accesses_take_place_in_the_order_of_virtual_time() {
         threads.into_iter().for_each(|thread| thread.join().expect("it ended well"));
         Arc::try_unwrap(order).unwrap().into_inner().unwrap()
     });
-    // A time is read in one step with what comes after it, so two may differ by as much as a read
-    // of the clock.
+    // A read of the clock and its next step are one, so two times may differ by such a read.
     assert!(outcome.value.windows(2).all(|pair| pair[1] + 50 >= pair[0]));
 }
 
@@ -153,7 +152,7 @@ fn a_thread_that_waits_for_its_cpu_gets_it_after_a_slice() {
         burner.join().expect("it ended well");
         took
     });
-    // It shares its CPU with the burner: up to twice as long as alone, where it comes with a claim.
+    // The thread shares its CPU with the burner: it takes up to twice as long as alone.
     assert!((14_000_000..24_000_000).contains(&outcome.value), "{}", outcome.value);
     assert!(outcome.tally.preemptions >= 6, "{:?}", outcome.tally.preemptions);
 }
@@ -329,7 +328,7 @@ fn a_scope_ends_after_its_threads_which_may_borrow() {
     assert_eq!(outcome.value, 3);
 }
 
-/// Starts an ordinary thread on CPU 1 that burns 10 ms; gives its end.
+/// Starts an ordinary thread on CPU 1 that burns 10 ms and returns the time of its end.
 fn burner() -> thread::JoinHandle<u64> {
     thread::spawn(|| {
         pin(1);
@@ -345,7 +344,7 @@ fn a_thread_begins_as_an_ordinary_one_also_where_its_parent_is_urgent() {
         let (one, other) = (burner(), burner());
         (one.join().expect("it ended well"), other.join().expect("it ended well"))
     });
-    // Both share the CPU to the end; an urgent one would have had it first, for 10 ms.
+    // Both share the CPU to the end. An urgent one would have had the CPU first, for 10 ms.
     let (one, other) = outcome.value;
     assert!(one.abs_diff(other) < 5_000_000, "{one} {other}");
 }
@@ -391,7 +390,7 @@ fn timers_are_late_by_the_slack_but_for_those_who_asked() {
     let outcome = run(Machine::flat(1), costs(), 1, move || {
         let late = nap();
         wake_on_time();
-        // A thread that asked has it for the threads that it starts, too.
+        // Children of a thread that asked have punctual timers, too.
         let child = thread::spawn(nap).join().expect("it ended well");
         (late, nap(), child)
     });
@@ -437,7 +436,7 @@ fn the_thread_that_woke_first_runs_first_however_little_the_other_has_run() {
             at(10_000_000);
             now()
         });
-        // Nobody gets the CPU meanwhile, and both want it at its end.
+        // No other thread gets the CPU meanwhile, and both want it at the end.
         let urgent = thread::spawn(move || {
             pin(1);
             assert!(set_policy(Policy::Fifo(50)));

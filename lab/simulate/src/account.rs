@@ -1,4 +1,4 @@
-//! Where the time of a run went: an item's share of each thing that was counted, by type and field.
+//! The account of a run's time: an item's share of each count, by type and field.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -10,67 +10,67 @@ use serde::Serialize;
 
 use crate::names::Names;
 
-/// How often, by distance: those from which nothing came are left out.
+/// Counts by distance, without zeros.
 pub(crate) type ByDistance = BTreeMap<&'static str, f64>;
 
-/// An item's share of what a run did.
+/// An item's share of a run's events and time.
 #[derive(Debug, Serialize)]
 pub(crate) struct Account {
-    /// Items of the pass that is told of.
+    /// Items of the measured pass.
     pub(crate) items: f64,
-    /// Virtual time of that pass.
+    /// Virtual time of the measured pass.
     pub(crate) nanoseconds: f64,
-    /// Lines that came from another CPU, by how far.
+    /// Lines from another CPU, by its distance.
     pub(crate) transfers: ByDistance,
-    /// Threads that were woken, by how far their CPU is from the waker's.
+    /// Woken threads, by the distance of their CPU from the waker's.
     pub(crate) wakeups: ByDistance,
-    /// Nanoseconds by what they were spent on.
+    /// Nanoseconds by their use.
     pub(crate) time: Time,
-    /// Threads that left their CPU, and of those, the ones that would have gone on.
+    /// Threads that left their CPU.
     pub(crate) switches: f64,
-    /// See above.
+    /// Threads that left their CPU but could have gone on.
     pub(crate) preemptions: f64,
-    /// Threads that were taken to another CPU while they waited for one.
+    /// Threads that moved to another CPU while they waited for one.
     pub(crate) migrations: f64,
     pub(crate) allocations: f64,
     /// Pages that the system had to give.
     pub(crate) faults: f64,
     pub(crate) membarriers: f64,
-    /// Types' fields, those that were waited for longest first.
+    /// Types' fields, those with the longest waits first.
     pub(crate) fields: Vec<Field>,
 }
 
 /// Nanoseconds an item.
 #[derive(Debug, Serialize)]
 pub(crate) struct Time {
-    /// CPU time, where the benchmark tells it: the next four are part of it.
+    /// CPU time, if the benchmark reports it. It includes the next four.
     pub(crate) cpu: Option<f64>,
     /// Waits for cache lines.
     pub(crate) lines: f64,
-    /// Spin hints; those of spin locks too.
+    /// Spin hints, including those of spin locks.
     pub(crate) spinning: f64,
     /// Switches from one thread to another.
     pub(crate) switching: f64,
-    /// Waits for mutexes; no CPU time while the thread sleeps.
+    /// Waits for mutexes. They use no CPU time while the thread sleeps.
     pub(crate) locks: f64,
-    /// Threads that could run waited for a CPU: no CPU time.
+    /// Waits of runnable threads for a CPU. They use no CPU time.
     pub(crate) waiting_for_a_cpu: f64,
 }
 
-/// What the accesses to one field came to, an item.
+/// The costs of accesses to one field, an item.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Field {
     /// `crate::Type.field`, or `file:line`.
     pub(crate) name: String,
     pub(crate) accesses: f64,
     pub(crate) transfers: ByDistance,
-    /// Waited for those.
+    /// Nanoseconds of waits for those lines.
     pub(crate) nanoseconds: f64,
 }
 
 impl Account {
-    /// Of a tally over so many items, in so much virtual time. `named`: the sources are read for
-    /// the names of fields; else each is told as the place in the code.
+    /// Creates the account of a tally over this number of items, in this virtual time. With `named`
+    /// it reads the sources for the names of fields. Else a field's name is its place in the code.
     pub(crate) fn of(
         tally: &Tally,
         time: Duration,
@@ -120,8 +120,8 @@ impl Account {
     }
 }
 
-/// The items of one pass: as many as the benchmark's CPU time was divided by, else those of its
-/// words, else 1.
+/// Returns the items of one pass: the number by which the benchmark divided its CPU time, else the
+/// number in its words, else 1.
 pub(crate) fn items(line: &Line, words: &[String]) -> f64 {
     let number = |key: &str| {
         words.iter().find_map(|word| word.strip_prefix(key)?.strip_prefix('=')?.parse::<f64>().ok())
@@ -138,15 +138,15 @@ pub(crate) fn by_distance(counts: &[u64; 5], items: f64, from: Distance) -> ByDi
     counted.map(|(distance, count)| (distance.word(), *count as f64 / items)).collect()
 }
 
-/// The sum over all distances.
+/// Returns the sum over all distances.
 pub(crate) fn sum<K>(counts: &BTreeMap<K, f64>) -> f64 {
     counts.values().sum()
 }
 
-/// The names of places that were asked for.
+/// Names of places, kept once they are found.
 #[derive(Debug, Default)]
 struct Called {
-    /// Those of fields, if they are wanted.
+    /// The names of fields, if they are wanted.
     names: Option<Names>,
     known: BTreeMap<String, String>,
 }

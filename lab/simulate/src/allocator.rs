@@ -1,23 +1,22 @@
-//! An allocator whose calls the simulated threads pay for, and which puts what they ask for into
-//! memory of its own.
+//! An allocator with memory of its own. Its calls cost simulated threads virtual time.
 //!
-//! Whether two values share a cache line depends on where they lie. In the system's allocator that
-//! depends on all that was allocated before, down to the length of the program's arguments; here it
-//! depends on what the simulated threads do, alone. Otherwise it is as there: blocks lie side by
-//! side with 8 bytes between them, and what was freed last is given out first.
+//! Whether two values share a cache line depends on their addresses. In the system's allocator
+//! these depend on all earlier allocations, even on the length of the program's arguments. Here
+//! they depend on the simulated threads alone. Otherwise blocks lie as in the system's: side by
+//! side with 8 bytes between them, and the block freed last is given out first.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Where the accesses to new and freed memory come from.
+/// The file to which accesses to new and freed memory are charged.
 pub(crate) const FILE: &str = file!();
 
 struct Charged {
     /// L: guarded by `taken`.
     arena: UnsafeCell<Arena>,
-    /// L: is the lock of the arena, for which nobody ever waits long: one OS thread simulates.
+    /// L: is the lock of the arena. Waits are short: one OS thread simulates.
     taken: AtomicBool,
 }
 
@@ -25,39 +24,39 @@ struct Charged {
 static ALLOCATOR: Charged =
     Charged { arena: UnsafeCell::new(Arena::new()), taken: AtomicBool::new(false) };
 
-/// Bytes of the arena; what isn't used takes no memory. Beyond them the system helps out.
+/// Bytes of the arena. Unused ones take no memory. When it is full, blocks are the system's.
 const SPACE: usize = 1 << 30;
-/// Sizes come in steps of so many bytes.
+/// Step of sizes, in bytes.
 const STEP: usize = 16;
-/// What the system's allocator keeps beside a block.
+/// Bytes that the system's allocator keeps beside a block.
 const BESIDE: usize = 8;
-/// The least that it gives out, with that.
+/// The smallest block of the system's allocator, with these bytes.
 const LEAST: usize = 32;
-/// Larger ones, with that, come in powers of two.
+/// The largest size in steps, with these bytes. Larger sizes are powers of two.
 const LARGEST: usize = 4096;
-/// Larger ones than that power are the system's.
+/// Logarithm of the largest size in the arena. Larger blocks are the system's.
 const LAST_POWER: u32 = 26;
-/// Sizes that blocks are kept apart by.
+/// Number of sizes, each with a free list.
 const CLASSES: usize = LARGEST / STEP + 1 + LAST_POWER as usize - LARGEST.ilog2() as usize;
-/// Alignments that blocks are kept apart by: of all that is smaller, a line, and `CachePadded`.
+/// Alignments, each with free lists: any smaller one, a line, and `CachePadded`.
 const ALIGNS: [usize; 3] = [STEP, 64, 128];
 
-/// A block that nobody has.
+/// A free block.
 struct Free {
     next: Option<NonNull<Free>>,
 }
 
 struct Arena {
-    /// Where it begins, at a multiple of a page; null where there is none yet.
+    /// The first byte, at a multiple of a page, or null before the first allocation.
     begin: *mut u8,
     /// Bytes given out so far.
     used: usize,
-    /// What was freed, by alignment and size.
+    /// Free blocks by alignment and size.
     free: [[Option<NonNull<Free>>; CLASSES]; ALIGNS.len()],
 }
 
-/// The place of blocks of a layout in [`Arena::free`], and how large they are; `None` where they
-/// are the system's.
+/// Returns the indices of a layout's blocks in [`Arena::free`], and their size. Blocks of the
+/// system give `None`.
 fn class(layout: Layout) -> Option<(usize, usize, usize)> {
     let align = ALIGNS.iter().position(|align| layout.align() <= *align)?;
     let size = (layout.size().checked_add(BESIDE)?).max(LEAST).next_multiple_of(STEP);
@@ -75,11 +74,11 @@ impl Arena {
         Arena { begin: ptr::null_mut(), used: 0, free }
     }
 
-    /// Null where the block has to be the system's.
+    /// Takes a block, or returns null if it has to be the system's.
     fn take(&mut self, layout: Layout) -> *mut u8 {
         let Some((align, class, size)) = class(layout) else { return ptr::null_mut() };
         if let Some(block) = self.free[align][class] {
-            // SAFETY: `put` wrote it, and nobody has had it since.
+            // SAFETY: `put` wrote it, and the block has been free since.
             self.free[align][class] = unsafe { block.as_ref() }.next;
             return block.as_ptr().cast();
         }
@@ -101,13 +100,13 @@ impl Arena {
         unsafe { self.begin.add(at) }
     }
 
-    /// Takes a block back; false where it is the system's.
+    /// Puts a block back, or returns false if it is the system's.
     fn put(&mut self, block: *mut u8, layout: Layout) -> bool {
         let within = !self.begin.is_null()
             && (self.begin.addr()..self.begin.addr() + SPACE).contains(&block.addr());
         let (true, Some((align, class, _))) = (within, class(layout)) else { return false };
         let block = block.cast::<Free>();
-        // SAFETY: the caller gives the block up, which has 16 bytes at least, at a multiple of 16.
+        // SAFETY: the caller gives up the block, which has at least 16 bytes, at a multiple of 16.
         unsafe { block.write(Free { next: self.free[align][class] }) };
         self.free[align][class] = NonNull::new(block);
         true
@@ -119,7 +118,7 @@ impl Charged {
         while self.taken.swap(true, Ordering::Acquire) {
             std::hint::spin_loop();
         }
-        // SAFETY: `taken` was false: nobody else has a reference.
+        // SAFETY: `taken` was false, so there is no other reference.
         let result = f(unsafe { &mut *self.arena.get() });
         self.taken.store(false, Ordering::Release);
         result
@@ -128,9 +127,8 @@ impl Charged {
 
 // SAFETY: `with` gives the arena to one thread at a time.
 unsafe impl Sync for Charged {}
-// SAFETY: blocks are the system's, or parts of one of the system's that no two calls are given at
-// once: as large as the layout asks, at a multiple of its alignment. The calls to the simulator
-// besides change no memory of the caller.
+// SAFETY: blocks are the system's, or disjoint parts of one of the system's: as large as the layout
+// asks, at a multiple of its alignment. The calls to the simulator change no memory of the caller.
 unsafe impl GlobalAlloc for Charged {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let mut block = ptr::null_mut();
@@ -148,7 +146,7 @@ unsafe impl GlobalAlloc for Charged {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         corewise_sim::freed(block.addr());
         if !self.with(|arena| arena.put(block, layout)) {
-            // SAFETY: as the caller says; it isn't the arena's.
+            // SAFETY: as the caller says; the block isn't the arena's.
             unsafe { System.dealloc(block, layout) };
         }
     }

@@ -4,10 +4,10 @@
 
 use std::ffi::{c_uint, c_void};
 
-/// In place of the C library's, for all of the program.
+/// Replaces the C library's function, for the whole program.
 ///
 /// # Safety
-/// As of the C library's: there is room for `length` bytes at `buffer`.
+/// There is room for `length` bytes at `buffer`, as for the C library's.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn getrandom(buffer: *mut c_void, length: usize, _flags: c_uint) -> isize {
     // SAFETY: as the caller says.

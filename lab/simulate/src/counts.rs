@@ -1,11 +1,11 @@
-//! A regression test on counts: the line transfers and wake-ups an item of some runs, beside those
-//! that were recorded.
+//! A regression test on counts: the line transfers and wake-ups an item of some runs, compared with
+//! recorded ones.
 //!
-//! They are counts, not times: the same on each machine and in each run of the same sources. But
-//! where threads contend, a change of anything moves what happens after what: a storm has 4
-//! transfers an item with one seed and 17 with another. So each run is made from several seeds; the
-//! most that any of them counted is recorded, by field, and their mean may be above that by less
-//! than a line. One counter that all items touch is a field that wasn't recorded.
+//! Counts, unlike times, are the same on each machine and in each run of the same sources. But
+//! where threads contend, any change alters the order of events: a storm has 4 transfers an item
+//! with one seed and 17 with another. So each run is made from several seeds. The file has the
+//! largest count of all seeds, by field, and their mean may exceed it by less than a line. A new
+//! counter that all items touch shows as a field that isn't in the file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -16,12 +16,12 @@ use serde_json::Value;
 use crate::account::sum;
 use crate::runs::{self, simulate, simulate_all};
 
-/// Transfers an item that a run, or a field, may have more than were recorded: a line that bounces
-/// once more is one more.
+/// Transfers an item by which a run, or a field, may exceed the recorded ones. A line that bounces
+/// once more adds 1.
 const LINES: f64 = 0.5;
-/// The same of a field that wasn't recorded.
+/// Transfers an item that a field without a record may have.
 const NEW: f64 = 0.25;
-/// Wake-ups an item that a run may have more.
+/// Wake-ups an item by which a run may exceed the recorded ones.
 const WAKES: f64 = 0.1;
 /// Seeds of a run.
 const SEEDS: u64 = 4;
@@ -33,19 +33,19 @@ struct Counts {
     run: Vec<Run>,
 }
 
-/// One run, and what it counts: the most of all seeds where it is recorded, else their mean.
+/// One run and its counts: the largest of all seeds in the file, else their mean.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Run {
     machine: String,
     words: String,
-    /// Lines that came from another CPU, an item.
+    /// Lines from another CPU, an item.
     #[serde(default)]
     transfers: f64,
-    /// Threads that were woken, an item.
+    /// Woken threads, an item.
     #[serde(default)]
     wakeups: f64,
-    /// Of the transfers, those that were for each field.
+    /// Transfers an item by field.
     #[serde(default)]
     fields: BTreeMap<String, f64>,
 }
@@ -56,7 +56,7 @@ impl Run {
     }
 }
 
-/// What the program prints of a run with `--json`, as far as it is looked at.
+/// The keys of a run that this test reads from the program's output with `--json`.
 #[derive(Debug, Deserialize)]
 struct PrintedRun {
     an_item: Item,
@@ -75,10 +75,10 @@ struct Field {
     transfers: BTreeMap<String, f64>,
 }
 
-/// Compares each run of the file with what was recorded.
+/// Compares each run of the file with its recorded counts.
 ///
 /// # Errors
-/// A run failed, or counts more than was recorded.
+/// A run failed, or exceeds its recorded counts.
 pub(crate) fn compare(file: &str) -> Result<(), String> {
     let recorded = read(file)?;
     steady(&recorded)?;
@@ -100,8 +100,8 @@ pub(crate) fn compare(file: &str) -> Result<(), String> {
     ))
 }
 
-/// The first run is the same, bit by bit, whatever the program's arguments are: they are allocated
-/// before it begins.
+/// Checks that the program's arguments, which are allocated before a run, don't change it: the
+/// first run gives the same output.
 fn steady(recorded: &[Run]) -> Result<(), String> {
     let Some(first) = recorded.first() else { return Ok(()) };
     let [one, other] =
@@ -113,7 +113,7 @@ fn steady(recorded: &[Run]) -> Result<(), String> {
         .into())
 }
 
-/// Writes what the runs count into the file.
+/// Writes the counts of the runs into the file.
 ///
 /// # Errors
 /// A run failed, or the file can't be written.
@@ -144,7 +144,7 @@ fn written(text: &mut String, run: &Run) {
     }
 }
 
-/// What the runs count now, each by seed.
+/// Returns the present counts of the runs, each by seed.
 fn all(runs: &[Run]) -> Result<Vec<Vec<Run>>, String> {
     let asked: Vec<runs::Run<'_>> = runs.iter().map(Run::asked).collect();
     let lines = simulate_all(&asked, SEEDS)?;
@@ -153,7 +153,7 @@ fn all(runs: &[Run]) -> Result<Vec<Vec<Run>>, String> {
         .collect()
 }
 
-/// What a run counted, by what it printed.
+/// Returns the counts of a run, from the line that it printed.
 fn counted(run: &Run, line: &Value) -> Result<Run, String> {
     let told = PrintedRun::deserialize(line)
         .map_err(|error| format!("{}: it printed something else: {error}", run.words))?;
@@ -167,7 +167,7 @@ fn counted(run: &Run, line: &Value) -> Result<Run, String> {
     })
 }
 
-/// One run for those of all seeds: each count is `of` theirs.
+/// Returns one run for the runs of all seeds. `of` gives each count from theirs.
 fn fold(seeds: &[Run], of: impl Fn(&[f64]) -> f64) -> Run {
     let each = |count: &dyn Fn(&Run) -> f64| of(&seeds.iter().map(count).collect::<Vec<_>>());
     let names: BTreeSet<&String> = seeds.iter().flat_map(|run| run.fields.keys()).collect();
@@ -188,7 +188,7 @@ fn most(counts: &[f64]) -> f64 {
     counts.iter().copied().fold(0.0, f64::max)
 }
 
-/// What a run counts more of than was recorded: `None` where it is within the margins.
+/// Returns the counts of a run that exceed the recorded ones, or `None` within the margins.
 fn more(was: &Run, is: &Run) -> Option<String> {
     let more_of = |(name, now): (&String, &f64)| {
         let before = was.fields.get(name).copied();

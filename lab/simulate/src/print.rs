@@ -1,4 +1,4 @@
-//! What is printed of a run.
+//! Output of a run.
 
 use std::time::Duration;
 
@@ -86,7 +86,7 @@ fn shares(account: &Account) {
     nanos("waiting for a CPU", time.waiting_for_a_cpu);
 }
 
-/// The distances that occur, from near to far.
+/// Returns the distances that occur, from near to far.
 fn distances<'a>(counts: impl Iterator<Item = &'a ByDistance>) -> Vec<&'static str> {
     let all: Vec<&ByDistance> = counts.collect();
     let occurs = |word: &&str| all.iter().any(|counts| counts.contains_key(word));
@@ -119,7 +119,7 @@ fn cells(columns: &[&str], counts: &ByDistance) -> String {
         .collect()
 }
 
-/// Three digits and more: `0`, `0.0123`, `4.56`, `789`, `1 234 567`.
+/// Writes three digits or more: `0`, `0.0123`, `4.56`, `789`, `1 234 567`.
 fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),

@@ -7,7 +7,7 @@ use std::process::Command;
 
 const FOUR: &str = "l3:1 core:4 pu:1";
 
-/// What a run of the program prints, as one line of JSON.
+/// Runs the program, and returns the line of JSON that it prints.
 fn simulate(machine: &str, words: &str) -> serde_json::Value {
     let program = std::env::var_os("COREWISE_SIMULATE");
     let mut command = Command::new(program.expect("cargo xtask test --only workloads names it"));
@@ -19,8 +19,8 @@ fn simulate(machine: &str, words: &str) -> serde_json::Value {
     serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{words}: {error}"))
 }
 
-/// A metric of a run on four cores, which has to be there and more than nothing, and the same each
-/// time. In short mode it runs once: `counts` sees to what is the same.
+/// Returns a metric of a run on four cores. It checks that the metric is there, above 0, and the
+/// same each time. In short mode there is one run: `counts` checks that runs are the same.
 fn measured(words: &str, metric: &str) -> f64 {
     let line = simulate(FOUR, words);
     if std::env::var_os("COREWISE_LONG").is_some() {
@@ -129,8 +129,8 @@ fn devices_come_up_and_go_down() {
     ]);
 }
 
-/// Two shards: their items take turns at a limit, and those that were let through waited for ones
-/// that weren't.
+/// Checks a queue's limit with two shards, whose items take turns. Items inside the limit waited
+/// for items that weren't.
 #[test]
 fn the_old_shutdown_of_long_chains_ends_on_many_cores() {
     let words = "shutdown case=deep/5000/0 runtime=before quick_steps=16000";

@@ -1,4 +1,4 @@
-//! The file that is read and written: full of bytes that nobody compresses.
+//! The file that is read and written, full of bytes that can't be compressed.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -10,7 +10,8 @@ use tempfile::{NamedTempFile, TempPath};
 use crate::bench::Effort;
 use crate::error::BenchError;
 
-/// Names the file to the processes that measure; without it each makes its own, which takes long.
+/// The environment variable with the file for the processes that measure. Without it each makes its
+/// own, which takes long.
 pub const DISK: &str = "COREWISE_BENCH_DISK";
 
 /// Bytes that are written at once.
@@ -24,10 +25,10 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// The one that the environment names, or a new small one.
+    /// Returns the file that the environment names, or a new small one.
     ///
     /// # Errors
-    /// It couldn't be made.
+    /// The file couldn't be made.
     pub fn find() -> Result<Disk, BenchError> {
         match std::env::var_os(DISK) {
             Some(path) => Ok(Disk { path: path.into(), _made: None }),
@@ -35,17 +36,17 @@ impl Disk {
         }
     }
 
-    /// A new one in the folder for temporary files: of 1 GiB, or 256 MiB for a quick call. Blocks,
-    /// for seconds.
+    /// Makes a file in the folder for temporary files, of 1 GiB, or 256 MiB for a quick call. This
+    /// blocks for seconds.
     ///
     /// # Errors
-    /// It couldn't be made.
+    /// The file couldn't be made.
     pub fn for_runs(effort: Effort) -> Result<Disk, BenchError> {
         let size = if effort == Effort::Quick { 256 << 20 } else { 1 << 30 };
         Disk::make(&std::env::temp_dir(), size)
     }
 
-    /// Makes one of so many whole MiB in this folder. Blocks.
+    /// Makes a file of this size, in whole MiB, in this folder. This blocks.
     pub(super) fn make(folder: &Path, size: u64) -> Result<Disk, BenchError> {
         let file = tempfile::Builder::new().prefix("corewise-bench-").tempfile_in(folder);
         let made = file.map(NamedTempFile::into_temp_path).and_then(|file| {
@@ -55,20 +56,19 @@ impl Disk {
         made.map_err(|source| BenchError::Unusable { what: "file", source })
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Writes so many whole MiB to a new file, and waits until the disk has them.
+/// Writes this number of bytes, in whole MiB, to a new file, and waits until the disk has them.
 ///
 /// # Errors
-/// The folder isn't there, or is full.
+/// The folder doesn't exist, or is full.
 pub fn fill(path: &Path, size: u64) -> io::Result<()> {
     let mut file = File::create(path)?;
-    // The same again and again, each time farther apart than any file system looks for what is the
-    // same.
+    // The same bytes repeat, farther apart than any file system looks for duplicates.
     let mut piece = vec![0; PIECE as usize];
     Rng::with_seed(1).fill(&mut piece);
     for _ in 0..size / PIECE {

@@ -1,4 +1,4 @@
-//! The same by fio, the program with which disks are measured.
+//! fio, the usual program for measuring disks, with the same loads.
 
 use std::io;
 use std::process::Command;
@@ -9,15 +9,15 @@ use crate::blockmq::disk::Disk;
 use crate::blockmq::io::{Load, SIZE, WARM};
 use crate::{BenchError, Job, Line};
 
-/// Runs a job with fio: its engine `null`, `mmap` on a file in memory, or `io_uring` on the same
+/// Runs a job with fio. Its engine is `null`, `mmap` on a file in memory, or `io_uring` on the same
 /// file as ours, past the page cache, with the file and the buffers registered.
 ///
 /// # Errors
-/// It couldn't be run, or printed what isn't understood.
+/// fio couldn't be run, or its output isn't understood.
 pub(super) fn run(job: &Job, load: Load) -> Result<Line, BenchError> {
     let (disk, engine) = match load.device {
         "null" => (None, &["--ioengine=null"][..]),
-        // Its own; as its job writes it the first time it is filled.
+        // The job has a file of its own, which is full before it begins.
         "memory" => (Some(Disk::make("/dev/shm".as_ref(), SIZE)?), &["--ioengine=mmap"][..]),
         _ => (Some(Disk::find()?), DIRECT),
     };
@@ -33,8 +33,8 @@ pub(super) fn run(job: &Job, load: Load) -> Result<Line, BenchError> {
     measure(fio, job)
 }
 
-/// fio, asked for so many bytes a request, in so many requests of as many jobs, for so many
-/// milliseconds.
+/// Returns fio's command for `jobs` jobs with `depth` requests of `bytes` bytes in flight each, for
+/// `length_ms` milliseconds.
 pub fn command(mix: &str, bytes: u32, depth: u16, jobs: u16, length_ms: u64) -> Command {
     let mut fio = Command::new("fio");
     fio.args(["--name=job", "--output-format=json", "--thread", "--group_reporting"])
@@ -46,11 +46,10 @@ pub fn command(mix: &str, bytes: u32, depth: u16, jobs: u16, length_ms: u64) -> 
     fio
 }
 
-/// Runs it, and reads what it measured. Blocks.
+/// Runs fio, and reads its output. This blocks. If fio isn't installed or failed, the line says so.
 ///
 /// # Errors
-/// It couldn't be run, or printed what isn't understood. That it isn't installed, or failed, is in
-/// the line.
+/// fio couldn't be run, or its output isn't understood.
 pub fn measure(mut fio: Command, job: &Job) -> Result<Line, BenchError> {
     let output = match fio.output() {
         Ok(output) => output,
@@ -65,14 +64,14 @@ pub fn measure(mut fio: Command, job: &Job) -> Result<Line, BenchError> {
     parse(&String::from_utf8_lossy(&output.stdout), job.line()).ok_or(BenchError::WrongAnswer)
 }
 
-/// Its engine for a file past the page cache, as its documentation recommends.
+/// The engine for a file past the page cache, as fio's documentation recommends.
 pub const DIRECT: &[&str] =
     &["--ioengine=io_uring", "--direct=1", "--registerfiles=1", "--fixedbufs=1"];
 
-/// What fio printed; `None` where there is no such thing in it. Of reads and writes beside each
-/// other the sum, and the worse of their latencies.
+/// Reads fio's output, or returns `None` if the values aren't there. With reads and writes, it
+/// takes the sum of their rates, and the worse of their latencies.
 fn parse(text: &str, mut line: Line) -> Option<Line> {
-    // It may say something before.
+    // Messages may come before the JSON.
     let json: Value = serde_json::from_str(text.get(text.find('{')?..)?).ok()?;
     let job = json.get("jobs")?.get(0)?;
     let sides = [job.get("read")?, job.get("write")?];

@@ -1,4 +1,4 @@
-//! How long it takes to hold a queue, or many, and until reads go on.
+//! Times of holding a queue, or many, and of the first read afterwards.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,8 @@ use crate::blockmq::stream::{Plan, Stream};
 use crate::meter::{between, percentiles, sleep_exactly};
 use crate::{BenchError, Job, Line};
 
-/// How one queue is held: no dispatch, or nobody inside; while requests come and go, or idle.
+/// Holds of one queue, either without dispatch (quiesce) or without requests inside (freeze), with
+/// a load or idle.
 pub(super) const HOLD: Workload = Workload {
     cases: Cases::These("quiesce/idle quiesce/load freeze/idle freeze/load"),
     quick: |parts, _| parts[1] == "load",
@@ -31,7 +32,7 @@ pub(super) const HOLD: Workload = Workload {
     },
 };
 
-/// Many queues, one of which has requests that come and go: disks of one controller.
+/// Holds of many queues, like the disks of one controller. One of them has requests meanwhile.
 pub(super) const QUIESCE_ALL: Workload = Workload {
     cases: Cases::Fit(
         |parts| matches!(parts, ["quiesce_all", queues] if count(queues)),
@@ -43,10 +44,10 @@ pub(super) const QUIESCE_ALL: Workload = Workload {
     run: |job, _| many(job),
 };
 
-/// Completion threads of the device, and what a request costs them.
+/// Completion threads of the device, and their cost of a request.
 const DEVICE: (usize, Duration) = (2, Duration::from_micros(1));
 
-/// Holds a queue so many times, while reads come and go or not.
+/// Holds a queue, `items` times, with reads meanwhile or without.
 fn one(job: &Job) -> Result<Line, BenchError> {
     let layer = layer()?;
     let queue = &layer.queue;
@@ -58,8 +59,8 @@ fn one(job: &Job) -> Result<Line, BenchError> {
     repeat(job, &layer, under_load, || queue.quiesce())
 }
 
-/// Quiesces so many queues and lets them go, again and again, while reads come and go on the first
-/// of them: all with one fence and one wait, or one after the other.
+/// Quiesces and resumes many queues, again and again, while reads come and go on the first of them.
+/// They are quiesced by one fence and one wait, or one after the other.
 fn many(job: &Job) -> Result<Line, BenchError> {
     let quiesce: fn(&[Arc<Queue>]) -> Vec<QuiesceGuard> = match job.runtime.as_str() {
         "corewise" => Queue::quiesce_all,
@@ -78,7 +79,7 @@ fn layer() -> Result<Layer, BenchError> {
     Layer::null(&Machine::live()?, threads, cost, false)
 }
 
-/// Begins a hold and ends it so many times; with a load, while there are reads of the queue.
+/// Begins a hold and ends it, again and again. With a load, there are reads of the queue meanwhile.
 fn repeat<Guard>(
     job: &Job,
     layer: &Layer,
@@ -96,7 +97,7 @@ fn repeat<Guard>(
         let began = time::now();
         let guard = begin();
         held.push(between(began, time::now()));
-        // The driver's requests are finished meanwhile.
+        // Requests in the driver end meanwhile.
         gap();
         first.ask();
         let began = time::now();
@@ -115,13 +116,13 @@ fn repeat<Guard>(
     Ok(line)
 }
 
-/// Notes when the first read completes after it was asked to.
+/// The time of the first completed read after it was asked for.
 #[derive(Debug, Default)]
 struct First {
-    /// A: whether it was asked and hasn't answered; Relaxed, since what is asked for comes through
-    /// the queue that is let go behind it.
+    /// A: true while the time is asked for and unset; Relaxed, since the read comes through the
+    /// queue, which is resumed after the store.
     asked: AtomicBool,
-    /// L: is the lock; guards when it was.
+    /// L: is the lock; guards the time.
     at: Mutex<Option<Instant>>,
     told: Parker,
 }
@@ -131,10 +132,10 @@ impl First {
         self.asked.store(true, Ordering::Relaxed);
     }
 
-    /// When it was. One that completed before `since` was not kept by the hold.
+    /// Waits for the time and returns it. Reads that completed before `since` weren't held.
     fn wait(&self, since: Instant) -> Instant {
         loop {
-            // The lock is given back before anything waits.
+            // The lock is released before the wait.
             let at = self.at.lock().take();
             match at {
                 Some(at) if at >= since => return at,

@@ -1,5 +1,5 @@
-//! Random reads and writes through the whole block layer: so many in flight, each of which is
-//! followed by the next where it completes.
+//! Random reads and writes through the whole block layer. A fixed number is in flight, and each
+//! starts the next one in its completion.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,24 +26,24 @@ use crate::{BenchError, Job, Line};
 
 /// Bytes of the devices in memory.
 pub(super) const SIZE: u64 = 256 << 20;
-/// Samples that a job notes at most.
+/// Largest number of samples that a job records.
 const SAMPLES: usize = 1 << 20;
-/// So much shorter is the pass that warms up.
+/// Divisor of a pass's length for the pass that warms up.
 pub(super) const WARM: u32 = 10;
 
-/// What is read and written: nothing, memory, or a file on a disk, past the page cache.
+/// Devices that are read and written: nothing, memory, or a file on a disk, past the page cache.
 const DEVICES: [&str; 3] = ["null", "memory", "file"];
 
 /// Random requests of one block each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Load {
-    /// To which of [`DEVICES`].
+    /// The device, one of [`DEVICES`].
     pub(super) device: &'static str,
-    /// Writes, not reads.
+    /// True for writes, false for reads.
     pub(super) writes: bool,
-    /// In flight, for each job.
+    /// Requests in flight for each job.
     pub(super) depth: u16,
-    /// Jobs, which begin on a CPU each, in turn.
+    /// Jobs. Each begins on the next CPU in turn.
     pub(super) jobs: u16,
 }
 
@@ -56,13 +56,13 @@ impl Load {
         is_right.then_some(load(depth.parse().ok()?, jobs.parse().ok()?))
     }
 
-    /// How many requests are in flight in all.
+    /// Returns the number of requests in flight in all.
     fn in_flight(self) -> u32 {
         u32::from(self.depth) * u32::from(self.jobs)
     }
 }
 
-/// The load of the headlines, behind its device.
+/// The load of the headlines, as it stands behind the device in a case's name.
 pub(super) const HEADLINE: &str = "randread/32/1";
 
 /// Requests in flight for each job, and jobs.
@@ -85,7 +85,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     quick: |parts, _| parts[1..].join("/") == HEADLINE && parts[0] != "memory",
     numbers: |job, parts, on| {
         base(job, on);
-        // Where allocations are counted; else it takes as long as it is told.
+        // Only runs that count allocations have this limit. Others run for their length.
         job.items = if parts[0] == "file" { 20_000 } else { 1_000_000 };
     },
     variants: |_, _| [variants(&["corewise"], true), variants(&["fio"], false)].concat(),
@@ -115,8 +115,8 @@ fn run(job: &Job, load: Load, meter: &mut Meter) -> Result<Line, BenchError> {
     };
     let plan = Plan::new(job, load);
     bench.pass(Plan { length: plan.length / WARM, ..plan }).run(&machine)?;
-    // The clock costs much where a request costs little: then it has a pass of its own. Where
-    // others are compared, and look at it all the time, it is looked at too.
+    // The clock costs much compared with a fast request, so latencies of fast devices have a
+    // pass of their own. On a file, peers read the clock for each request, and this pass does too.
     let timed = load.device == "file" && !job.count;
     let pass = bench.pass(Plan { timed, ..plan });
     let mut done = Done::default();
@@ -176,7 +176,7 @@ impl Bench {
         let layer = Layer::new(machine, None, driver)?;
         let buffers = BufferPool::new(load.in_flight(), job.bytes as usize, 4096);
         let bench = Bench { layer, buffers };
-        // A simulated machine has no pages that come when they are touched, and would pay for each
+        // A simulated machine has no pages that appear at the first touch, and would pay for each
         // line.
         if load.device == "memory" && sys::KERNEL_THREADS {
             bench.fill()?;
@@ -184,7 +184,7 @@ impl Bench {
         Ok(bench)
     }
 
-    /// Has each page of memory there.
+    /// Touches each page of the device's memory.
     fn fill(&self) -> Result<(), BenchError> {
         let piece = bytes::Bytes::from(vec![1; 1 << 20]);
         for at in (0..SIZE).step_by(piece.len()) {
@@ -193,7 +193,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Has everything there that requests need, so that they themselves allocate nothing.
+    /// Creates a pass with everything that requests need, so that they allocate nothing.
     fn pass(&self, plan: Plan) -> Pass {
         let shared = Arc::new(Shared {
             over: AtomicBool::new(false),
@@ -232,7 +232,7 @@ impl Bench {
     }
 }
 
-/// A pass that may begin: for each job those of its requests that are in flight.
+/// A pass that is ready to begin, with each job's requests in flight.
 struct Pass {
     shared: Arc<Shared>,
     // Boxed beforehand: a pass allocates nothing for a request.
@@ -250,7 +250,7 @@ impl Pass {
             let start = |(job, lanes): (usize, Vec<Box<Lane>>)| {
                 let cpu = CpuSet::from_iter([cpus[job % cpus.len()]]);
                 let body = move || {
-                    // Where it can't be pinned it begins anywhere.
+                    // If the thread can't be pinned, the job begins anywhere.
                     let _ = machine.pin_current_thread(&cpu);
                     let began = time::now();
                     there.done();
@@ -287,14 +287,14 @@ impl Pass {
     }
 }
 
-/// One pass.
+/// The parameters of one pass.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     load: Load,
     bytes: u32,
-    /// How many requests each lane makes at most.
+    /// Largest number of requests of each lane.
     requests: u64,
-    /// How long they are made, where there is no such limit.
+    /// Length of the pass, if there is no such limit.
     length: Duration,
     timed: bool,
 }
@@ -308,7 +308,7 @@ impl Plan {
     }
 }
 
-/// What a pass has measured.
+/// Measured values of a pass.
 #[derive(Default)]
 struct Done {
     requests: u64,
@@ -317,20 +317,20 @@ struct Done {
 }
 
 struct Shared {
-    /// A: no more requests are begun; Relaxed, a hint.
+    /// A: true once no more requests are begun; Relaxed, a hint.
     over: AtomicBool,
-    /// A: a request failed; Relaxed, ordered by `ended`.
+    /// A: true once a request has failed; Relaxed, ordered by `ended`.
     failed: AtomicBool,
-    /// Lanes that go on.
+    /// Lanes that haven't ended.
     ended: Countdown,
-    /// L: is the lock; guards what the lanes have done that ended.
+    /// L: is the lock; guards the values of the lanes that have ended.
     done: Mutex<Done>,
 }
 
-/// A lane's own handle of the queue, so that taking a reference writes no line that all write.
+/// A lane's own handle of the queue. Cloning it writes no line that all lanes write.
 struct Target(Arc<Queue>);
 
-/// One of those in flight.
+/// One of the requests in flight.
 struct Lane {
     target: Arc<Target>,
     shared: Arc<Shared>,
@@ -340,7 +340,7 @@ struct Lane {
     requests: u64,
     began: Stamp,
     noted: Vec<u32>,
-    /// Before the first request.
+    /// The buffer before the first request.
     buffer: Option<AlignedBuf>,
 }
 
@@ -351,10 +351,10 @@ impl Lane {
         }
     }
 
-    /// The next request, or the end.
+    /// Makes the next request, or ends the lane.
     fn next(mut self: Box<Lane>, mut buffer: AlignedBuf) {
         if self.requests == self.plan.requests || self.shared.over.load(Ordering::Relaxed) {
-            // It goes back to the pool before anybody is told.
+            // The buffer goes back to the pool before the pass's end is announced.
             drop(buffer);
             return self.end();
         }

@@ -41,10 +41,9 @@
 //! **`DEVICE/MIX/DEPTH/JOBS`**: random reads (`randread`) or writes (`randwrite`) of `bytes` bytes
 //! on `null`, `memory` (256 MiB) or `file` (on a disk, past the page cache), DEPTH in flight for
 //! each of JOBS jobs, for `length_ms` milliseconds. `corewise`: each of those in flight is followed
-//! by the next where it completes; the file's driver knows the buffers beforehand;
-//! `corewise-polling`: its ring looks for completions for up to 100 µs before it sleeps. `fio`:
-//! with its engines `null`, `mmap` (a file in `/dev/shm`) and `io_uring` (the same file,
-//! registered, and registered buffers). `items_per_second`, and `latency_*`, of `null` and `memory`
+//! by the next where it completes; the file's driver knows the buffers beforehand. `fio`: with its
+//! engines `null`, `mmap` (a file in `/dev/shm`) and `io_uring` (the same file, registered, and
+//! registered buffers). `items_per_second`, and `latency_*`, of `null` and `memory`
 //! from a pass of its own with `corewise`; `overhead_ns_per_request` of `null` with one job: what a
 //! request costs on its way through the whole layer and back, with the memory left as it is.
 //!
@@ -113,7 +112,7 @@ pub static BENCH: Bench = Bench {
     },
 };
 
-/// What all cases have.
+/// Sets the numbers that all cases have.
 fn base(job: &mut Job, on: &On) {
     (job.depth, job.gap_us, job.length_ms) = (4, 1_000, on.pick(1_000, 400));
 }

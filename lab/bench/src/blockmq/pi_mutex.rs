@@ -1,8 +1,8 @@
 //! A mutex that inherits priorities: what a spin lock of the kernel is on PREEMPT_RT.
 //!
 //! It is the system's, with `PTHREAD_PRIO_INHERIT`, that is `FUTEX_LOCK_PI`. Behind it is the
-//! kernel's own `rt_mutex`, with its queue by priority, its boost, its hand-over to the first waiter,
-//! and its short spin while the owner runs. `rtlock` uses the same code.
+//! kernel's own `rt_mutex`, with its queue by priority, its boost, its hand-over to the first
+//! waiter, and its short spin while the owner runs. `rtlock` uses the same code.
 
 use std::io;
 
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::calls::priority;
 
-    /// Without this property the mutex is no model of a lock on PREEMPT_RT.
+    /// Checks the property without which the mutex is no model of a lock on PREEMPT_RT.
     #[test]
     fn the_owner_inherits_the_priority_of_a_waiter() {
         if !priority::may_be_real_time() {

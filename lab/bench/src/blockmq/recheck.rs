@@ -56,8 +56,8 @@ impl<L: Lock> Recheck for Under<L> {
     }
 }
 
-/// No second look: a request that races an unquiesce is stranded. It says what the second look
-/// costs.
+/// A queue without a second look, to measure the cost of the look. A request that races an
+/// unquiesce is stranded.
 #[derive(Debug, Default)]
 pub(super) struct Unchecked;
 

@@ -1,4 +1,4 @@
-//! The published regression: what runs of a hardware queue cost where nothing is pending.
+//! The published regression: the cost of runs of a hardware queue without pending requests.
 
 use std::time::Duration;
 
@@ -15,25 +15,25 @@ use crate::calls::priority;
 use crate::meter::{Meter, percentiles};
 use crate::{BenchError, Job, Line};
 
-/// How long the stream runs before anything is measured: long enough for a thread to be interrupted
-/// while it has the lock. In a run in which that happens to nobody no convoy begins, and `before`
-/// loses nothing.
+/// Time for which the stream runs before anything is measured, long enough for a thread to be
+/// interrupted while it has the lock. In a run without such an interrupt no convoy begins, and
+/// `before` loses nothing.
 const WARM: Duration = Duration::from_millis(200);
-/// How many runs of the hardware queue are noted at most, each four bytes.
+/// Largest number of timed runs of the hardware queue, four bytes each.
 const SAMPLES: usize = 1 << 22;
 
-/// Completion threads: those of the published machine first.
+/// Numbers of completion threads, the published machine's first.
 const THREADS: [u32; 5] = [8, 1, 2, 4, 16];
-/// What completing a request costs, in nanoseconds of CPU time: the one that is taken where nothing
-/// else is said first.
+/// Costs of completing a request, in nanoseconds of CPU time, the default first.
 const COSTS: [u32; 4] = [1_000, 500, 2_000, 5_000];
-/// How threads are scheduled, in the order in which headlines take them: by a real-time priority
-/// (SCHED_FIFO), as interrupt threads are, and before anything is measured a task of a higher
-/// priority runs on each CPU 20 of each 200 µs, and interrupts them; as any others, where no such
-/// priority may be had, and to compare; as the first, without that task.
+/// Scheduling of the threads, in the order in which headlines prefer it. With `fifo` they have a
+/// real-time priority (SCHED_FIFO), as interrupt threads have; before the measurement, a task of a
+/// higher priority runs on each CPU for 20 of each 200 µs, and interrupts them. With `ordinary`
+/// they have no such priority, for comparison and for systems that refuse it. `alone` is `fifo`
+/// without that task.
 pub(super) const CLASSES: [&str; 3] = ["fifo", "ordinary", "alone"];
 
-/// The published case, as far as it is known: eight threads.
+/// Returns the published case, as far as it is known: eight threads.
 pub(super) fn published(class: &str) -> String {
     format!("seqread/{}/{}/{class}", THREADS[0], COSTS[0])
 }
@@ -61,7 +61,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     quick: |parts, on| parts.join("/") == published(CLASSES[usize::from(!on.urgent)]),
     numbers: |job, _, on| {
         base(job, on);
-        // Where allocations are counted; else it takes as long as it is told.
+        // Only runs that count allocations have this limit. Others run for their length.
         (job.items, job.length_ms) = (20_000, on.pick(1_000, 200));
     },
     variants: |_, _| variants(&["corewise", "before", "mutex", "spin", "unchecked"], true),
@@ -101,7 +101,7 @@ fn measure<R: Run + Default>(
             begin(Plan { reads: reads as u64, ..plan }).wait()?;
             Ok(time::now() - began)
         };
-        // Memory that is allocated once is allocated here.
+        // One-time allocations happen here.
         pass(job.items)?;
         meter.pass(job.items, || pass(job.items))?;
         return Ok(meter.finish(job.line()));

@@ -19,21 +19,21 @@ use crate::start::Pools;
 
 /// The priority of completion threads: that of the kernel's interrupt threads.
 const COMPLETION: u8 = 50;
-/// The priority of the thread that starts the reads: it isn't kept from it by their completions.
+/// The priority of the thread that starts the reads. Completions can't delay it.
 const STARTER: u8 = 60;
-/// Requests that one of them gets in a row: what the published driver does.
+/// Requests that a completion thread gets in a row, as with the published driver.
 const BATCH: usize = 16;
-/// Bytes of the device; what is read is never stored.
+/// Bytes of the device, which stores nothing.
 const SIZE: u64 = 1 << 40;
-/// Steps of the device's work in a microsecond, about: a multiplication each, which needs the one
-/// before. By the clock instead, a request would be cheaper whose thread is preempted.
+/// Approximate steps of the device's work in a microsecond. Each is a multiplication that needs the
+/// one before. With the clock instead, a request whose thread is preempted would be cheaper.
 const STEPS_PER_US: u128 = 900;
 
-/// The priority of the urgent tasks, how often each runs, and for how long.
+/// The priority of the urgent tasks, the period of each, and the length of its work.
 const URGENT: (u8, Duration, Duration) =
     (80, Duration::from_micros(200), Duration::from_micros(20));
 
-/// A queue over a device, and the workers that run it. Dropped, it is drained first.
+/// A queue over a device, and the workers that run it. A drop drains it first.
 pub(crate) struct Layer {
     pub(crate) queue: Arc<Queue>,
     wq: Workqueue,
@@ -42,7 +42,7 @@ pub(crate) struct Layer {
 }
 
 impl Layer {
-    /// A queue, over what `driver` makes.
+    /// Creates a queue over the device that `driver` makes.
     ///
     /// # Errors
     /// The queue or the device couldn't be made.
@@ -62,11 +62,11 @@ impl Layer {
         Ok(Layer { queue, wq, machine: machine.clone(), _pools: Pools(pools) })
     }
 
-    /// Over a null device with so many completion threads, of a real-time priority or not, which
-    /// are pinned to the CPUs in turn, as the vectors of a device are, and as many hardware queues.
-    /// Where there are fewer CPUs, the queue is made for a machine that has enough. Within this
-    /// crate only: the device leaves the memory of reads as it is, and
-    /// [`Stream`](super::stream::Stream) alone reads.
+    /// Creates a queue over a null device with this number of completion threads, of a real-time
+    /// priority or not, and as many hardware queues. The threads are pinned to the CPUs in turn, as
+    /// the vectors of a device are. If there are fewer CPUs, the queue is made for a machine that
+    /// has enough. The function is for this crate only: the device leaves the memory of reads as it
+    /// is, and [`Stream`](super::stream::Stream) alone reads.
     ///
     /// # Errors
     /// The queue or a thread couldn't be made.
@@ -80,15 +80,15 @@ impl Layer {
         let pinned = machine.clone();
         let at_start = move |number: usize| {
             let cpu = cpus[number % cpus.len()];
-            // Where it can't be pinned it goes where the system sends it.
+            // If the thread can't be pinned, the system places it.
             let _ = pinned.pin_current_thread(&CpuSet::from_iter([cpu]));
             if real_time {
-                // Asked for only where it may be had.
+                // This is asked for only if it is allowed.
                 let _ = priority::real_time(COMPLETION);
             }
         };
         let steps = cost.as_nanos() * STEPS_PER_US / 1_000;
-        // SAFETY: a stream reads into buffers that were zeroed, and nobody else reads.
+        // SAFETY: a stream reads into buffers that were zeroed, and nothing else reads.
         let options = unsafe { NullOptions::new(SIZE).leave_reads() }
             .work(u32::try_from(steps).unwrap_or(u32::MAX))
             .completion_threads(threads)
@@ -103,7 +103,7 @@ impl Layer {
         Layer::new(machine, Some(threads), |_| Ok(Arc::new(device)))
     }
 
-    /// One more queue, over a device of its own, from which nobody reads.
+    /// Creates one more queue, over a device of its own, from which nothing reads.
     pub(crate) fn idle_queue(&self) -> Arc<Queue> {
         Queue::builder(&self.machine, Arc::new(Null::new(SIZE))).build(&self.wq)
     }
@@ -115,11 +115,11 @@ impl Drop for Layer {
     }
 }
 
-/// Above completion threads, until it is dropped.
+/// A priority of the calling thread above completion threads, until it is dropped.
 pub(crate) struct Starter(bool);
 
 impl Starter {
-    /// The calling thread; where completion threads are ordinary, it stays so too.
+    /// Raises the calling thread's priority. If completion threads are ordinary, it stays so too.
     pub(crate) fn new(real_time: bool) -> Starter {
         Starter(real_time && priority::real_time(STARTER).is_ok())
     }
@@ -128,22 +128,22 @@ impl Starter {
 impl Drop for Starter {
     fn drop(&mut self) {
         if self.0 {
-            // None is known for which that fails.
+            // No system is known that refuses it.
             let _ = priority::ordinary();
         }
     }
 }
 
-/// A task on each CPU that is more urgent than completion threads, until it is dropped: what
-/// preempts them.
+/// A task on each CPU that is more urgent than completion threads, and preempts them until this is
+/// dropped.
 pub(crate) struct Urgent {
-    /// A: Relaxed; a thread that doesn't see it yet does so a period later.
+    /// A: true once the tasks end; Relaxed, since a thread that misses it sees it a period later.
     end: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Urgent {
-    /// Begins to disturb.
+    /// Starts the tasks.
     ///
     /// # Errors
     /// A thread couldn't be started.
@@ -177,7 +177,7 @@ impl Drop for Urgent {
     fn drop(&mut self) {
         self.end.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
-            // One that panicked has disturbed nobody.
+            // A panic of a task only ends its disturbance.
             drop(thread.join());
         }
     }

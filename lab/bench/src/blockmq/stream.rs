@@ -1,7 +1,7 @@
-//! Sequential reads: so many in flight, each of which is followed by the next where it completes.
+//! Sequential reads. A fixed number is in flight, and each starts the next one in its completion.
 //!
-//! The completion function runs the hardware queue, and then submits the next read: all that
-//! happens, does so on the completion threads, and nothing waits for another thread to be woken.
+//! The completion function runs the hardware queue, and then submits the next read. So all work
+//! happens on the completion threads, and nothing waits for another thread to be woken.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,17 +15,16 @@ use crate::blockmq::recheck::Run;
 use crate::error::BenchError;
 use crate::meter::between;
 
-/// What is read, and how.
+/// The parameters of a stream.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Plan {
-    /// Reads in all; those in flight when they are used up are waited for.
+    /// Number of reads.
     pub reads: u64,
-    /// Bytes of each.
+    /// Bytes of each read.
     pub bytes: u32,
-    /// How many are in flight.
+    /// Reads in flight.
     pub in_flight: u32,
-    /// Of how many runs of the hardware queue may be noted how long they take, of each of those in
-    /// flight.
+    /// Largest number of timed runs of the hardware queue, for each read in flight.
     pub samples: usize,
 }
 
@@ -38,26 +37,26 @@ pub(super) struct Stream<R> {
     size: u64,
     /// The hardware queue of each CPU.
     hctx_of: Box<[usize]>,
-    /// A: the number of the next read; Relaxed, it carries nothing but itself.
+    /// A: the number of the next read; Relaxed, since no other memory depends on it.
     next: CachePadded<AtomicU64>,
-    /// A: runs of the hardware queue are timed; Relaxed, a thread that doesn't see it yet does so
-    /// soon.
+    /// A: true once runs of the hardware queue are timed; Relaxed, since a thread that misses it
+    /// sees it soon.
     timed: AtomicBool,
-    /// Those in flight.
+    /// Reads in flight that haven't ended.
     ended: Countdown,
-    /// A: a read failed; Relaxed, ordered by `ended`.
+    /// A: true once a read has failed; Relaxed, ordered by `ended`.
     failed: AtomicBool,
-    /// L: is the lock; guards what was noted by those that ended.
+    /// L: is the lock; guards the times of the lanes that have ended.
     noted: Mutex<Vec<u32>>,
 }
 
-/// One of those in flight. Its count of references is its own, so that a request that takes one
-/// writes no line that all write.
+/// One of the reads in flight. Its count of references is its own, so that a request that takes one
+/// writes no line that all lanes write.
 struct Lane<R>(Arc<Stream<R>>);
 
 impl<R: Run> Stream<R> {
-    /// Begins to read. The caller's thread must not be kept from its CPU by completion threads
-    /// before all are in flight.
+    /// Begins to read. Completion threads must not keep the caller's thread from its CPU before all
+    /// reads are in flight.
     pub(super) fn begin(queue: &Arc<Queue>, run: R, plan: Plan) -> Arc<Stream<R>> {
         let mut hctx_of = Vec::new();
         for hctx in 0..queue.hw_queues() {
@@ -88,8 +87,8 @@ impl<R: Run> Stream<R> {
         stream
     }
 
-    /// Sleeps for so long, and until some of those in flight have been completed that were begun
-    /// meanwhile: how many were begun, and in which time.
+    /// Sleeps for this time, and until some reads that began meanwhile have completed. Returns the
+    /// number of reads that began, and the time.
     pub(super) fn watch(&self, length: Duration) -> (usize, Duration) {
         let begun = || self.next.load(Ordering::Relaxed);
         let (before, began) = (begun(), time::now());
@@ -102,20 +101,19 @@ impl<R: Run> Stream<R> {
         }
     }
 
-    /// Notes from now on how long each run of the hardware queue takes. The clock costs as much as
-    /// some of them.
+    /// Times each run of the hardware queue from now on. The clock costs as much as some runs.
     pub(super) fn time(&self) {
         self.timed.store(true, Ordering::Relaxed);
     }
 
-    /// Begins no more of them.
+    /// Stops the stream: no more reads begin.
     pub(super) fn end(&self) {
         // More than any stream reads, and far from where a number overflows.
         self.next.store(u64::MAX / 2, Ordering::Relaxed);
     }
 
-    /// Waits until all have completed: how long each run of the hardware queue took, in
-    /// nanoseconds, where that was to be noted.
+    /// Waits until all reads have completed. Returns the time of each timed run of the hardware
+    /// queue in nanoseconds.
     ///
     /// # Errors
     /// A read failed.
@@ -134,7 +132,7 @@ impl<R: Run> Stream<R> {
 }
 
 impl<R: Run> Lane<R> {
-    /// The next read, or the end.
+    /// Submits the next read, or ends the lane.
     fn read(self: Arc<Self>, mut buffer: AlignedBuf, noted: Vec<u32>) {
         let stream = &self.0;
         let number = stream.next.fetch_add(1, Ordering::Relaxed);

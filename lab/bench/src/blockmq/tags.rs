@@ -1,5 +1,5 @@
-//! Submitters take tags and give them back, more and more of them: a [`TagSet`] against a free list
-//! behind a mutex.
+//! Submitters that take tags and put them back, in growing numbers. A [`TagSet`] is compared with a
+//! free list behind a mutex.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use crate::{BenchError, Job, Line};
 /// Submitters and tags: plenty of tags, then fewer than submitters.
 const TAGS: [(u32, u32); 7] = [(1, 128), (2, 128), (4, 128), (8, 128), (16, 128), (4, 2), (16, 4)];
 
-/// So many submitters on so many tags.
+/// Takes and puts of tags by a number of submitters.
 pub(super) const WORKLOAD: Workload = Workload {
     cases: Cases::Fit(
         |parts| matches!(parts, ["tags", submitters, depth] if count(submitters) && count(depth)),
@@ -46,16 +46,16 @@ pub(super) const WORKLOAD: Workload = Workload {
     },
 };
 
-/// Tags that a submitter has in flight at most.
+/// Largest number of tags that a submitter has in flight.
 const IN_FLIGHT: u32 = 4;
-/// Where tags are short, a submitter lets others run before it goes on with one of so many.
+/// Period, in tags, at which a submitter yields its CPU if tags are short.
 const YIELDS: usize = 4;
-/// One of so many takes is timed: the clock would cost more than a tag.
+/// Period, in takes, at which a take is timed. The clock costs more than a tag.
 const TIMED: usize = 32;
 
-/// What one writes first: free tags on a stack, one lock, one condition variable.
+/// The simplest implementation: a stack of free tags, one lock, one condition variable.
 struct FreeList {
-    /// L: the lock; guards the free tags, and how many wait for one.
+    /// L: is the lock; guards the free tags, and the number of threads that wait for one.
     free: Mutex<(Vec<u32>, usize)>,
     /// L: waited on with `free`.
     freed: Condvar,
@@ -86,15 +86,15 @@ impl FreeList {
             free.0.push(tag);
             free.1
         };
-        // To tell nobody is a system call, too.
+        // A notification without a waiter is a system call, too.
         if waiting != 0 {
             self.freed.notify_one();
         }
     }
 }
 
-/// `get` takes a tag, and waits where there is none; `put` gives one back. They are told the
-/// submitter's number.
+/// Measures takes of tags. `get` takes a tag, and waits if there is none. `put` puts one back. Both
+/// get the submitter's number.
 fn measure(
     job: &Job,
     get: impl Fn(usize) -> u32 + Sync,
@@ -103,7 +103,7 @@ fn measure(
 ) -> Result<Line, BenchError> {
     let (submitters, depth) = (job.part(1) as usize, job.part(2));
     let each = job.items.div_ceil(submitters);
-    // Never so many that all wait for each other with some in hand.
+    // The limit prevents that all wait for each other with some tags in hand.
     let in_flight = (depth / submitters as u32).clamp(1, IN_FLIGHT);
     let short = (depth as usize) < submitters;
     let names: Vec<String> = (0..submitters).map(|n| format!("submitter{n}")).collect();

@@ -1,6 +1,6 @@
 //! The floor of a round trip: a thread that sleeps on an eventfd, and answers through another.
 //!
-//! Nothing that sleeps is woken faster. A spinning thread is, at the price of its CPU.
+//! No sleeping thread is woken faster. A spinning thread answers faster, at the price of its CPU.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -14,26 +14,27 @@ use crate::calls::priority;
 use crate::error::BenchError;
 use crate::start::pinned;
 
-/// The real-time priority of the threads that are called: what Corewise's call targets ask for.
+/// The real-time priority of the called threads, for which Corewise's call targets ask too.
 const TARGET_PRIORITY: u8 = 50;
 
-/// The thread. Dropping this ends and joins it.
+/// The thread that answers. Dropping this ends and joins it.
 struct Echo {
     files: Arc<[OwnedFd; 2]>,
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// Of the two files, the one to the thread, and the one from it.
+/// Index of the file to the thread. The other one is the file from it.
 const QUESTION: usize = 0;
 const ANSWER: usize = 1;
 
-/// Asks the thread to end: no number is that large.
+/// The number that asks the thread to end. No other number is as large.
 const END: u64 = u64::MAX - 1;
 
-/// What asks a thread that is pinned to `cpu` and, where that is allowed, has [`TARGET_PRIORITY`].
+/// Makes a function that asks a thread, which is pinned to `cpu` and, if that is allowed, has
+/// [`TARGET_PRIORITY`].
 ///
 /// # Errors
-/// It couldn't be started or pinned.
+/// The thread couldn't be started or pinned.
 pub(super) fn eventfd(
     machine: &Machine,
     cpu: CpuId,
@@ -43,7 +44,7 @@ pub(super) fn eventfd(
     let files = Arc::new([file()?, file()?]);
     let theirs = Arc::clone(&files);
     let thread = pinned(machine, "eventfd", Some(CpuSet::from_iter([cpu])), move || {
-        // Where it isn't allowed, call targets haven't it either.
+        // If it isn't allowed, call targets don't have it either.
         let _ = priority::real_time(TARGET_PRIORITY);
         while let Some(number) = get(&theirs[QUESTION]).filter(|number| *number != END) {
             put(&theirs[ANSWER], number + 1);
@@ -60,19 +61,19 @@ impl Drop for Echo {
     fn drop(&mut self) {
         put(&self.files[QUESTION], END);
         if let Some(thread) = self.thread.take() {
-            // One that panicked has no more to say here.
+            // A panic of the thread was reported when it happened.
             drop(thread.join());
         }
     }
 }
 
-/// Adds to an eventfd, which is empty.
+/// Adds a number to an eventfd, which is empty.
 fn put(file: &OwnedFd, number: u64) {
-    // It fails where the count would overflow, and then the answer is missed.
+    // The write fails if the count would overflow, and then there is no answer.
     let _ = retry_on_intr(|| write(file, &number.to_ne_bytes()));
 }
 
-/// Sleeps until there is a number, and takes it.
+/// Sleeps until the eventfd has a number, and takes it.
 fn get(file: &OwnedFd) -> Option<u64> {
     let mut number = [0; 8];
     retry_on_intr(|| read(file, &mut number)).ok()?;

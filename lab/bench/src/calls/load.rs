@@ -1,4 +1,4 @@
-//! How often a called CPU is woken while calls come faster than it runs them.
+//! Wake-ups of a called CPU while calls come faster than it runs them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::meter::Meter;
 use crate::start::together;
 use crate::{BenchError, Job, Line};
 
-/// From one caller who doesn't wait, or from several at the same time who wait, each for its own.
+/// Calls from one caller that doesn't wait, or from several at the same time, each of which waits.
 pub(super) const WORKLOAD: Workload = Workload {
     cases: Cases::These("load/burst load/waiters"),
     quick: |_, _| true,
@@ -32,7 +32,7 @@ pub(super) const WORKLOAD: Workload = Workload {
 const BURST: usize = 1_000;
 /// Callers that wait, at the same time.
 const WAITERS: usize = 8;
-/// What a called function does.
+/// Time of a called function.
 const WORK: Duration = Duration::from_micros(2);
 
 fn run(job: &Job, machine: &Machine, meter: &mut Meter) -> Result<Line, BenchError> {
@@ -53,8 +53,7 @@ fn run(job: &Job, machine: &Machine, meter: &mut Meter) -> Result<Line, BenchErr
     Ok(line)
 }
 
-/// One client sends so many calls for which nobody waits, in bursts, and waits for the last of
-/// each.
+/// Sends calls from one client in bursts, and waits for the last call of each burst.
 fn bursts(job: &Job, machine: &Machine, smp: &Smp, items: usize) -> Result<Duration, BenchError> {
     clients(job, machine, 1, |_| {
         let mut left = items;
@@ -77,7 +76,7 @@ fn bursts(job: &Job, machine: &Machine, smp: &Smp, items: usize) -> Result<Durat
     })
 }
 
-/// Several clients call at the same time, and each waits for its answer.
+/// Calls from several clients at the same time, each of which waits for its answer.
 fn waiters(job: &Job, machine: &Machine, smp: &Smp, items: usize) -> Result<Duration, BenchError> {
     clients(job, machine, WAITERS, |number| {
         for _ in 0..items / WAITERS + usize::from(number < items % WAITERS) {
@@ -88,7 +87,7 @@ fn waiters(job: &Job, machine: &Machine, smp: &Smp, items: usize) -> Result<Dura
     })
 }
 
-/// How long it takes them all, on the client's CPU.
+/// Runs the clients on the client's CPU, and returns the time until all are done.
 fn clients(
     job: &Job,
     machine: &Machine,
@@ -101,7 +100,7 @@ fn clients(
     Ok(ran.ended - ran.began)
 }
 
-/// The called function.
+/// Spins for the time of a called function.
 fn work() {
     let until = time::now() + WORK;
     while time::now() < until {

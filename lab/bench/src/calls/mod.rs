@@ -58,9 +58,9 @@ use corewise_topology::{CpuId, Machine};
 use crate::bench::{Bench, On, worst};
 use crate::job::Job;
 
-/// `corewise-bench calls`. The headlines: the longest waits of urgent tasks over those of the old
-/// design, and a call and its answer over a ping, hot or cold, where that is worse. Less is better
-/// in both.
+/// `corewise-bench calls`. One headline is the ratio of urgent tasks' longest waits to those of the
+/// old design. The other is the ratio of a call and its answer to a ping, hot or cold, whichever is
+/// worse. Less is better in both.
 pub static BENCH: Bench = Bench {
     name: "calls",
     words: "items gap_us client_cpu server_cpu length_ms tick_us interval_ms seed count",
@@ -81,17 +81,17 @@ pub static BENCH: Bench = Bench {
     },
 };
 
-/// What all cases have.
+/// Sets the numbers that all cases have.
 fn base(job: &mut Job, on: &On) {
-    // The first CPU is where others' work lands most often: interrupts, for one. It disturbs
-    // the client less than those that wait for it.
+    // Other work, such as interrupts, is most often on the first CPU. So the client is on the
+    // last one.
     (job.client_cpu, job.server_cpu) = (on.cpus.last(), on.cpus.first().unwrap_or(CpuId::new(0)));
     job.length_ms = on.pick(6_000, 1_500);
 }
 
-/// Call targets as they are measured: ahead of ordinary work, as the peers' threads that a
-/// broadcast or an interrupt is compared with; on a synthetic machine, whose threads share the real
-/// CPUs, plain.
+/// Starts call targets as they are measured: ahead of ordinary work, like the peers' threads for a
+/// broadcast or an interrupt. On a synthetic machine, whose threads share the real CPUs, they have
+/// no priority.
 fn targets(machine: &Machine) -> Result<Smp, StartError> {
     let priority =
         if machine.is_synthetic() { Priority::Plain } else { Priority::OF_INTERRUPT_THREADS };
@@ -104,7 +104,7 @@ mod tests {
     use crate::bench::Effort;
     use corewise_topology::Topology;
 
-    /// A short run of a case, on a machine with so many CPUs.
+    /// Returns a short run of a case, on a machine with this number of CPUs.
     pub(super) fn job(case: &str, cpus: u32) -> Job {
         let topology = Topology::synthetic(&format!("core:{cpus} pu:1")).unwrap();
         BENCH.job(case, "x", &On::made_up(&topology, Effort::Quick))

@@ -30,7 +30,8 @@ pub fn lowest() {
     let _ = sys::set_niceness(19);
 }
 
-/// Returns true if threads of this process may have a real-time priority. A thread of its own tries.
+/// Returns true if threads of this process may have a real-time priority. A thread of its own
+/// tries.
 pub fn may_be_real_time() -> bool {
     thread::spawn(|| real_time(1).is_ok()).join().unwrap_or(false)
 }

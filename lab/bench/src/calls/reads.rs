@@ -1,5 +1,5 @@
-//! What a value costs that is read all the time and replaced now and then: who reads, while another
-//! CPU replaces it.
+//! The costs of a value that is read all the time and sometimes replaced, for a reader and for the
+//! CPU that replaces it.
 
 use std::hint::black_box;
 use std::sync::RwLock;
@@ -16,7 +16,7 @@ use crate::meter::{between, percentiles, sleep_exactly};
 use crate::start::alone;
 use crate::{BenchError, Job, Line};
 
-/// On Corewise's cell, the one of the arc-swap crate, a lock.
+/// Reads of Corewise's cell, the cell of the arc-swap crate, and a value in a lock.
 pub(super) const WORKLOAD: Workload = Workload {
     cases: Cases::These("reads"),
     quick: |_, _| true,
@@ -31,27 +31,27 @@ pub(super) const WORKLOAD: Workload = Workload {
     },
 };
 
-/// Reads between two looks at the clock.
+/// Reads between two reads of the clock.
 const BATCH: usize = 1_000;
 
-/// What is read: as large as a small table of routes.
+/// The value, as large as a small table of routes.
 type Value = [u64; 16];
 
-/// The sum of two of the numbers. It is even where they are of one value: each value has numbers
-/// that are one more than the last one's.
+/// Returns the sum of two of the numbers. It is even if they are of one value: the numbers of each
+/// value are one more than the last one's.
 fn sum(value: &Value) -> u64 {
     value[0] + value[15]
 }
 
-/// A reader that is pinned to `client_cpu` reads `items` times, rounded up to batches of 1000,
-/// while a writer that is pinned to `server_cpu` replaces the value every `gap_us` (0: back to
-/// back). `read_*`: of the batches, divided by 1000. `replace_p50`: of the writer's calls; the old
-/// value is dropped before one returns, or later.
+/// Runs a reader and a writer. The reader, pinned to `client_cpu`, reads `items` times, rounded up
+/// to batches of 1000. The writer, pinned to `server_cpu`, replaces the value every `gap_us` (0:
+/// back to back). `read_*` are percentiles of the batches, divided by 1000. `replace_p50` is the
+/// median of the writer's calls. The old value is dropped before one returns, or later.
 fn run(job: &Job, machine: &Machine) -> Result<Line, BenchError> {
     let first = [1; 16];
     match job.runtime.as_str() {
         "corewise" => {
-            // Once in a process, and no part of what is measured.
+            // This happens once in a process, and isn't measured.
             fence::prepare();
             let cell = ReadMostly::new(first);
             measure(job, machine, || sum(&cell.read()), |value| cell.replace(value))
@@ -100,7 +100,7 @@ fn measure(
         let mut samples = Vec::with_capacity(batches);
         for number in 0..batches + batches.div_ceil(10) {
             let before = time::now();
-            // Each is even where the value was whole.
+            // Each sum is even if the value was whole.
             if !(0..BATCH).all(|_| black_box(&read)() % 2 == 0) {
                 return Err(BenchError::WrongAnswer);
             }

@@ -1,4 +1,4 @@
-//! One call and its answer, or that of many, from a client that does nothing else meanwhile.
+//! Calls to one CPU or to many and their answers, from a client that does nothing else meanwhile.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -14,8 +14,8 @@ use crate::meter::{Meter, between, percentiles, sleep_exactly};
 use crate::start::alone;
 use crate::{BenchError, Job, Line};
 
-/// Back to back; after a pause in which everybody goes to sleep; and so, while the called CPU has
-/// ordinary work.
+/// Calls back to back, after a pause in which all threads go to sleep, and after such a pause while
+/// the called CPU has ordinary work.
 pub(super) const WORKLOAD: Workload = Workload {
     cases: Cases::These("roundtrip/hot roundtrip/cold roundtrip/busy"),
     quick: |_, _| true,
@@ -39,8 +39,8 @@ pub(super) const WORKLOAD: Workload = Workload {
     },
 };
 
-/// One call to so many CPUs; on a synthetic machine to threads that aren't pinned, more of them
-/// than there are CPUs.
+/// Calls to several CPUs at once. On a synthetic machine they go to threads that aren't pinned, of
+/// which there are more than CPUs.
 pub(super) const BROADCAST: Workload = Workload {
     cases: Cases::Fit(
         |parts| match parts {
@@ -74,10 +74,10 @@ pub(super) const BROADCAST: Workload = Workload {
     },
 };
 
-/// Runs a case on what `start` makes: it has each called CPU add one to its argument, waits until
-/// all have, and returns the sum of their answers. It is made, and called, in the client's thread,
-/// which is pinned to `job.client_cpu` by then: a thread that it makes must pin itself, to
-/// `job.server_cpu` or, where several are called, to one of [`called`] each.
+/// Runs a case on the function that `start` makes. The function makes each called CPU add one to
+/// its argument, waits until all have, and returns the sum of their answers. The client's thread,
+/// pinned to `job.client_cpu`, calls `start` and the function. A thread that they start must pin
+/// itself, to `job.server_cpu` or, if several are called, to one of [`called`] each.
 ///
 /// # Errors
 /// The client couldn't be started or pinned, panicked, or got a wrong answer; or `start` failed.
@@ -102,17 +102,17 @@ pub fn run<C: FnMut(u64) -> u64>(
     percentiles(&mut line, "latency", &mut samples, &[50.0, 99.0, 99.9]);
     let mut line = meter.finish(line);
     if job.case == "roundtrip/busy" {
-        // Nearly all of it is the thread that burns the CPU.
+        // Nearly all CPU time is that of the thread that burns the CPU.
         line.metrics.remove("cpu_per_item");
         line.metrics.remove("cpu_seconds");
     }
     Ok(line)
 }
 
-/// The CPUs that a job calls, in order.
+/// Returns the CPUs that a job calls, in order.
 ///
 /// # Errors
-/// So many aren't online.
+/// Fewer CPUs are online.
 pub fn called(job: &Job, machine: &Machine) -> Result<CpuSet, BenchError> {
     let cpus: usize = match job.parts()[..] {
         ["broadcast", .., cpus] => cpus.parse().unwrap_or(0),
@@ -160,16 +160,16 @@ fn client_thread<C: FnMut(u64) -> u64>(
     Ok(samples)
 }
 
-/// Ordinary work on a CPU, until it is over.
+/// Does ordinary work on a CPU, until `over` is true.
 fn burn(machine: &Machine, cpu: CpuId, over: &AtomicBool) {
-    // Where it can't be pinned, neither can the one that it would disturb, which says so.
+    // If this thread can't be pinned, neither can the called one, which reports the error.
     let _ = machine.pin_current_thread(&CpuSet::from_iter([cpu]));
     while !over.load(Ordering::Relaxed) {
         hint::spin_loop();
     }
 }
 
-/// Calls to one CPU, each waited for.
+/// Makes a function that calls one CPU and waits for the answer.
 fn one(machine: &Machine, cpu: CpuId) -> Result<impl FnMut(u64) -> u64 + use<>, BenchError> {
     let smp = targets(machine)?;
     Ok(move |number| {
@@ -178,7 +178,7 @@ fn one(machine: &Machine, cpu: CpuId) -> Result<impl FnMut(u64) -> u64 + use<>, 
     })
 }
 
-/// Calls to one CPU, each awaited as a future, by a thread that is parked meanwhile.
+/// Makes a function that calls one CPU and awaits the answer as a future, parked meanwhile.
 fn awaited(machine: &Machine, cpu: CpuId) -> Result<impl FnMut(u64) -> u64 + use<>, BenchError> {
     let (smp, parker) = (targets(machine)?, Parker::new());
     let waker = parker.waker();
@@ -194,7 +194,7 @@ fn awaited(machine: &Machine, cpu: CpuId) -> Result<impl FnMut(u64) -> u64 + use
     })
 }
 
-/// Calls to several CPUs at once, waited for together.
+/// Makes a function that calls several CPUs at once and waits for all answers.
 fn many(machine: &Machine, cpus: CpuSet) -> Result<impl FnMut(u64) -> u64 + use<>, BenchError> {
     let smp = targets(machine)?;
     Ok(move |number| {

@@ -43,7 +43,8 @@ fn free_one(block: *mut libc::c_void) {
     unsafe { libc::free(block) };
 }
 
-/// Allocates a row of blocks, then frees them, again and again. Returns nanoseconds a block of each.
+/// Allocates a row of blocks, then frees them, again and again. Returns nanoseconds a block of
+/// each.
 fn rows(lab: &Lab<'_>) -> [Vec<f64>; 2] {
     let mut blocks = [ptr::null_mut(); ROW];
     let end = Instant::now() + lab.budget(EACH);

@@ -70,8 +70,8 @@ impl Lines {
     fn walk(&self, from: usize, steps: usize) -> usize {
         let mut at = ptr::from_ref(&self.nodes[from]);
         for _ in 0..steps {
-            // SAFETY: `new` and `write` set each line's pointer to one of `self.nodes`. The nodes live
-            // as long as the borrow, are never moved, and no mutable reference to one exists.
+            // SAFETY: `new` and `write` set each line's pointer to one of `self.nodes`. The nodes
+            // live as long as the borrow, are never moved, and no mutable reference to one exists.
             at = unsafe { &*at }.next.load(Ordering::Relaxed).cast_const();
         }
         (std::hint::black_box(at).addr() - self.nodes.as_ptr().addr()) / size_of::<Node>()
@@ -97,7 +97,8 @@ const WRITER: u32 = 1;
 const READER: u32 = 2;
 
 /// Measures some pairs of a distance; `distances` is the number of distances. Returns samples by
-/// list, by array, by additions to an array and, if there is a third CPU, by a list that it has read.
+/// list, by array, by additions to an array and, if there is a third CPU, by a list that it has
+/// read.
 pub(super) fn measure(
     lab: &Lab<'_>,
     pairs: &Pairs,

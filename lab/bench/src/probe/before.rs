@@ -22,17 +22,18 @@ use crate::probe::device::Device;
 use crate::probe::ours::BringUpStyle;
 use crate::start::Pools;
 
-/// Where the second worker is.
+/// The place of the second worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Second {
-    /// On this CPU: `before`.
+    /// A fixed CPU, as in `before`.
     On(CpuId),
-    /// On any CPU of the node: `nested`.
+    /// Any CPU of the node, as in `nested`.
     Near,
 }
 
-/// The kernel's limit for a queue whose maker says nothing (`WQ_DFL_ACTIVE`), its asynchronous
-/// probes' among them. So many workers wait for another one at most; what they wait for needs more.
+/// The kernel's default limit of a queue (`WQ_DFL_ACTIVE`), which the queue of asynchronous probes
+/// has. At most this number of workers wait for another one. The items for which they wait need
+/// more workers.
 const ASYNC_ACTIVE: usize = 256;
 
 /// An old design.
@@ -45,7 +46,7 @@ pub(super) struct Twice {
 }
 
 impl Twice {
-    /// On a machine.
+    /// Creates the design's queues on a machine.
     ///
     /// # Errors
     /// A queue couldn't be built.
@@ -60,7 +61,7 @@ impl Twice {
 }
 
 impl Twice {
-    /// Until the last device is up.
+    /// Brings the devices up, and returns the time until the last one is.
     pub(super) fn bring_up(
         &self,
         devices: Vec<Device>,
@@ -89,13 +90,13 @@ impl Twice {
     }
 }
 
-/// The kernel's `pci_call_probe`: a device without a node is probed here, any other elsewhere.
+/// Probes a device as the kernel's `pci_call_probe`: without a node here, else elsewhere.
 fn probe(probes: &Workqueue, second: Second, node: Option<u32>, device: Device) {
     let Some(node) = node else { return device.probe() };
     let placed = match second {
         Second::On(cpu) => probes.at(At::Cpu(cpu)).spawn(move || device.probe()),
         Second::Near => probes.at(At::Node(node)).spawn(move || device.probe()),
     };
-    // Its result has no meaning here: fake devices don't fail.
+    // The result has no meaning here: fake devices don't fail.
     let _ = context::blocking("flush_work", || placed.join());
 }

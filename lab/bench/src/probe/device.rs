@@ -1,4 +1,4 @@
-//! The fake device: its probe burns CPU time and waits, in turn, and notes what that took.
+//! The fake device. Its probe burns CPU time and waits, in turn, and records the time of that.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use corewise_topology::{CpuId, current_cpu};
 
 use crate::meter::{nanoseconds, sleep_exactly, thread_cpu};
 
-/// What a probe does.
+/// The work of a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Pattern {
-    /// How many times it burns and waits; 0: not once.
+    /// Number of pieces, each of which burns and waits.
     pub pieces: u32,
     /// CPU time of one piece.
     pub burn: Duration,
-    /// How long it then waits, until it runs again.
+    /// Length of the wait after a piece, until the probe runs again.
     pub wait: Duration,
 }
 
@@ -31,8 +31,8 @@ const PUBLISHED: Pattern = Pattern {
 };
 
 impl Pattern {
-    /// The published probe, shortened so that so many of them burn no more than `most` in all. It
-    /// has fewer pieces then, and at least one: a piece is about as long as it is.
+    /// Returns the published probe, shortened so that the probes of all devices burn no more than
+    /// `most` in all. It has fewer pieces then, at least one, of about the same length.
     pub(super) fn of(devices: u32, most: Duration) -> Pattern {
         let devices = devices.max(1);
         let (burn, wait) = (PUBLISHED.burn * PIECES, PUBLISHED.wait * PIECES);
@@ -42,13 +42,13 @@ impl Pattern {
         Pattern { pieces, burn: piece(burn), wait: piece(wait) }
     }
 
-    /// CPU time of one probe.
+    /// Returns the CPU time of one probe.
     pub(super) fn cpu(&self) -> Duration {
         self.burn * self.pieces
     }
 
-    /// Burns and waits. The waits are said to the pool of the thread, if it is a worker: the
-    /// kernel's scheduler tells its pools, and so both are told the same.
+    /// Burns and waits. If the thread is a worker, its pool is told of the waits: the kernel's
+    /// scheduler tells its pools too.
     fn go_through(&self, oversleep: Duration, mut seen: impl FnMut()) {
         let sleep = self.wait.saturating_sub(oversleep);
         for _ in 0..self.pieces {
@@ -60,12 +60,12 @@ impl Pattern {
     }
 }
 
-/// Spin hints between two looks at the clock.
+/// Spin hints between two reads of the clock.
 const PAUSES: u32 = 200;
-/// About what one takes, for a machine that doesn't find out by itself.
+/// Approximate time of one hint, for a machine that can't measure it.
 const PAUSE: Duration = Duration::from_nanos(40);
 
-/// Keeps the CPU until this thread has used so much of its time.
+/// Keeps the CPU until this thread has used this much CPU time.
 fn burn(time: Duration) {
     let until = thread_cpu() + time;
     while thread_cpu() < until {
@@ -76,8 +76,8 @@ fn burn(time: Duration) {
     }
 }
 
-/// What a sleep of so long takes beyond its time, on this thread and a machine at rest: the middle
-/// of some.
+/// Returns the time that a sleep of this length takes beyond it, on this thread and a machine at
+/// rest: the median of some.
 pub(super) fn oversleep(sleep: Duration) -> Duration {
     sleep_exactly();
     let mut over: Vec<Duration> = (0..21)
@@ -91,22 +91,22 @@ pub(super) fn oversleep(sleep: Duration) -> Duration {
     over[over.len() / 2]
 }
 
-/// What the probes of one pass took, in nanoseconds, and the CPUs on which they were seen.
+/// Times of the probes of one pass, in nanoseconds, and the CPUs on which they were seen.
 type Noted = (Vec<u64>, BTreeSet<CpuId>);
 
-/// A device that can be probed, wherever that is.
+/// A device that any thread can probe.
 #[derive(Debug, Clone)]
 pub(super) struct Device {
-    /// What its probe does.
+    /// The work of its probe.
     pub pattern: Pattern,
-    /// What a sleep takes beyond its time: see [`oversleep`].
+    /// Time that a sleep takes beyond its length, from [`oversleep`].
     pub oversleep: Duration,
-    /// L: is the lock; guards what it took, and other devices' probes with the same.
+    /// L: is the lock; guards the times of this device's probes and of other devices that share it.
     pub costs: Arc<Mutex<Noted>>,
 }
 
 impl Device {
-    /// Probes it, on this thread.
+    /// Probes the device on this thread.
     pub(super) fn probe(&self) {
         if self.pattern.pieces == 0 {
             return;
@@ -121,7 +121,7 @@ impl Device {
         noted.1.append(&mut cpus);
     }
 
-    /// What was noted so far, and no more is.
+    /// Takes the recorded values.
     pub(super) fn take(&self) -> Noted {
         std::mem::take(&mut *self.costs.lock())
     }

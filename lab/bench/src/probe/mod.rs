@@ -85,10 +85,10 @@ pub static BENCH: Bench = Bench {
 
 /// CPU time of all probes of one pass, in a full call and in a short one.
 const MOST_BURNT: [Duration; 2] = [Duration::from_secs(5), Duration::from_secs(2)];
-/// A run has as many passes as come to about that much CPU time, so that a run of three devices
-/// isn't over at once.
+/// Approximate CPU time of all passes of a run, which decides their number. So a run of three
+/// devices isn't over at once.
 const BURNT_IN_ALL: Duration = Duration::from_millis(500);
-/// Nobody would start more plain threads than so many for it.
+/// Largest number of devices for which plain threads are measured. No program would start more.
 const MOST_THREADS: u32 = 100;
 
 const PROBES: Workload = Workload {
@@ -156,7 +156,7 @@ fn pattern(job: &Job) -> Pattern {
     Pattern { pieces: job.pieces, burn, wait }
 }
 
-/// The node of the first CPU for general work, and all such CPUs of it.
+/// Returns the node of the first CPU for general work, and all such CPUs of the node.
 fn home(machine: &Machine) -> (Option<u32>, CpuSet) {
     let usable = machine.housekeeping();
     let all = machine.topology().cpus().iter().filter(|c| usable.contains(c.cpu));
@@ -164,10 +164,10 @@ fn home(machine: &Machine) -> (Option<u32>, CpuSet) {
     (node, all.filter(|c| c.node == node).map(|c| c.cpu).collect())
 }
 
-/// A design under test: it brings devices up, and says how long it took until the last one was.
+/// A design under test: it brings devices up, and returns the time until the last one was.
 type BringUp<'d> = &'d dyn Fn(Vec<Device>, BringUpStyle) -> Result<Duration, BenchError>;
 
-/// What one pass took.
+/// Times of one pass.
 struct Pass {
     makespan: f64,
     costs: Vec<u64>,
@@ -199,7 +199,8 @@ fn run(
             cpus: seen.len(),
         })
     };
-    // One that doesn't count makes the threads. A few devices are enough where there are many.
+    // A pass that doesn't count makes the threads. If there are many devices, some are enough for
+    // it.
     pass(count.min(1_000))?;
     let alone: Vec<Alone> = (0..3).map(|_| alone(&device)).collect();
     let passes: Vec<Pass> = (0..job.passes).map(|_| pass(count)).collect::<Result<_, _>>()?;
@@ -223,14 +224,14 @@ fn run(
     Ok(line)
 }
 
-/// What a probe takes that nobody disturbs.
+/// Costs of a probe without disturbance.
 struct Alone {
     wall: Duration,
-    /// CPU time, that of going to sleep and waking up included: what no design can save.
+    /// CPU time, including that of going to sleep and waking up, which no design can save.
     cpu: Duration,
 }
 
-/// The device alone, on this thread.
+/// Probes the device alone, on this thread.
 fn alone(device: &Device) -> Alone {
     let (began, cpu) = (time::now(), thread_cpu());
     device.probe();
@@ -239,7 +240,8 @@ fn alone(device: &Device) -> Alone {
     alone
 }
 
-/// In nanoseconds: no design brings them up in less. The least of some probes counts.
+/// Returns the nanoseconds below which no design brings the devices up, from the fastest of some
+/// probes.
 fn bound(devices: usize, cpus: usize, alone: &[Alone]) -> f64 {
     let least = |time: fn(&Alone) -> Duration| {
         nanoseconds(alone.iter().map(time).min().unwrap_or_default()) as f64

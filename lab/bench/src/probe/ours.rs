@@ -1,5 +1,5 @@
-//! A device manager, which places each probe once; and no design at all. Each brings all devices
-//! up, and says how long it took until the last one was.
+//! Corewise's device manager, which places each probe once, and plain threads, without any design.
+//! Each brings all devices up, and returns the time until the last one was up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use crate::error::BenchError;
 use crate::probe::device::Device;
 use crate::start::together;
 
-/// How devices are brought up.
+/// Options of a bring-up.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct BringUpStyle {
-    /// On which node they are.
+    /// The node of the devices.
     pub node: Option<u32>,
-    /// One after the other.
+    /// True if devices are brought up one after the other.
     pub synchronous: bool,
 }
 
-/// By Corewise's own manager, one a pass, all on the same pools. Work that has to be done before
-/// doesn't count.
+/// Brings devices up with Corewise's manager. Each pass has its own manager on the same pools. The
+/// preparation isn't timed.
 ///
 /// # Errors
 /// A device doesn't come up.
@@ -76,11 +76,11 @@ impl Driver for Fake {
     }
 }
 
-/// By a plain thread a device, started beforehand and let go at the same moment, which the system's
-/// scheduler puts where it likes.
+/// Brings devices up with a plain thread each. The threads are started beforehand and begin at
+/// once, and the system's scheduler places them.
 ///
-/// It says what the machine makes of the pattern by itself. Where there are fewer CPUs than devices
-/// that is not what no design can beat: two probes that share a CPU wait for each other, and drift.
+/// The result shows the machine's own behavior with this pattern. With fewer CPUs than devices it
+/// isn't a lower bound: two probes that share a CPU wait for each other, and drift.
 ///
 /// # Errors
 /// A thread couldn't be started.

@@ -40,7 +40,7 @@ struct StartedShutdown {
     device: String,
 }
 
-/// The web of a log.
+/// Returns the web of a log.
 pub(super) fn web(log: &str) -> Web {
     let (one_by_one, end) = read(SERIAL);
     let alone = times(&one_by_one, end);
@@ -55,8 +55,8 @@ pub(super) fn web(log: &str) -> Web {
         }
     };
     let mut timed: Vec<(StartedShutdown, Duration)> = begun.into_iter().zip(times).collect();
-    // Registered in the reverse order of the shutdown. The old design took the two NVMe devices and
-    // their neighbour out of order; none of the three depends on another.
+    // Devices are registered in the reverse order of the shutdown. The old design took the two NVMe
+    // devices and their neighbour out of order; none of the three depends on another.
     timed.reverse();
     let number = |name: &str| {
         let place = timed.iter().position(|(line, _)| line.device == name)?;
@@ -82,7 +82,7 @@ pub(super) fn web(log: &str) -> Web {
     Web::new(devices, false)
 }
 
-/// The devices' lines, and when the last one's shutdown had ended.
+/// Returns the devices' lines, and the time at which the last one's shutdown had ended.
 fn read(text: &str) -> (Vec<StartedShutdown>, Duration) {
     let mut reader = Reader::new();
     reader.feed(text.as_bytes());
@@ -97,14 +97,14 @@ fn read(text: &str) -> (Vec<StartedShutdown>, Duration) {
     (spans.iter().map(begun).collect(), end)
 }
 
-/// How long each callback takes.
+/// Returns the time of each callback.
 fn times(begun: &[StartedShutdown], end: Duration) -> Vec<Duration> {
     let gap = |n: usize| begun.get(n + 1).map_or(end, |line| line.at) - begun[n].at;
     begun.iter().enumerate().map(|(n, _)| gap(n)).collect()
 }
 
-/// How long each takes where some began at nearly the same time: `alone` is how long it takes when
-/// it runs alone.
+/// Returns the time of each callback of the log in which some began at nearly the same time.
+/// `alone` is the time of one that runs alone.
 fn overlapping(
     begun: &[StartedShutdown],
     end: Duration,
@@ -123,7 +123,7 @@ fn overlapping(
     times(begun, end).into_iter().enumerate().map(time).collect()
 }
 
-/// The device inside which one lives, as its name tells.
+/// Returns the parent of a device, found by its name.
 fn parent<'l>(line: &StartedShutdown, all: &'l [(StartedShutdown, Duration)]) -> Option<&'l str> {
     let find = |fits: &dyn Fn(&StartedShutdown) -> bool| {
         all.iter().find(|(other, _)| fits(other)).map(|(other, _)| other.device.as_str())
@@ -146,7 +146,7 @@ fn parent<'l>(line: &StartedShutdown, all: &'l [(StartedShutdown, Duration)]) ->
     }
 }
 
-/// PCI and SCSI devices.
+/// Returns true for PCI and SCSI devices.
 fn has_opted_in(line: &StartedShutdown) -> bool {
     ["nvme", "mlx5_core", "sd"].contains(&line.driver.as_str())
 }
@@ -173,10 +173,10 @@ mod tests {
     #[test]
     fn callbacks_take_as_long_as_the_logs_say_and_disks_end_when_the_next_bus_begins() {
         for (log, total, times) in [
-            // From the first line to that of ACPI; two lines are one callback, and a name may have
-            // blanks.
+            // The time is from the first line to that of ACPI. Two lines are one callback, and a
+            // name may have blanks.
             ("serial", 320_471, [139_455, 113_231, 5_887, 1_579]),
-            // More than the 351.5 ms of the machine: two ran at once.
+            // The sum exceeds the machine's 351.5 ms, since two ran at once.
             ("async", 521_928, [164_652, 164_506, 5_887, 22_248]),
         ] {
             let web = web(log);

@@ -25,7 +25,7 @@ use crate::start::Pools;
 /// Items that run at once.
 const MAX_ACTIVE: usize = 256;
 
-/// What its items share.
+/// State that the items share.
 struct Before {
     pass: Arc<Pass>,
     devices: Vec<Device>,
@@ -55,7 +55,7 @@ impl Before {
         Before { pass: Arc::clone(pass), devices }
     }
 
-    /// A device's item.
+    /// Runs a device's item.
     fn shut_down(&self, number: u32) {
         let device = &self.devices[number as usize];
         for &other in self.pass.web().dependents(number).iter().chain(&device.previous) {

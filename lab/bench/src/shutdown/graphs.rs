@@ -14,7 +14,7 @@ const LAYERS: usize = 5;
 /// One device in so many has a callback: of the 492 devices of a published machine 39 have.
 const CALLBACK_EACH: usize = 10;
 
-/// The web of a shape.
+/// Returns the web of a shape.
 pub(super) fn web(job: &Job, shape: &str, devices: usize, slow: usize) -> Web {
     let mut rng = Rng::with_seed(job.seed);
     let mut order: Vec<usize> = (0..devices).collect();
@@ -49,7 +49,7 @@ pub(super) fn web(job: &Job, shape: &str, devices: usize, slow: usize) -> Web {
     Web::new(devices, shape == "inverted")
 }
 
-/// The two devices of the layer below that one of a stacked web needs.
+/// Returns the two devices of the layer below that a device of a stacked web needs.
 fn below(number: usize, devices: usize) -> Vec<usize> {
     let width = devices.div_ceil(LAYERS);
     let (layer, place) = (number / width, number % width);
@@ -59,8 +59,8 @@ fn below(number: usize, devices: usize) -> Vec<usize> {
     needs
 }
 
-/// The `nth` of so many slow callbacks, from the shortest to the longest in equal ratios; of one
-/// alone, the longest.
+/// Returns the time of the `nth` of the slow callbacks, which go from the shortest to the longest
+/// in equal ratios. A single one has the longest.
 fn slow_time(job: &Job, nth: usize, of: usize) -> Duration {
     let (shortest, longest) = (f64::from(job.shortest_ms), f64::from(job.longest_ms));
     let part = if of > 1 { nth as f64 / (of - 1) as f64 } else { 1.0 };

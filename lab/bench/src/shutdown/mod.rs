@@ -100,15 +100,15 @@ fn to_serial(pairs: &Pairs<'_>, case: &str) -> Ratio {
     pairs.over(case, "makespan_p50", "serial")
 }
 
-/// How devices depend on each other; the last one is registered the wrong way round.
+/// Shapes of dependencies. Devices of the last one are registered in the reverse order.
 const SHAPES: [&str; 5] = ["flat", "deep", "wide", "stacked", "inverted"];
-/// How many devices there are.
+/// Numbers of devices.
 const DEVICES: [usize; 3] = [500, 5_000, 50_000];
-/// How many of them are slow.
+/// Numbers of slow devices.
 const SLOW: [usize; 2] = [2, 24];
-/// Devices of the webs in which every graph is looked at in a quick call.
+/// Devices of the webs with which a quick call runs every graph.
 const LOOK: &str = "5000";
-/// Steps of a quick callback: about 10 µs.
+/// Steps of a quick callback, about 10 µs.
 const QUICK_STEPS: u32 = 16_000;
 
 const WEBS: Workload = Workload {
@@ -132,15 +132,15 @@ const WEBS: Workload = Workload {
     },
     numbers: |job, parts, on| {
         if let [_, _, "0"] = parts {
-            // Some tenths of a second of them.
+            // The passes take some tenths of a second.
             job.passes = (on.pick(100_000, 25_000) / job.part(1) as usize).clamp(2, 50);
         }
         job.quick_steps = QUICK_STEPS;
         (job.shortest_ms, job.longest_ms) = on.pick((100, 5_000), (10, 500));
     },
-    // The sum of what sleeps is no news, is the same for any graph, and takes long: with slow
-    // devices the plain loop is run on the smallest flat webs, and not in a quick call, where the
-    // old design too is run on two webs only.
+    // The sum of all sleeps is known, is the same for any graph, and takes long. So with slow
+    // devices the plain loop is run on the smallest flat webs only, and not in a quick call,
+    // which runs the old design on two webs only.
     variants: |parts, on| {
         let full = on.effort == Effort::Full;
         let names: &[_] = match parts {
@@ -162,7 +162,7 @@ const WEBS: Workload = Workload {
     },
 };
 
-/// Those without slow devices first, the replays next.
+/// Returns all webs, those without slow devices first, the replays next.
 fn all_webs() -> Vec<String> {
     let with = |slow: usize| {
         let of = move |shape| DEVICES.map(|devices| format!("{shape}/{devices}/{slow}"));
@@ -172,12 +172,12 @@ fn all_webs() -> Vec<String> {
     with(0).chain(azure).chain(SLOW.into_iter().flat_map(with)).collect()
 }
 
-/// How many devices of a case are slow; `None` of a replay.
+/// Returns the number of slow devices of a case, or `None` for a replay.
 pub fn slow(case: &str) -> Option<usize> {
     case.split('/').nth(2)?.parse().ok()
 }
 
-/// The web of a job.
+/// Returns the web of a job.
 fn web(job: &Job) -> Web {
     match job.parts()[..] {
         [shape, _, _] => graphs::web(job, shape, job.part(1) as usize, job.part(2) as usize),
@@ -185,12 +185,12 @@ fn web(job: &Job) -> Web {
     }
 }
 
-/// Runs a case. For each pass `prepare` makes the devices and whatever shuts them down, threads
-/// included, and returns what does it. That is timed until it returns: by then all callbacks have
+/// Runs a case. For each pass `prepare` makes the devices and the threads that shut them down, and
+/// returns the function that does it. That is timed until it returns: by then all callbacks have
 /// ended, and the devices' objects are dropped. The value that it returns is dropped after that.
 ///
 /// # Errors
-/// Those of `prepare` and what it made; or the order wasn't kept.
+/// `prepare` or its function failed, or the order wasn't kept.
 pub fn run<D, R>(
     job: &Job,
     meter: &mut Meter,
@@ -199,12 +199,12 @@ pub fn run<D, R>(
 where
     D: FnOnce() -> Result<R, BenchError>,
 {
-    // Threads that are made from now on inherit it.
+    // New threads inherit it.
     sleep_exactly();
     let web = Arc::new(web(job));
     let mut makespans = Vec::with_capacity(job.passes);
     let mut came = 0;
-    // Where there are several passes, one more goes through all code before.
+    // If there are several passes, one more runs all code before them.
     for number in 0..job.passes + usize::from(job.passes > 1) {
         let pass = Arc::new(Pass::new(&web));
         let shut_down = prepare(&pass)?;

@@ -22,7 +22,7 @@ pub(super) struct Fake {
 }
 
 impl Fake {
-    /// A device of a pass.
+    /// Returns a device of a pass.
     pub(super) fn bound(pass: &Arc<Pass>, device: u32) -> Arc<dyn Bound> {
         Arc::new(Fake { pass: Arc::clone(pass), device })
     }
@@ -95,7 +95,7 @@ pub(crate) fn bring_up(
     Ok((devices, pools))
 }
 
-/// What is registered, in the order in which it is.
+/// Returns the declarations of all devices, in the order of their registration.
 pub(crate) fn decls(web: &Web) -> Vec<DeviceDecl> {
     let decl = |(number, device): (u32, &Device)| {
         let name = |need: u32| web.devices()[need as usize].name.clone();
@@ -112,8 +112,8 @@ pub(crate) fn decls(web: &Web) -> Vec<DeviceDecl> {
     decls
 }
 
-/// What a program has left after a shutdown: worker threads, which end with this, and what is known
-/// of the devices.
+/// The remains of a program after a shutdown: worker threads, which end with this, and the
+/// manager's devices.
 #[derive(Debug)]
 pub(super) struct Left {
     pub(super) devices: Option<DeviceManager>,

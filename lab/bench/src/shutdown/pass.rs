@@ -1,4 +1,4 @@
-//! One shutdown of a web, and whether it kept the order.
+//! One shutdown of a web, and a check of its order.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use corewise_sync::atomic::{AtomicU64, Ordering};
 use crate::error::BenchError;
 use crate::shutdown::web::{Web, Work};
 
-/// The callbacks of one shutdown. They note in which order they began and ended, at the cost of two
-/// atomic additions each.
+/// The callbacks of one shutdown. They record the order in which they began and ended, at the cost
+/// of two atomic additions each.
 #[derive(Debug)]
 pub struct Pass {
     web: Arc<Web>,
@@ -17,33 +17,33 @@ pub struct Pass {
     notes: Vec<Note>,
 }
 
-/// 0 is never.
+/// Ticks of a device's callback. 0 stands for never.
 #[derive(Debug, Default)]
 struct Note {
     /// A: the tick at which the callback began; Relaxed, read when all is over.
     began: AtomicU64,
-    /// A: the one at which it ended; as `began`.
+    /// A: the tick at which the callback ended; Relaxed, read when all is over.
     ended: AtomicU64,
 }
 
 impl Pass {
-    /// Nothing is shut down yet.
+    /// Creates a pass in which nothing is shut down yet.
     pub fn new(web: &Arc<Web>) -> Pass {
         let notes = web.devices().iter().map(|_| Note::default()).collect();
         Pass { web: Arc::clone(web), ticks: AtomicU64::new(0), notes }
     }
 
-    /// What is to be shut down.
+    /// Returns the web.
     pub fn web(&self) -> &Arc<Web> {
         &self.web
     }
 
-    /// Whether a device has a callback.
+    /// Returns true if a device has a callback.
     pub fn has_callback(&self, device: u32) -> bool {
         self.web.devices()[device as usize].work != Work::None
     }
 
-    /// A device's callback.
+    /// Runs a device's callback.
     pub fn call(&self, device: u32) {
         let (work, note) = (self.web.devices()[device as usize].work, &self.notes[device as usize]);
         // Sequentially consistent, as all of `ticks`: a callback that begins after another one
@@ -53,7 +53,8 @@ impl Pass {
         note.ended.store(self.ticks.fetch_add(1, Ordering::SeqCst) + 1, Ordering::Relaxed);
     }
 
-    /// Whether each callback was called once, after those of all that need its device had ended.
+    /// Checks that each callback was called once, after the callbacks of all devices that need its
+    /// device had ended.
     ///
     /// # Errors
     /// [`BenchError::WrongOrder`] names the first device for which that isn't so.
@@ -76,7 +77,7 @@ impl Pass {
             calls += 2 * u64::from(began > 0);
             ends[device as usize] = before.max(ended);
         }
-        // A callback that was called twice has counted twice.
+        // A callback that was called twice has counted twice as many ticks.
         match self.ticks.load(Ordering::SeqCst) == calls {
             true => Ok(()),
             false => Err(BenchError::WrongOrder { device: "a device".to_owned() }),
@@ -89,7 +90,7 @@ mod tests {
     use super::*;
     use crate::shutdown::web::Device;
 
-    /// Two callbacks with a device between them that has none.
+    /// Creates a pass of two callbacks with a device between them that has none.
     fn pass() -> Pass {
         let device = |number: u32, work| Device {
             name: format!("d{number}"),

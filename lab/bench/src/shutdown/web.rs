@@ -1,26 +1,26 @@
-//! Devices, their needs, and what their callbacks do.
+//! Devices, their needs, and the work of their callbacks.
 
 use std::hint::black_box;
 use std::time::Duration;
 
 use corewise_sync::{hint, thread};
 
-/// About what ten steps of [`Work::Burn`] take, for a machine that doesn't find out by itself.
+/// Approximate time of ten steps of [`Work::Burn`], for a machine that can't measure it.
 const STEP: Duration = Duration::from_nanos(8);
 
-/// What a device's callback does.
+/// The work of a device's callback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// There is none.
+    /// A missing callback.
     None,
-    /// It computes, in so many steps.
+    /// Computation of this number of steps.
     Burn(u32),
-    /// It sleeps.
+    /// A sleep.
     Sleep(Duration),
 }
 
 impl Work {
-    /// Does it.
+    /// Does the work.
     pub fn run(self) {
         match self {
             Work::None => {}
@@ -33,7 +33,7 @@ impl Work {
     }
 }
 
-/// Steps that each wait for the one before: the same work on any thread.
+/// Computes steps that each wait for the one before, so the work is the same on any thread.
 fn burn(steps: u32) -> u64 {
     (0..steps).fold(0x9e37_79b9_7f4a_7c15_u64, |x, step| (x ^ u64::from(step)).rotate_left(7))
 }
@@ -43,32 +43,32 @@ fn burn(steps: u32) -> u64 {
 pub struct Device {
     /// Its name, different from all others.
     pub name: String,
-    /// The device inside which it lives; shut down after it.
+    /// The device that contains it, shut down after it.
     pub parent: Option<u32>,
-    /// Devices that it uses; shut down after it.
+    /// Devices that it uses, shut down after it.
     pub suppliers: Vec<u32>,
     /// Its callback.
     pub work: Work,
-    /// Whether the callback may run beside others.
+    /// True if the callback may run beside others.
     pub opted_in: bool,
 }
 
-/// Devices that depend on each other. Each comes after all that it needs: backwards is an order in
-/// which they can be shut down one by one.
+/// Devices that depend on each other. Each comes after all that it needs, so they can be shut down
+/// one by one in the reverse order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Web {
     devices: Vec<Device>,
-    /// By device: who needs it.
+    /// Devices that need a device, by its index.
     dependents: Vec<Vec<u32>>,
-    /// They are registered the wrong way round, the last one first.
+    /// True if the devices are registered in the reverse order.
     pub inverted: bool,
 }
 
 impl Web {
-    /// Of these devices.
+    /// Creates a web of these devices.
     ///
     /// # Panics
-    /// Where one doesn't come after what it needs, or needs one twice.
+    /// A device doesn't come after one that it needs, or needs one twice.
     pub fn new(devices: Vec<Device>, inverted: bool) -> Web {
         let mut dependents = vec![Vec::new(); devices.len()];
         for (number, device) in (0..).zip(&devices) {
@@ -82,23 +82,24 @@ impl Web {
         Web { devices, dependents, inverted }
     }
 
-    /// All devices, each after what it needs.
+    /// Returns all devices, each after those that it needs.
     pub fn devices(&self) -> &[Device] {
         &self.devices
     }
 
-    /// Those that need this device: all of them are shut down before it.
+    /// Returns the devices that need this one. All of them are shut down before it.
     pub fn dependents(&self, device: u32) -> &[u32] {
         &self.dependents[device as usize]
     }
 
-    /// The order in which they are shut down one by one.
+    /// Returns the order in which devices are shut down one by one.
     pub fn backwards(&self) -> impl Iterator<Item = u32> {
         (0..u32::try_from(self.devices.len()).unwrap_or(u32::MAX)).rev()
     }
 
-    /// No shutdown can be quicker, on however many threads: the longest chain of callbacks that
-    /// sleep and depend on each other; or all that may not run beside others, one after another.
+    /// Returns a time below which no shutdown can be, with any number of threads. The time is the
+    /// longest chain of dependent callbacks that sleep, or the sum of callbacks that may not run
+    /// beside others.
     pub fn bound(&self) -> Duration {
         let mut ends = vec![Duration::ZERO; self.devices.len()];
         let mut one_by_one = Duration::ZERO;
@@ -114,7 +115,7 @@ impl Web {
 }
 
 impl Device {
-    /// All that it needs, each once.
+    /// Returns all devices that it needs, each once.
     pub fn needs(&self) -> impl Iterator<Item = u32> {
         self.parent.into_iter().chain(self.suppliers.iter().copied())
     }

@@ -12,8 +12,8 @@ impl Usage {
     pub(crate) fn now() -> Usage {
         // SAFETY: all zeroes is a valid `rusage`: it holds integers only.
         let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: the pointer is to a `rusage` that lives through the call. The call can't fail with
-        // these arguments; a failure would show as zeroes in the figures.
+        // SAFETY: the pointer is to a `rusage` that lives through the call. The call can't fail
+        // with these arguments; a failure would show as zeroes in the figures.
         unsafe { libc::getrusage(libc::RUSAGE_SELF, &raw mut usage) };
         let time = |time: libc::timeval| {
             let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
@@ -40,9 +40,9 @@ pub(crate) fn threads() -> Option<u64> {
     Process::myself().and_then(|own| own.stat()).ok()?.num_threads.try_into().ok()
 }
 
-/// Returns the nanoseconds for which the calling thread has been ready to run without running, as the
-/// kernel counts them (`run_delay` in `/proc/thread-self/schedstat`). The lateness of a timer isn't in
-/// it, nor the time in which an idle CPU comes back.
+/// Returns the nanoseconds for which the calling thread has been ready to run without running, as
+/// the kernel counts them (`run_delay` in `/proc/thread-self/schedstat`). The lateness of a timer
+/// isn't in it, nor the time in which an idle CPU comes back.
 ///
 /// # Errors
 /// The kernel doesn't count it.

@@ -1,11 +1,11 @@
 //! The old design: per last-level cache one pool, and per pool one list under one lock.
 //!
-//! It is built as well as that design allows, so that it is a fair opponent: the lock is the
-//! standard library's futex mutex, held for a push or a pop only; a submitter notifies only where a
-//! worker is idle, and after it has let go of the lock; reused items are counted references, so
+//! It is built as well as that design allows, so that the comparison is fair. The lock is the
+//! standard library's futex mutex, held for a push or a pop only. A submitter notifies only if a
+//! worker is idle, and after it has released the lock. Reused items are counted references, so
 //! queueing one allocates nothing (but the list's own growth, once), and a closure costs one
-//! allocation; workers are pinned to their cache, one per CPU. A worker that says it blocks is
-//! replaced meanwhile, and comes back to idle where it is one too many.
+//! allocation. Workers are pinned to their cache, one per CPU. A worker that announces that it
+//! blocks is replaced meanwhile, and becomes idle afterwards if it is one too many.
 //!
 //! The kernel's was a list under `pool->lock` with the cache as its pod (`WQ_AFFN_CACHE`, the
 //! default before 7.1).
@@ -23,7 +23,7 @@ use crate::start::pinned;
 use crate::workqueue::runtime::{Reuse, Spawn};
 use crate::workqueue::tiny::Tiny;
 
-/// Something to run, again and again.
+/// A function that is run again and again.
 pub type Shared = Arc<dyn Fn() + Send + Sync>;
 
 enum Job {
@@ -31,10 +31,10 @@ enum Job {
     Once(Box<dyn FnOnce() + Send>),
 }
 
-/// The pools, and their owner. Dropping it runs what is queued and joins the workers.
+/// The pools, and their owner. Dropping it runs the queued items and joins the workers.
 pub struct LockedPools(Handle);
 
-/// Queues on the pools. After their owner was dropped nothing that it queues runs.
+/// A handle that queues on the pools. Items queued after their owner's drop never run.
 #[derive(Clone)]
 pub struct Handle(Arc<All>);
 
@@ -47,7 +47,7 @@ struct All {
 struct Pool {
     machine: Machine,
     cpus: CpuSet,
-    /// L: is the lock; guards everything about the pool.
+    /// L: is the lock; guards the whole state of the pool.
     state: Mutex<State>,
     /// L: waited on with `state`: there is work, or the end.
     work: Condvar,
@@ -61,7 +61,7 @@ struct State {
     /// Workers that may run at once.
     base: usize,
     idle: usize,
-    /// Workers in a job, those that block there included.
+    /// Workers in a job, including those that block there.
     running: usize,
     blocked: usize,
     closed: bool,
@@ -69,7 +69,7 @@ struct State {
 }
 
 impl State {
-    /// Whether one more worker may take a job.
+    /// Returns true if one more worker may take a job.
     fn has_room(&self) -> bool {
         self.running - self.blocked < self.base
     }
@@ -81,8 +81,8 @@ per_thread! {
 }
 
 impl LockedPools {
-    /// One pool per last-level cache of the machine, with as many workers as the cache has online
-    /// CPUs. Waits until the workers are pinned (on a synthetic machine they aren't).
+    /// Creates a pool per last-level cache of the machine, with as many workers as the cache has
+    /// online CPUs. Waits until the workers are pinned (on a synthetic machine they aren't).
     ///
     /// # Errors
     /// A worker couldn't be started or pinned.
@@ -93,7 +93,7 @@ impl LockedPools {
         Self::of(machine, caches.map(|pod| pod.cpus.intersection(&online)).collect())
     }
 
-    /// One pool with one worker, on this CPU.
+    /// Creates one pool with one worker, on this CPU.
     ///
     /// # Errors
     /// The worker couldn't be started or pinned.
@@ -120,7 +120,7 @@ impl LockedPools {
         if all.pools.is_empty() {
             return Err(BenchError::Nothing { what: "online CPUs" });
         }
-        // From here on a drop ends those that were started.
+        // From here on a drop ends the started workers.
         let pools = LockedPools(Handle(Arc::new(all)));
         for pool in &pools.0.0.pools {
             for _ in &pool.cpus {
@@ -132,14 +132,14 @@ impl LockedPools {
         Ok(pools)
     }
 
-    /// Queues on them.
+    /// Returns the handle that queues on them.
     pub fn handle(&self) -> &Handle {
         &self.0
     }
 }
 
 impl Handle {
-    /// Queues on the pool of the cache of the CPU that this is called on.
+    /// Queues on the pool of the cache of the calling CPU.
     fn push(&self, job: Job) {
         let all = &*self.0;
         let here = current_cpu().and_then(|cpu| all.by_cpu.get(cpu.index()).copied());
@@ -155,7 +155,7 @@ impl Handle {
 }
 
 impl Pool {
-    /// A worker, which is pinned by now: it runs until the pool is closed and empty.
+    /// Runs a worker, which is pinned by now, until the pool is closed and empty.
     fn work(self: Arc<Self>) {
         MINE.with(|mine| *mine.borrow_mut() = Some(Arc::clone(&self)));
         let mut state = self.state.lock();
@@ -174,7 +174,7 @@ impl Pool {
                     self.drained.notify_all();
                 }
             } else if state.closed && state.queue.is_empty() {
-                // Others may wait for room that nobody needs any more.
+                // Others may wait for room that no worker needs any more.
                 self.work.notify_all();
                 return;
             } else {
@@ -185,7 +185,7 @@ impl Pool {
         }
     }
 
-    /// This worker is about to block: another one takes its place.
+    /// Replaces this worker, which is about to block, by another one.
     fn block(self: &Arc<Self>) {
         let mut state = self.state.lock();
         state.blocked += 1;
@@ -196,7 +196,8 @@ impl Pool {
                 self.work.notify_one();
             }
         } else {
-            // Nobody waits for it to be there. One that the system refuses is missed, and no more.
+            // Nothing waits for the new worker. If the system refuses it, the pool goes on without
+            // it.
             let pool = Arc::clone(self);
             let work = move || {
                 if pool.machine.pin_current_thread(&pool.cpus).is_ok() {
@@ -260,9 +261,9 @@ impl Drop for LockedPools {
             pool.state.lock().closed = true;
             pool.work.notify_all();
             loop {
-                // Not in the lock: a worker that blocks may start another while it is ending.
+                // The lock isn't held: a worker that blocks may start another while it is ending.
                 let Some(worker) = pool.state.lock().threads.pop() else { break };
-                // A worker that panicked has no more to say here.
+                // A worker's panic was reported when it happened.
                 drop(worker.join());
             }
         }
@@ -278,7 +279,7 @@ mod tests {
     fn a_worker_that_says_it_blocks_is_replaced() {
         let machine = Machine::synthetic("core:1 pu:1").unwrap();
         let pools = LockedPools::new(&machine).unwrap();
-        // Each waits for the one behind it: with one worker that would never end.
+        // Each event waits for the next one: with one worker that would never end.
         let events: Vec<_> = (0..4).map(|_| Arc::new(Completion::new())).collect();
         for pair in events.windows(2) {
             let (mine, next) = (Arc::clone(&pair[0]), Arc::clone(&pair[1]));

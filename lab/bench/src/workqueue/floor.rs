@@ -20,10 +20,11 @@ struct Echo {
     thread: Option<thread::JoinHandle<()>>,
 }
 
-/// What wakes a thread, pinned where that is asked for, which then wakes the client.
+/// Makes a function that wakes a thread, which then wakes the client. The thread is pinned if the
+/// job asks for it.
 ///
 /// # Errors
-/// It couldn't be started or pinned.
+/// The thread couldn't be started or pinned.
 pub(super) fn futex(
     machine: &Machine,
     cpu: Option<CpuId>,

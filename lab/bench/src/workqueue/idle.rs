@@ -1,4 +1,4 @@
-//! Nothing to do: what a runtime costs that has worked and is at rest.
+//! Rest: the costs of a runtime that has worked and is idle.
 
 use corewise_sync::{thread, time};
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::workqueue::tiny::{Countdown, Tiny};
 use crate::workqueue::{base, before, corewise, own};
 use crate::{BenchError, Job, Line};
 
-/// Rest behind some work.
+/// Rest after some work.
 pub(super) const WORKLOAD: Workload = Workload {
     cases: Cases::These("idle"),
     quick: |_, _| true,
@@ -24,13 +24,13 @@ pub(super) const WORKLOAD: Workload = Workload {
     run: own,
 };
 
-/// How long workers may take to go to sleep.
+/// Time that workers may take to go to sleep.
 const SETTLE: Duration = Duration::from_millis(100);
 
 /// Runs the workload.
 ///
 /// # Errors
-/// None of its own.
+/// It never fails.
 pub(super) fn run<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
     let countdown = Countdown::new(job.items);
     for payload in 0..job.items as u64 {

@@ -33,10 +33,10 @@ pub(super) const FAN_OUT: Workload = Workload {
     run: own,
 };
 
-/// One task queues all items.
+/// Runs the workload: one task queues all items.
 ///
 /// # Errors
-/// None of its own.
+/// It never fails.
 pub(super) fn inside<R: Spawn>(
     job: &Job,
     runtime: &R,

@@ -31,8 +31,8 @@ pub(super) const WORKLOAD: Workload = Workload {
 };
 
 /// Runs the workload on the first `producers` online CPUs of the machine. Threads of a synthetic
-/// machine aren't pinned. `signal` makes the function that queues a thread's item, which unparks the
-/// thread. Blocks.
+/// machine aren't pinned. `signal` makes the function that queues a thread's item, which unparks
+/// the thread. Blocks.
 ///
 /// # Errors
 /// A thread couldn't be started or pinned, or one panicked.

@@ -1,5 +1,5 @@
-//! Short items among some that block, in an open loop: each has a time at which it should begin,
-//! and its latency counts from there, however late the producer comes to it.
+//! Short items among some that block, in an open loop. Each item has an intended time, and its
+//! latency counts from there, even if the producer is late.
 
 use corewise_sync::{hint, thread, time};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::workqueue::tiny::Countdown;
 use crate::workqueue::{base, own, with_before};
 use crate::{BenchError, Job, Line};
 
-/// The load, in percent of what the workers could do if nobody made more of them; `hint`: the
-/// blocking items say so.
+/// Load in percent of the rate that the workers could do if there were never more of them. With
+/// `hint`, blocking items announce that they block.
 pub(super) const WORKLOAD: Workload = Workload {
     cases: Cases::These("mix/50 mix/50/hint mix/80 mix/80/hint"),
     quick: |parts, _| parts == ["mix", "50"],
@@ -32,7 +32,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     run: own,
 };
 
-/// Runs the workload once; the calling thread is the producer.
+/// Runs the workload once. The calling thread is the producer.
 ///
 /// # Errors
 /// The job has no rate.
@@ -57,14 +57,14 @@ pub(super) fn run<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result
     Ok(meter.finish(line))
 }
 
-/// One item of the plan: how long after the one before it, and whether it blocks.
+/// One item of the plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Planned {
     gap: Duration,
     blocks: bool,
 }
 
-/// A tenth of the items to warm up, and the items.
+/// Returns the plan: a tenth of the items to warm up, and the items.
 fn plan(job: &Job) -> Vec<Planned> {
     let mut counter = job.seed;
     let mut next = || split_mix(&mut counter);
@@ -77,7 +77,8 @@ fn plan(job: &Job) -> Vec<Planned> {
     (0..job.items.div_ceil(10) + job.items).map(planned).collect()
 }
 
-/// Vigna's SplitMix64, a counter, hashed: other languages have it in a few lines, too.
+/// Returns the next number of Vigna's SplitMix64, a hashed counter. Other languages need only a few
+/// lines for it, too.
 fn split_mix(counter: &mut u64) -> u64 {
     *counter = counter.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *counter;
@@ -86,17 +87,17 @@ fn split_mix(counter: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Queues what is planned, and waits for all. The latencies of the short items.
+/// Queues the planned items, and waits for all. Returns the latencies of the short ones.
 fn produce<R: Spawn>(job: &Job, runtime: &R, plan: &[Planned]) -> Vec<u64> {
     let block = Duration::from_micros(job.block_us.into());
     let spin = Duration::from_micros(job.short_us.into());
-    // Relaxed: written by one item each, and read after all have counted down.
+    // Relaxed: one item writes each, and they are read after all have counted down.
     let latencies: Arc<[AtomicU64]> = plan.iter().map(|_| AtomicU64::new(0)).collect();
     let countdown = Countdown::new(plan.len().max(1));
     let mut intended = time::now();
     for (number, planned) in plan.iter().enumerate() {
         intended += planned.gap;
-        // By yielding, not by spinning: a worker that the system wakes on this CPU runs at once.
+        // The producer yields, so a worker that the system wakes on this CPU runs at once.
         while time::now() < intended {
             thread::yield_now();
         }
@@ -146,7 +147,7 @@ mod tests {
         assert!((2.12..2.28).contains(&all.as_secs_f64()), "{all:?}");
         let blocking = of.iter().filter(|planned| planned.blocks).count();
         assert!((1_980..=2_420).contains(&blocking), "{blocking}");
-        // Other languages have to come to this: the first gap and kind for seed 1.
+        // Programs in other languages must compute the same first gap and kind for seed 1.
         let mut counter = 1;
         let first = [(); 2].map(|()| split_mix(&mut counter));
         assert_eq!(first, [0x910a_2dec_8902_5cc1, 0xbeeb_8da1_658e_ec67]);

@@ -50,9 +50,9 @@
 //!
 //! **(a) `kernel_test`**: `producers` threads, pinned to one online CPU each. Each makes one item
 //! (reusable, if the runtime has those). It does `items` times: note the time, queue the item, note
-//! the time, sleep on a futex until the item has run. `call_*`: the queueing call. `latency_*`: from
-//! before the call to after the sleep. `items_per_second`: all items, from the first thread's start
-//! to the end of a flush after the last.
+//! the time, sleep on a futex until the item has run. `call_*`: the queueing call. `latency_*`:
+//! from before the call to after the sleep. `items_per_second`: all items, from the first thread's
+//! start to the end of a flush after the last.
 //!
 //! **(b) `storm/reused`, `storm/boxed`**, each also `/striped`: `producers` threads queue
 //! `items / producers` each (the first ones take the rest). An item holds 16 bytes, a number and a
@@ -125,7 +125,7 @@ use floor::futex;
 use runtime::{Reuse, Spawn};
 use variants::Corewise;
 
-/// Shard sizes beside the default: those that give other pods than what there is already are run.
+/// Shard sizes beside the default. A size is run if it gives pods that no earlier one has.
 pub const SHARD_SIZES: [u32; 4] = [2, 4, 16, 32];
 
 /// `corewise-bench workqueue`. The headlines are the default scope against the old design in the
@@ -154,13 +154,12 @@ pub static BENCH: Bench = Bench {
     },
 };
 
-/// Reused items of each producer of a storm: as many as workers run while a producer that lost its
-/// CPU waits for it again, some milliseconds. With fewer, producers wait for a free item and
-/// workers for the next one, and the switches are measured; a peer's queue of plain values has no
-/// such bound.
+/// Reused items of each producer of a storm. Workers run as many in the few milliseconds for which
+/// a producer may lose its CPU. With fewer, producers wait for a free item and workers for the next
+/// one, and the benchmark measures the switches. A peer's queue of plain values has no such bound.
 const RING: usize = 16_384;
 
-/// What most cases have.
+/// Sets the numbers that most cases have.
 fn base(job: &mut Job, on: &On) {
     (job.workers, job.producers, job.ring) = (on.cpus.len().max(1), 2, RING);
     (job.items, job.passes) = (on.pick(1_000_000, 500_000), on.pick(5, 1));
@@ -170,14 +169,14 @@ fn corewise(place: Place, count: bool) -> Variant {
     Variant { name: "corewise", runtime: format!("corewise/{place}"), place: Some(place), count }
 }
 
-/// Its pods are the caches.
+/// Returns the variant of the old design, whose pods are the caches.
 fn before(count: bool) -> Variant {
     Variant { place: Some(Place::of(AffinityScope::Cache)), count, ..Variant::of("before") }
 }
 
-/// The default, and every scope and shard size with other pods than those before it. Where one
-/// `decides` on a scope by the case, one that has the same pods as the default is run too, to see
-/// how far nothing but the noise goes.
+/// Returns the default, and every scope and shard size whose pods no earlier one has. If the case
+/// `decides` on the default scope, one with the same pods as the default is run too, to show the
+/// noise.
 fn with_scopes(on: &On, decides: bool, count: bool) -> Vec<Variant> {
     let mut places = vec![Place::default()];
     let scopes = AffinityScope::ALL.map(Place::of).into_iter();
@@ -197,8 +196,8 @@ fn with_before(on: &On, decides: bool, count: bool) -> Vec<Variant> {
     [with_scopes(on, decides, count), vec![before(count)]].concat()
 }
 
-/// Runs a job on a runtime that takes closures and signals. The line says what it can't do. A
-/// program makes the [`Meter`] first, and then the runtime as the job says.
+/// Runs a job on a runtime that takes closures and signals. The line reports a case that it can't
+/// run. A program makes the [`Meter`] first, and then the runtime as the job says.
 ///
 /// # Errors
 /// The workload couldn't be run.
@@ -227,7 +226,7 @@ pub fn run<R: Spawn>(
     }
 }
 
-/// As [`run`], for a runtime that has items which can be queued again, too.
+/// Runs a job as [`run`] does, on a runtime whose items can be queued again.
 ///
 /// # Errors
 /// The workload couldn't be run.
@@ -277,7 +276,7 @@ mod tests {
     use crate::workqueue::inline_tests::Inline;
     use corewise_topology::Topology;
 
-    /// The run that a case and the words behind it say, on a machine with so many CPUs.
+    /// Returns the run of a case and its words, on a machine with this number of CPUs.
     pub(super) fn job(words: &str, cpus: u32) -> Job {
         let mut words = words.split(' ');
         let topology = Topology::synthetic(&format!("core:{cpus} pu:1")).unwrap();

@@ -1,36 +1,36 @@
-//! What the workloads need of whatever they are run on: Corewise's queues, the `before` variant and
-//! the peers implement it.
+//! Traits of the runtimes on which the workloads run. Corewise's queues, the `before` variant and
+//! the peers implement them.
 //!
-//! Building a runtime is its owner's part, as a [`Job`](crate::job::Job) says: so many workers, or
-//! one that is pinned. Each in its best mode: closures aren't boxed before they reach it, no handle
-//! is kept of what nobody waits for, and items that can be queued again are made once.
+//! The owner of a runtime builds it as a [`Job`](crate::job::Job) says, with a number of workers,
+//! or one that is pinned. Each runs in its best mode: closures aren't boxed before they reach it,
+//! items without a waiter have no handle, and items that can be queued again are made once.
 
 use corewise_sync::Unparker;
 
 use crate::workqueue::tiny::Tiny;
 
-/// A runtime under test, by a handle that tasks may take along. It runs closures once, and nobody
-/// waits for them.
+/// A handle of a runtime under test, which tasks may keep. The runtime runs closures once, and no
+/// thread waits for them.
 pub trait Spawn: Clone + Send + Sync + 'static {
-    /// Whether it can be told that a closure is about to block.
+    /// True if the runtime has a hint for a closure that is about to block.
     const HAS_HINT: bool = false;
 
-    /// Runs the closure. Called from threads that are none of its own.
+    /// Runs the closure. Threads outside the runtime call it.
     fn spawn<F: FnOnce() + Send + 'static>(&self, closure: F);
 
-    /// As `spawn`, called from within a task.
+    /// Runs the closure. Tasks of the runtime call it.
     fn spawn_inside<F: FnOnce() + Send + 'static>(&self, closure: F) {
         self.spawn(closure);
     }
 
-    /// Runs a closure that blocks, with the hint, where there is one.
+    /// Runs a closure that blocks, with the hint, if there is one.
     fn spawn_blocking<F: FnOnce() + Send + 'static>(&self, closure: F) {
         self.spawn(closure);
     }
 
-    /// An item that leaves the token when it runs: kernel's test and ping-pong have one in flight
-    /// for each client. The function that is returned queues it, and its call is timed; it is made
-    /// again when the item has run, or is about to end. A runtime whose items can be queued again
+    /// Returns a function that queues an item, which leaves the token when it runs. The kernel's
+    /// test and the ping-pong have one in flight for each client. They time each call, and call
+    /// again once the item has run, or is about to end. A runtime whose items can be queued again
     /// makes one here, which isn't timed.
     fn signal(&self, done: Unparker) -> impl Fn() {
         move || {
@@ -39,20 +39,20 @@ pub trait Spawn: Clone + Send + Sync + 'static {
         }
     }
 
-    /// Waits for everything that was queued. The workloads call it when each of their items has run
-    /// already: what has no such thing has nothing to do, and pays nothing for it.
+    /// Waits for all queued items. The workloads call it once each of their items has run, so a
+    /// runtime without a flush does nothing here, and has no cost.
     fn flush(&self) {}
 }
 
 /// Items that are made once and queued again and again without an allocation.
 pub trait Reuse: Spawn {
-    /// Made once; a ring of them per producer.
+    /// An item that is made once. Each producer has a ring of them.
     type Item: Send;
 
-    /// An item that runs `tiny` whenever it runs. Not timed.
+    /// Makes an item that runs `tiny` whenever it runs. This isn't timed.
     fn reusable(&self, tiny: Tiny) -> Self::Item;
 
-    /// Queues it; false where that one is queued already, which then doesn't count. A runtime that
-    /// takes the same item many times over always says true.
+    /// Queues the item. Returns false if it is queued already, and then the call doesn't count. A
+    /// runtime that accepts the same item many times always returns true.
     fn requeue(&self, item: &Self::Item) -> bool;
 }

@@ -1,4 +1,4 @@
-//! Tiny items from outside, as many and as fast as the producers can.
+//! Tiny items from outside, which producers queue as fast as they can.
 
 use corewise_sync::{thread, time};
 
@@ -12,7 +12,7 @@ use crate::workqueue::tiny::{Countdown, Tiny};
 use crate::workqueue::{base, own, with_before};
 use crate::{BenchError, Job, Line};
 
-/// Two producers; `striped`: each one's items count on a line of their own.
+/// Storm of two producers. With `striped`, each one's items count on a line of their own.
 pub(super) const WORKLOAD: Workload = Workload {
     cases: Cases::These("storm/reused storm/boxed storm/reused/striped storm/boxed/striped"),
     quick: |parts, _| parts.len() == 2,
@@ -21,7 +21,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     run: own,
 };
 
-/// Four producers a CPU.
+/// Storm of four producers a CPU.
 pub(super) const OVERSUBSCRIBED: Workload = Workload {
     cases: Cases::These("oversubscribed/reused oversubscribed/boxed"),
     quick: |_, _| false,
@@ -33,7 +33,7 @@ pub(super) const OVERSUBSCRIBED: Workload = Workload {
     run: own,
 };
 
-/// A closure per item.
+/// Runs the storm with a closure per item.
 ///
 /// # Errors
 /// A producer couldn't be started, or panicked.
@@ -51,7 +51,7 @@ pub(super) fn boxed<R: Spawn>(
     })
 }
 
-/// Items that were made before, a ring for each producer.
+/// Runs the storm with items that were made before, a ring for each producer.
 ///
 /// # Errors
 /// A producer couldn't be started, or panicked.
@@ -66,15 +66,15 @@ pub(super) fn reused<R: Reuse>(
     storm(job, runtime, meter, ring, |share, _, ring| {
         for item in ring.iter().cycle().take(share) {
             while !runtime.requeue(item) {
-                // The workers haven't come round to it: they need the CPU more.
+                // The workers haven't run the item yet, so they need the CPU more.
                 thread::yield_now();
             }
         }
     })
 }
 
-/// One storm: what `make` makes for each producer isn't measured, and lives until all items have
-/// run; `produce` queues a share of the items.
+/// Runs one storm. `make` makes the items of each producer, which isn't measured; they live until
+/// all have run. `produce` queues a share of the items.
 fn storm<R: Spawn, M: Send>(
     job: &Job,
     runtime: &R,
@@ -94,7 +94,7 @@ fn storm<R: Spawn, M: Send>(
         };
         let made: Vec<Mutex<M>> = counts.iter().map(|count| Mutex::new(make(count))).collect();
         let run = || {
-            // Its own, and nobody else's: held throughout.
+            // The lock is the producer's own, and held throughout.
             let ran = together(
                 &names,
                 |number| Ok(made[number].lock()),
@@ -120,7 +120,7 @@ fn storm<R: Spawn, M: Send>(
     Ok(meter.finish(job.line()))
 }
 
-/// `items` divided among the producers; the first ones take the rest.
+/// Divides `items` among the producers. The first ones take the rest.
 fn shares(items: usize, producers: usize) -> Vec<usize> {
     let (each, rest) = (items / producers, items % producers);
     (0..producers).map(|n| each + usize::from(n < rest)).collect()

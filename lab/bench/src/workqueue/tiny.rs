@@ -3,28 +3,28 @@
 use corewise_sync::atomic::{AtomicUsize, Ordering};
 use corewise_sync::{CachePadded, Completion};
 
-/// How many items are left, and whom the last one wakes.
+/// A count of the items that are left, and the thread that the last one wakes.
 ///
-/// Lives until the process ends: an item carries eight bytes that lead here, and no count of its
-/// own, so that nothing is measured but the queue. A run leaks some hundred bytes by it.
+/// It lives until the process ends. An item has an eight-byte reference to it, and no count of
+/// references, so that a run measures the queue alone. A run leaks some hundred bytes by it.
 #[derive(Debug)]
 pub struct Countdown {
-    /// A: Release for each item, and Acquire by the last, so that the woken thread sees what all
-    /// did.
+    /// A: Release for each item, and Acquire by the last, so that the woken thread sees the writes
+    /// of all.
     left: CachePadded<AtomicUsize>,
     done: CachePadded<Completion>,
-    /// I: where the end of this one counts; a stripe has it.
+    /// I: the countdown that the end of this one counts down; a stripe has it.
     outer: Option<&'static Countdown>,
 }
 
 impl Countdown {
-    /// Ends when `items` were counted, at least one.
+    /// Creates a countdown that ends when `items` were counted, at least one.
     pub fn new(items: usize) -> &'static Countdown {
         Self::leak(items, None)
     }
 
-    /// One for each producer, on cache lines of its own, and the one that ends when all did.
-    /// Producers that have no item have no part in it.
+    /// Creates a countdown for each producer, on cache lines of its own, and one that ends when all
+    /// have. Producers without an item have no part in it.
     pub fn striped(shares: &[usize]) -> (&'static Countdown, Vec<&'static Countdown>) {
         let outer = Self::new(shares.iter().filter(|&&share| share > 0).count());
         (outer, shares.iter().map(|&share| Self::leak(share, Some(outer))).collect())
@@ -38,7 +38,7 @@ impl Countdown {
         }))
     }
 
-    /// One item is done.
+    /// Counts one item.
     #[inline]
     pub fn count(&self) {
         if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
@@ -54,28 +54,28 @@ impl Countdown {
         }
     }
 
-    /// Sleeps until all are done.
+    /// Sleeps until all items are done.
     pub fn wait(&self) {
         self.done.wait();
     }
 }
 
-/// What an item of a storm holds: sixteen bytes. Running it counts down once.
+/// The sixteen bytes of a storm's item. Running it counts down once.
 ///
-/// A runtime that takes closures is given `move || tiny.run()`. One whose items are messages may
-/// send this itself.
+/// A runtime that takes closures gets `move || tiny.run()`. One whose items are messages may send
+/// the value itself.
 #[derive(Debug, Clone, Copy)]
 pub struct Tiny {
-    /// Where it counts.
+    /// The countdown of the item.
     pub countdown: &'static Countdown,
-    /// Its number; read, and nothing else done with it.
+    /// The number of the item, which is only read.
     pub payload: u64,
 }
 
 const _: () = assert!(size_of::<Tiny>() == 16);
 
 impl Tiny {
-    /// What the item does.
+    /// Runs the item.
     #[inline]
     pub fn run(self) {
         std::hint::black_box(self.payload);

@@ -10,8 +10,8 @@ use crate::workqueue::runtime::{Reuse, Spawn};
 use crate::workqueue::tiny::Tiny;
 use crate::{BenchError, Job};
 
-/// A workqueue on pools of its own, and their owner: dropping it shuts them down. Unbound and soft,
-/// but where it has one worker on one CPU.
+/// A workqueue on pools of its own, and their owner. Dropping it shuts them down. The queue is
+/// unbound and soft, unless it has one worker on one CPU.
 #[derive(Debug)]
 pub struct Corewise {
     queue: Workqueue,
@@ -19,8 +19,8 @@ pub struct Corewise {
 }
 
 impl Corewise {
-    /// A queue of this scope, on pools with this shard size; or, where the job has one pinned
-    /// worker, a queue whose one pod is that CPU. Idle workers do what `idle` says.
+    /// Creates a queue of this scope, on pools with this shard size. If the job has one pinned
+    /// worker, the queue's one pod is that CPU. `idle` is the policy of idle workers.
     ///
     /// # Errors
     /// The queue couldn't be built.
@@ -41,7 +41,7 @@ impl Corewise {
         Ok(Corewise { queue: queue.build(&pools)?, _pools: Pools(pools) })
     }
 
-    /// The queue.
+    /// Returns the queue.
     pub fn queue(&self) -> &Workqueue {
         &self.queue
     }

@@ -12,12 +12,14 @@ fn quick(machine: &Machine) -> Costs {
     measure(machine, &Plan { effort: Effort::Quick, date, commit }).unwrap()
 }
 
-/// What was measured is a file, and no time is asserted: a file's figures are at least 0, and rise.
+/// Checks that the measured costs can be read from their file. It asserts no time: a file's figures
+/// are at least 0, and rise.
 fn is_a_file(costs: &Costs) {
     assert_eq!(Costs::read(&costs.write()).as_ref(), Ok(costs));
 }
 
-/// On a described machine threads aren't pinned: the figures mean nothing, but all are there.
+/// Checks the keys of a described machine, on which threads aren't pinned. The figures mean
+/// nothing.
 #[test]
 fn each_distance_of_a_larger_machine_is_measured() {
     let topology = Topology::synthetic("numa:2 l3:2 core:1 pu:1").unwrap();

@@ -25,7 +25,8 @@ impl Folder {
         self.0.path()
     }
 
-    /// The names in it, sorted. A run that leaves a temporary file behind leaves it here.
+    /// Returns the names in the folder, sorted. A run that leaves a temporary file behind leaves it
+    /// here.
     fn list(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.path()).expect("a readable folder");
         let names = entries.map(|entry| entry.expect("a readable entry").file_name());
@@ -48,7 +49,7 @@ impl Folder {
     }
 }
 
-/// What a run left: its exit code and both outputs. Its `Display` is what a failed test shows.
+/// The exit code and both outputs of a run. A failed test shows its `Display`.
 struct Ran {
     command: String,
     /// `None`: a signal ended it.
@@ -69,7 +70,7 @@ impl Ran {
         self.code(0)
     }
 
-    /// Stdout has each of these.
+    /// Checks that stdout has each of these.
     #[track_caller]
     fn says(self, texts: &[&str]) -> Ran {
         for text in texts {
@@ -78,7 +79,7 @@ impl Ran {
         self
     }
 
-    /// Stderr has each of these.
+    /// Checks that stderr has each of these.
     #[track_caller]
     fn complains(self, texts: &[&str]) -> Ran {
         for text in texts {

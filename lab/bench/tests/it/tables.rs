@@ -1,7 +1,8 @@
-//! The tables of results in the documents are those that their records give: nobody changed one by
-//! hand, and no record was replaced without its tables. With `COREWISE_RENEW=1` they are made anew.
+//! The tables of results in the documents follow from their records. The test fails for a table
+//! that was changed by hand, and for a record replaced without its tables. With `COREWISE_RENEW=1`
+//! it writes the tables.
 //!
-//! A file has a place for each table, a comment that says what it is made of:
+//! A file has a place for each table, with a comment that names its source:
 //!
 //! ```text
 //! <!-- results: results/peers-2cpu-3b8f966.json
@@ -44,8 +45,8 @@ const BEGINS: [(&str, &str); 2] =
 const DESCRIBED: &str = "\n-->\n";
 const DESCRIBES_ROWS: &str = "<!-- rows: ";
 
-/// Which program wrote a record. Figures of two programs never share a scale: they were measured at
-/// different moments.
+/// The program that wrote a record. Figures of two programs never share a scale: they were measured
+/// at different times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Source {
     /// `corewise-bench`: the scopes, and the old design.
@@ -54,17 +55,17 @@ enum Source {
     Peers,
 }
 
-/// The name of a row.
+/// Returns the name of a row.
 fn label(source: Source, record: &Record, place: Option<Place>) -> String {
-    // Runtimes whose idle workers spin for a good while: their latencies are to be read with their
-    // CPU time.
+    // Idle workers of these runtimes spin for long: their latencies are to be read with their CPU
+    // time.
     let spins = ["rayon", "tbb", "glommio-spins", "seastar-poll-mode"];
     match (source, &*printable(&record.variant), place) {
         (Source::Own, "corewise", Some(place)) if place.is_default() => {
             format!("{place} (default)")
         }
         (Source::Own, "corewise", Some(place)) => place.to_string(),
-        // Among its peers it is the default that counts.
+        // Among its peers only the default counts.
         (_, "corewise", Some(place)) if !place.is_default() => format!("Corewise ({place})"),
         (_, "corewise", _) => "Corewise".to_owned(),
         (_, variant, Some(place)) => format!("{variant} ({place})"),
@@ -75,8 +76,8 @@ fn label(source: Source, record: &Record, place: Option<Place>) -> String {
     }
 }
 
-/// A ratio that sums a call up, with its interval where there is one: the headlines of a program in
-/// their order, and behind them what stands beside.
+/// Returns the ratios that sum a call up, each with its interval if there is one: the headlines of
+/// a program in their order, and then the further ones.
 fn ratios(records: &[Record]) -> impl Iterator<Item = (&Record, Option<&Record>)> {
     let interval = |of: &Record| {
         records.iter().find(|other| other.case == INTERVAL && other.metric == of.metric)
@@ -85,7 +86,7 @@ fn ratios(records: &[Record]) -> impl Iterator<Item = (&Record, Option<&Record>)
     [HEADLINE, BESIDE].into_iter().flat_map(of_case).map(move |of| (of, interval(of)))
 }
 
-/// `text` with each of its tables made anew; `read` gives the records of a file.
+/// Returns `text` with new tables. `read` gives the records of a file.
 fn fill(text: &str, read: Read<'_>) -> Result<String, String> {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
@@ -120,7 +121,7 @@ fn fill(text: &str, read: Read<'_>) -> Result<String, String> {
     Ok(out + rest)
 }
 
-/// A row of a table.
+/// Writes a row of a table.
 fn row(cells: impl IntoIterator<Item = String>) -> String {
     cells.into_iter().fold("|".to_owned(), |row, cell| row + " " + &cell + " |")
 }
@@ -174,7 +175,7 @@ fn headlines<'r>(files: &str, records: &'r [Record]) -> Table<'r> {
     Ok((table, all.into_iter().map(|(record, _)| record).collect()))
 }
 
-/// A column for each metric, a row for each variant.
+/// Returns a table with a column for each metric and a row for each variant.
 fn variants<'r>(columns: &[&str], files: &str, records: &'r [Record]) -> Table<'r> {
     // Only `bench-peers` has others than Corewise and its yardsticks.
     let own = ["corewise", "before", "futex"];
@@ -201,12 +202,12 @@ fn variants<'r>(columns: &[&str], files: &str, records: &'r [Record]) -> Table<'
             rows[position].1[n] = Some(record);
         }
     }
-    // A column of which there is nothing yet shows dashes; a table of them shows a mistake.
+    // A column without records shows dashes. A table of dashes alone is a mistake.
     if rows.is_empty() {
         return Err(format!("asks for {}, of which {files} has nothing", columns.join("; ")));
     }
     if source == Source::Peers {
-        // The best first, by the first column; one that has nothing there comes last.
+        // The first column gives the order, the best first. Rows without a value there come last.
         rows.sort_by(|(_, a), (_, b)| match (a[0], b[0]) {
             (Some(a), Some(b)) => Better::of_unit(&a.unit).compare(a.median, b.median),
             (a, b) => b.is_some().cmp(&a.is_some()),
@@ -227,7 +228,7 @@ fn variants<'r>(columns: &[&str], files: &str, records: &'r [Record]) -> Table<'
     Ok((table, rows.into_iter().flat_map(|(_, cells)| cells).flatten().collect()))
 }
 
-/// `30.8 M/s [29.7..32.1]`, the ends in the median's unit.
+/// Writes `30.8 M/s [29.7..32.1]`, the ends in the median's unit.
 fn shown(record: &Record) -> String {
     let median = show(record.median, &record.unit);
     let suffix = median.split_once(' ').map_or("", |(_, unit)| unit);
@@ -241,7 +242,7 @@ fn shown(record: &Record) -> String {
     format!("{median} [{low}..{high}]")
 }
 
-/// A column for each variant, a row for each line.
+/// Writes a table with a column for each variant and a row for each line.
 fn rows(head: &str, read: Read<'_>) -> Result<String, String> {
     let mut lines = head.lines();
     let variants: Vec<&str> = lines.next().unwrap_or_default().split_whitespace().collect();
@@ -284,13 +285,13 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The records of a file that one beside it names.
+/// Reads the records of the file `name`, relative to `file`.
 fn beside(file: &Path, name: &str) -> Result<Vec<Record>, String> {
     let text = std::fs::read_to_string(file.with_file_name(name)).map_err(|e| e.to_string())?;
     serde_json::from_str(&text).map_err(|error| format!("it holds no records: {error}"))
 }
 
-/// The files of `docs/results` that end so.
+/// Returns the files of `docs/results` with this ending.
 fn results(ending: &str) -> Vec<PathBuf> {
     let folder = std::fs::read_dir(root().join("docs/results"));
     let entries = folder.expect("docs/results is there");

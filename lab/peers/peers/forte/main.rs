@@ -48,7 +48,7 @@ impl Passes {
         output
     }
 
-    /// The middle span, and the CPU time of a pass, in nanoseconds.
+    /// Returns the median span, and the CPU time of a pass, in nanoseconds.
     fn figures(&mut self) -> (f64, f64) {
         self.spans.sort_unstable();
         let middle = self.spans[(self.spans.len() - 1) / 2];

@@ -175,13 +175,13 @@ impl Client {
     }
 }
 
-/// The smallest sample that `percent` of all don't exceed.
+/// Returns the smallest sample that `percent` of all don't exceed.
 fn percentile(sorted: &[u64], percent: f64) -> u64 {
     let rank = (percent * sorted.len() as f64 / 100.0 - 1e-6).ceil() as usize;
     sorted[rank.max(1) - 1]
 }
 
-/// User and system time of the process.
+/// Returns the user and system time of the process.
 fn cpu_ns() -> u64 {
     // SAFETY: all zeroes is a valid `rusage`: it holds integers only.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -200,7 +200,7 @@ fn pin(cpu: usize) {
     unsafe { libc::sched_setaffinity(0, size_of_val(&set), &raw const set) };
 }
 
-/// The CPUs that are online, in order.
+/// Returns the online CPUs, in order.
 fn online() -> Vec<usize> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     let range = |range: &str| {

@@ -93,8 +93,9 @@ fn spins(peer: &str) -> bool {
     RUNTIMES.iter().any(|runtime| runtime.name == peer && runtime.idle == Idle::Spins)
 }
 
-/// Back to back everybody may spin for as long as it likes. With a pause between, a peer that spins
-/// through it keeps two CPUs for itself and is never woken: it is compared apart.
+/// Returns true if the peer is comparable in this case. Back to back, any peer may spin. With a
+/// pause between calls, a peer that spins through it keeps two CPUs busy and is never woken, so it
+/// is compared apart.
 fn as_ours(case: &str, peer: &str) -> bool {
     !is_floor(peer) && (case == HOT || case == COLD && !spins(peer))
 }
@@ -134,7 +135,7 @@ mod tests {
     use crate::results::tests::{find, of as headlines_of};
     use crate::session::tests::{names, run_all};
 
-    /// Every answer is checked in the run itself.
+    /// Runs every case. The run itself checks each answer.
     #[test]
     fn every_rust_runtime_answers_a_few_calls_of_each_of_its_cases() {
         let few = |job: &mut Job| (job.items, job.gap_us) = (50, job.gap_us.min(10));

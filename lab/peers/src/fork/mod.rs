@@ -166,7 +166,7 @@ fn small_serial(case: &str, peer: &str) -> bool {
     case.starts_with("tree/1k/") && peer == SERIAL
 }
 
-/// Whether a look runs a case: those of the headlines, without the largest trees.
+/// Returns true if a quick call runs a case: those of the headlines, without the largest trees.
 fn quick(parts: &[&str]) -> bool {
     !matches!(parts, ["tree", "16m", _] | ["tree", "1m", "one"])
 }
@@ -293,7 +293,7 @@ mod tests {
     use crate::session::tests::{names, run_all};
     use work::Output;
 
-    /// Each pass verifies its result.
+    /// Runs every case. Each pass verifies its result.
     #[test]
     fn every_library_does_small_work_of_each_case() {
         run_all(

@@ -1,5 +1,5 @@
-//! The workloads themselves, by whatever forks: the program of Forte has this file too, so it knows
-//! the standard library alone.
+//! The workloads, generic over the way to fork. The program of Forte includes this file too, so it
+//! uses the standard library alone.
 
 use std::hint::black_box;
 
@@ -8,15 +8,15 @@ pub(crate) trait Forks {
     /// The handle that a part of the work forks with.
     type Handle<'h>;
 
-    /// Calls both, in parallel where somebody has the time.
+    /// Calls both, in parallel if a thread is idle.
     fn join<A: Send, B: Send>(
         here: &mut Self::Handle<'_>,
         a: impl FnOnce(&mut Self::Handle<'_>) -> A + Send,
         b: impl FnOnce(&mut Self::Handle<'_>) -> B + Send,
     ) -> (A, B);
 
-    /// Calls a function with each of the items. Where a library has no such thing: by halves, down
-    /// to one item.
+    /// Calls a function with each of the items. For a library without such a function it forks
+    /// halves, down to one item.
     fn map(
         here: &mut Self::Handle<'_>,
         items: &[u64],
@@ -74,7 +74,7 @@ impl Forks for Serial {
 pub(crate) enum Work {
     /// The number whose Fibonacci number is computed.
     Fib(u32),
-    /// The tree, and how often a pass sums it.
+    /// The tree, and the number of times that a pass sums it.
     Tree(Node, usize),
     /// The numbers, in no order.
     Sort(Vec<u32>),
@@ -82,7 +82,7 @@ pub(crate) enum Work {
     Map(Vec<u64>, u64, fn(u64, u64) -> u64),
 }
 
-/// The result of a pass; or, before it, the memory that the pass writes into.
+/// The result of a pass. Before the pass it is the memory that the pass writes into.
 #[derive(Debug)]
 pub(crate) enum Output {
     Number(u64),
@@ -97,11 +97,11 @@ pub(crate) struct Node {
     children: Option<[Box<Node>; 2]>,
 }
 
-/// Slices of at most so many numbers are left to the standard library.
+/// Largest number of numbers in a slice that the standard library sorts.
 const SORTED_AT_ONCE: usize = 4_096;
 
 impl Work {
-    /// The input of a case; `None` where there is no such case.
+    /// Returns the input of a case, or `None` if there is no such case.
     pub(crate) fn new(case: &str, items: usize, times: usize, steps: u64) -> Option<Work> {
         Some(match case.split('/').next()? {
             "forks" | "fib" => Work::Fib(u32::try_from(items).ok()?),
@@ -113,7 +113,7 @@ impl Work {
         })
     }
 
-    /// The number of items of a pass: forks, nodes, numbers, or the items of a map.
+    /// Returns the number of items of a pass: forks, nodes, numbers, or the items of a map.
     pub(crate) fn items(&self) -> usize {
         match self {
             Work::Fib(n) => (fib_of(n + 1) - 1).max(1) as usize,
@@ -123,7 +123,7 @@ impl Work {
         }
     }
 
-    /// Makes the memory that a pass writes into. Not timed.
+    /// Makes the memory that a pass writes into. This isn't timed.
     pub(crate) fn blank(&self) -> Output {
         match self {
             Work::Sort(numbers) => Output::Sorted(numbers.clone()),
@@ -131,7 +131,7 @@ impl Work {
         }
     }
 
-    /// Does it once.
+    /// Does one pass.
     pub(crate) fn pass<F: Forks>(&self, here: &mut F::Handle<'_>, blank: Output) -> Output {
         match (self, blank) {
             (Work::Fib(n), _) => Output::Number(fib::<F>(here, *n)),
@@ -150,7 +150,7 @@ impl Work {
         }
     }
 
-    /// Whether the result of a pass is right. Of a map, some items are verified.
+    /// Returns true if the result of a pass is right. Of a map, it checks some items.
     pub(crate) fn is_right(&self, output: &Output) -> bool {
         match (self, output) {
             (Work::Fib(n), Output::Number(number)) => *number == fib_of(*n),
@@ -168,12 +168,12 @@ impl Work {
     }
 }
 
-/// The Fibonacci number, by a loop.
+/// Returns the Fibonacci number, by a loop.
 fn fib_of(n: u32) -> u64 {
     (0..n).fold((0, 1), |(a, b), _| (b, a + b)).0
 }
 
-/// The steps of an uneven item: none to twice the mean.
+/// Returns the steps of an uneven item: none to twice the mean.
 fn uneven(item: u64, mean: u64) -> u64 {
     mixed(item, 2) % (2 * mean + 1)
 }
@@ -197,10 +197,10 @@ fn fib<F: Forks>(here: &mut F::Handle<'_>, n: u32) -> u64 {
 }
 
 impl Node {
-    /// Returns a full tree with so many levels below its root, which has this place: the children
-    /// of place `n` have the places `2n` and `2n + 1`. A number made from the place says which
-    /// child is allocated first. Otherwise a library that calls the second closure first, as chili
-    /// does, would walk the memory in one direction, and be four times as fast.
+    /// Returns a full tree with this number of levels below its root, which has this place. The
+    /// children of place `n` have the places `2n` and `2n + 1`. A number made from the place
+    /// decides which child is allocated first. Otherwise a library that calls the second closure
+    /// first, as chili does, would walk the memory in one direction, and be four times as fast.
     fn of(levels: u32, place: u64) -> Node {
         let child = |place| Box::new(Node::of(levels - 1, place));
         let children = (levels > 0).then(|| {
@@ -233,8 +233,8 @@ fn sort<F: Forks>(here: &mut F::Handle<'_>, numbers: &mut [u32]) {
     F::join(here, |here| sort::<F>(here, left), |here| sort::<F>(here, right));
 }
 
-/// Two parts of a slice, neither of them empty: nothing in the first is larger than anything in the
-/// second (Hoare's partition by the median of three).
+/// Splits a slice into two parts, neither of them empty. No number in the first is larger than any
+/// in the second (Hoare's partition by the median of three).
 fn parted(numbers: &mut [u32]) -> (&mut [u32], &mut [u32]) {
     let last = numbers.len() - 1;
     let mut three = [numbers[0], numbers[last / 2], numbers[last]];

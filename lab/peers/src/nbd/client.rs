@@ -1,5 +1,5 @@
-//! A client of many exports at once: it sends all that it will ask, and then takes the answers. And
-//! clients of one export that send each request at its moment, whether or not the ones before were
+//! Clients of the servers. One client of many exports sends all its requests, and then reads the
+//! answers. Clients of one export send each request at its time, even if earlier ones aren't
 //! answered.
 
 use std::io::{self, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use corewise_sync::sys;
 
-/// How long an answer may take.
+/// Time that an answer may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 const OPTION: u64 = 0x4948_4156_454f_5054;
@@ -24,15 +24,15 @@ pub(super) const WRITE: u16 = 1;
 const DISCONNECT: u16 = 2;
 /// Bytes that are read and written.
 pub(super) const BLOCK: u32 = 4096;
-/// Bytes of answers that are taken at once.
+/// Bytes of answers that are read at once.
 const BUFFER: usize = 64 << 10;
-/// How long threads may take to begin.
+/// Time that threads may take to begin.
 const BEGIN: Duration = Duration::from_millis(10);
 
 /// A connection to one export.
 pub(super) struct Client(UnixStream);
 
-/// Clients of these exports that have all been let in.
+/// Connects a client to each of these exports.
 pub(super) fn clients(socket: &Path, names: &[String]) -> io::Result<Vec<Client>> {
     let mut clients = Vec::with_capacity(names.len());
     for name in names {
@@ -46,20 +46,20 @@ pub(super) fn clients(socket: &Path, names: &[String]) -> io::Result<Vec<Client>
     Ok(clients)
 }
 
-/// Has each read or write its first block.
+/// Makes each client read or write its first block.
 pub(super) fn ask(clients: &mut [Client], command: u16) -> io::Result<()> {
     clients.iter_mut().try_for_each(|client| client.send(command, 0, 0))?;
     clients.iter_mut().try_for_each(|client| answer(&mut client.0, command).map(drop))
 }
 
-/// Says good-bye for all of them.
+/// Disconnects all of them as the protocol asks.
 pub(super) fn leave(mut clients: Vec<Client>) -> io::Result<()> {
     clients.iter_mut().try_for_each(|client| client.send(DISCONNECT, 0, 0))
 }
 
-/// Has these clients of one volume read its blocks for `length`, at random and at an even `rate` a
-/// second of all clients together. Returns how long each read took in nanoseconds, from the moment
-/// at which it was due, but for the first tenth of them.
+/// Makes these clients of one volume read random blocks for `length`, at an even `rate` a second of
+/// all clients together. Returns the time of each read in nanoseconds, from the time at which it
+/// was due. The first tenth is left out.
 pub(super) fn paced(
     clients: &mut [Client],
     volume: u64,
@@ -110,7 +110,7 @@ pub(super) fn paced(
 impl Client {
     /// Asks for an export, before the server has said anything.
     fn choose(&mut self, name: &str) -> io::Result<()> {
-        // It knows the handshake, and wants no zeroes.
+        // The client knows the newer handshake, and asks for no zeroes.
         let mut bytes = 3_u32.to_be_bytes().to_vec();
         let length = name.len() as u32;
         bytes.extend(OPTION.to_be_bytes());
@@ -138,7 +138,7 @@ impl Client {
         }
     }
 
-    /// Sends a request; `cookie` is what its answer will be known by.
+    /// Sends a request. Its answer will have the same `cookie`.
     fn send(&mut self, command: u16, cookie: u64, offset: u64) -> io::Result<()> {
         let length = if command == DISCONNECT { 0 } else { BLOCK };
         let mut bytes = REQUEST.to_be_bytes().to_vec();
@@ -152,7 +152,7 @@ impl Client {
     }
 }
 
-/// Takes the next answer to a request with this command, and gives its cookie.
+/// Reads the next answer to a request with this command, and returns its cookie.
 fn answer(from: &mut impl Read, command: u16) -> io::Result<u64> {
     let mut reply = [0; 16];
     from.read_exact(&mut reply)?;

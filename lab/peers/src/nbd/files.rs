@@ -1,4 +1,4 @@
-//! What all runs of a session share: a file on tmpfs and one on a disk, and a thousand small ones.
+//! Files that all runs of a session share: one on tmpfs, one on a disk, and a thousand small ones.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
@@ -13,15 +13,15 @@ use signal_hook::iterator::Signals;
 
 use super::server::{SMALL, name};
 
-/// Names the folders to the processes that measure.
+/// The environment variable that gives the folders to the processes that measure.
 const FOLDERS: &str = "BENCH_PEERS_NBD";
-/// The most exports.
+/// The largest number of exports.
 const MANY: u32 = 1_000;
 
-/// Makes what the runs of a session share.
+/// A function that makes the files that the runs of a session share.
 pub(crate) type Make = fn(&On) -> Result<Files, String>;
 
-/// A folder on tmpfs and one on a disk; dropped by their maker they are removed.
+/// A folder on tmpfs and one on a disk. Its maker removes them when it drops the value.
 #[derive(Debug)]
 pub(crate) struct Files {
     folders: Vec<PathBuf>,
@@ -29,14 +29,15 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Makes them in `/dev/shm` and in the folder for temporary files. Blocks, for a second or two.
+    /// Makes the files in `/dev/shm` and in the folder for temporary files. It blocks for a second
+    /// or two.
     pub(crate) fn make(on: &On) -> Result<Files, String> {
         let files = Files::of(on.pick(512 << 20, 128 << 20))?;
         files.remove_at_signals().map_err(|error| format!("signals can't be had: {error}"))?;
         Ok(files)
     }
 
-    /// With large files of so many bytes.
+    /// Makes the files, the large ones of this number of bytes.
     pub(super) fn of(size: u64) -> Result<Files, String> {
         let (tmpfs, disk) = (PathBuf::from("/dev/shm"), env::temp_dir());
         let mut files = Files { folders: Vec::new(), made: true };
@@ -57,34 +58,34 @@ impl Files {
         (0..MANY).try_for_each(|number| File::create(small.join(name(number)))?.set_len(SMALL))
     }
 
-    /// Those that the environment names.
+    /// Returns the files that the environment names.
     pub(super) fn find() -> Result<Files, String> {
         let paths = env::var_os(FOLDERS).ok_or("a run of its own has no files")?;
         Ok(Files { folders: env::split_paths(&paths).collect(), made: false })
     }
 
-    /// What [`Files::find`] looks for.
+    /// Returns the environment variable that [`Files::find`] reads, and its value.
     pub(crate) fn variable(&self) -> (OsString, OsString) {
         let paths = env::join_paths(&self.folders);
         (FOLDERS.into(), paths.expect("the names of temporary folders have no colon"))
     }
 
-    /// The large file on tmpfs, or on the disk.
+    /// Returns the large file on the disk, or else the one on tmpfs.
     pub(super) fn volume(&self, disk: bool) -> PathBuf {
         self.folders[usize::from(disk)].join("volume")
     }
 
-    /// A place for what a run needs beside them.
+    /// Returns a folder for other files of a run.
     pub(super) fn work(&self) -> &Path {
         &self.folders[1]
     }
 
-    /// The folder of the small ones.
+    /// Returns the folder of the small files.
     pub(super) fn small(&self) -> PathBuf {
         self.folders[0].join("small")
     }
 
-    /// A program that is interrupted drops nothing.
+    /// Removes the folders at a signal, since an interrupted program drops nothing.
     fn remove_at_signals(&self) -> io::Result<()> {
         let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
         let folders = self.folders.clone();
@@ -100,7 +101,7 @@ impl Files {
 
 fn remove(folders: &[PathBuf]) {
     for folder in folders {
-        // There is nobody to tell, and nothing to be done.
+        // An error can't be reported here, and leaves only files behind.
         let _ = fs::remove_dir_all(folder);
     }
 }

@@ -3,8 +3,8 @@
 //! * `random/PLACE/TRANSPORT/MIX/DEPTH/JOBS`: 4 KiB by fio, each job with a connection of its own.
 //!   PLACE: `memory`, `tmpfs`, `disk` (a file through the page cache, which has it) or `direct`
 //!   (the same file past it). MIX: `read`, `write`, `mixed`.
-//! * `paced/PLACE/unix/RATE`: RATE reads of 4 KiB a second, by four clients that wait for no answer:
-//!   percentiles compare only at equal load. Each latency begins when its request was due.
+//! * `paced/PLACE/unix/RATE`: RATE reads of 4 KiB a second, by four clients that wait for no
+//!   answer: percentiles compare only at equal load. Each latency begins when its request was due.
 //! * `sequential/PLACE/TRANSPORT/MIX`: 128 KiB, eight in flight on one connection.
 //! * `exports/COUNT/instant`, `/slow`: the time until one client has read the first block of each
 //!   export, and from SIGTERM to the end. Slow: each request takes 50 ms, and each export has a
@@ -113,7 +113,8 @@ const PACE: u32 = 40_000;
 
 const PLACES: [&str; 4] = ["memory", "tmpfs", "disk", "direct"];
 
-/// All, the first ones first where time is short; with sixteen jobs where there are CPUs for them.
+/// Returns all cases, the most important first. With `many`, for a machine with enough CPUs, there
+/// are cases of sixteen jobs too.
 fn cases(many: bool) -> Vec<String> {
     let jobs: &[u32] = if many { &[1, 4, 16] } else { &[1, 4] };
     let mut all = Vec::new();
@@ -131,7 +132,7 @@ fn cases(many: bool) -> Vec<String> {
     all
 }
 
-/// What the headlines need, where they have been worst.
+/// Returns true for the cases in which the headlines have been worst.
 fn quick(parts: &[&str]) -> bool {
     matches!(
         parts,
@@ -143,8 +144,8 @@ fn quick(parts: &[&str]) -> bool {
     )
 }
 
-/// Whether a server has such a volume: only two have memory, nbdkit and nbd-server know no
-/// O_DIRECT, and qemu-nbd serves one volume.
+/// Returns true if a server has such a volume. Only two have volumes in memory, nbdkit and
+/// nbd-server don't support O_DIRECT, and qemu-nbd serves one volume.
 fn takes(name: &str, parts: &[&str]) -> bool {
     let place = if PLACES.contains(&parts[1]) { parts[1] } else { "" };
     let is_file = ["tmpfs", "disk"].contains(&place);
@@ -231,7 +232,7 @@ fn load(job: &Job, files: &Files) -> Result<Line, String> {
     Ok(line)
 }
 
-/// Has four clients read at a rate; with the line, how many bytes they read.
+/// Makes four clients read at a rate. Returns the line, and the number of bytes that they read.
 fn at_pace(job: &Job, server: &Server, size: u64, rate: &str) -> Result<(Line, f64), String> {
     let rate: u32 = rate.parse().map_err(text)?;
     let length = Duration::from_millis(job.length_ms);

@@ -1,4 +1,5 @@
-//! The servers: how each is told to serve the same, and what it takes meanwhile.
+//! The servers: the arguments with which each serves the same volumes, and its use of CPU and
+//! memory meanwhile.
 
 use std::fmt::Write;
 use std::fs::{self, File};
@@ -18,20 +19,20 @@ use super::files::Files;
 use super::text;
 use crate::programs;
 
-/// What is served.
+/// The served volumes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Volume<'a> {
-    /// So many bytes of memory.
+    /// A number of bytes of memory.
     Memory(u64),
-    /// A file; past the page cache where that is true.
+    /// A file, opened past the page cache if the flag is true.
     File(&'a Path, bool),
-    /// So many files of a folder, [`name`]d one by one.
+    /// A number of files of a folder, named by [`name`].
     Files(&'a Path, u32),
-    /// So many volumes of [`SMALL`] bytes, each of which takes 50 ms for each request.
+    /// A number of volumes of [`SMALL`] bytes, which take 50 ms for each request.
     Slow(u32),
 }
 
-/// Where a server listens.
+/// The address of a server.
 #[derive(Debug)]
 enum Address {
     Unix(PathBuf),
@@ -45,38 +46,38 @@ pub(super) const SMALL: u64 = 1 << 20;
 const SLOW: &str = "read_delay = '50ms'\nwrite_delay = '50ms'\nflush_delay = '50ms'";
 const SLOW_NBDKIT: &str = "rdelay=50ms\nwdelay=50ms";
 
-/// The name of an export, and of its file.
+/// Returns the name of an export, which is also its file's.
 pub(super) fn name(number: u32) -> String {
     format!("d{number}")
 }
 
-/// Only a daemon serves several clients.
+/// The server that serves several clients only as a daemon.
 const NBD_SERVER: &str = "nbd-server";
-/// Runs it, and kills it once the input ends or a signal comes: when it is dropped, and also when
-/// its run is killed.
+/// Shell script that runs the server, and kills it once the input ends or a signal comes. So the
+/// server ends when the [`Server`] is dropped, and also when its run is killed.
 const WATCHED: &str = "trap : INT TERM HUP; \"$@\" || exit; \
                        until id=$(cat \"$5\") && [ \"$id\" ]; do sleep 0.01; done 2>/dev/null; \
                        read line; kill -KILL \"$id\"";
 
-/// How long a server may take to begin.
+/// Time that a server may take to begin.
 const BEGIN: Duration = Duration::from_secs(8);
 
-/// How long it may take to end.
+/// Time that a server may take to end.
 const END: Duration = Duration::from_secs(5);
 
-/// A server that runs; dropped it is killed.
+/// A running server. Dropping it kills the server.
 #[derive(Debug)]
 pub(super) struct Server {
     child: Child,
-    /// Of the server, which may be a daemon that the child has started.
+    /// The process of the server, which may be a daemon that the child has started.
     id: u32,
     address: Address,
-    /// Its socket, its manifest, and what it says.
+    /// The folder of its socket, its manifest and its output.
     folder: TempDir,
 }
 
 impl Server {
-    /// Starts the server that is called so, which isn't ready then.
+    /// Starts the server of this name, and doesn't wait until it is ready.
     pub(super) fn start(
         runtime: &str,
         volume: Volume<'_>,
@@ -84,7 +85,8 @@ impl Server {
         files: &Files,
     ) -> Result<Server, String> {
         let folder = tempfile::tempdir_in(files.work()).map_err(text)?;
-        // Asked for and given back: somebody may take it, and then the run fails.
+        // The port is free, but another process may take it before the server, and then the run
+        // fails.
         let port = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
         let port = port.map_err(text)?.port();
         let socket = folder.path().join("s");
@@ -106,7 +108,7 @@ impl Server {
         Ok(Server { id: child.id(), child, address, folder })
     }
 
-    /// Waits until it serves its first export.
+    /// Waits until the server serves its first export.
     pub(super) fn wait(&mut self) -> Result<(), String> {
         let (began, name) = (Instant::now(), [name(0)]);
         let ready = || match &self.address {
@@ -126,7 +128,7 @@ impl Server {
         Ok(())
     }
 
-    /// Clients by its Unix socket that have been let in, one of each of these exports.
+    /// Connects a client of each of these exports, by the server's Unix socket.
     pub(super) fn clients(&self, names: &[String]) -> Result<Vec<Client>, String> {
         let Address::Unix(path) = &self.address else { return Err("it has no socket".to_owned()) };
         clients(path, names).map_err(text)
@@ -139,12 +141,12 @@ impl Server {
         }
     }
 
-    /// CPU time so far in ticks of the kernel, with that of the processes it had for its clients;
-    /// and its threads.
+    /// Returns the CPU time so far in ticks of the kernel, including the processes for clients, and
+    /// the number of threads.
     pub(super) fn usage(&self) -> (u64, u64) {
         let stats = self.family().into_iter().filter_map(|process| process.stat().ok());
         stats.fold((0, 0), |(ticks, threads), stat| {
-            // Of the first those of children that it has waited for, too.
+            // The first process's own ticks include its children's for which it has waited.
             let is_first = stat.pid.unsigned_abs() == self.id;
             let children = if is_first { stat.cutime + stat.cstime } else { 0 };
             let own = stat.utime + stat.stime + children.unsigned_abs();
@@ -152,7 +154,7 @@ impl Server {
         })
     }
 
-    /// Bytes; those that its processes share count once.
+    /// Returns the bytes of memory. Bytes that its processes share count once.
     pub(super) fn memory(&self) -> u64 {
         let of = |process: Process| {
             let all = process.smaps_rollup().ok()?.memory_map_rollup;
@@ -161,14 +163,14 @@ impl Server {
         self.family().into_iter().filter_map(of).sum()
     }
 
-    /// The server and its children, one for each client of nbd-server.
+    /// Returns the server and its children: nbd-server has one for each client.
     fn family(&self) -> Vec<Process> {
         let children = process(self.id).and_then(|own| own.task_main_thread()?.children());
         let all = std::iter::once(self.id).chain(children.unwrap_or_default());
         all.filter_map(|id| process(id).ok()).collect()
     }
 
-    /// CPU time in nanoseconds since so many ticks, once it is rid of its clients.
+    /// Returns the CPU time in nanoseconds since this number of ticks, once the clients are gone.
     pub(super) fn cpu_since(&self, ticks: u64) -> f64 {
         let began = Instant::now();
         while self.family().len() > 1 && began.elapsed() < Duration::from_secs(1) {
@@ -178,7 +180,7 @@ impl Server {
         (self.usage().0 - ticks) as f64 * 1e9 / per_second
     }
 
-    /// From SIGTERM to its end.
+    /// Stops the server, and returns the time from SIGTERM to its end.
     pub(super) fn stop(&mut self) -> Result<Duration, String> {
         let began = Instant::now();
         let id = Pid::from_raw(self.id as i32).ok_or("it has no number")?;
@@ -201,7 +203,8 @@ fn process(id: u32) -> ProcResult<Process> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended. A daemon that hasn't is ended by its watcher, whose input ends.
+        // The server may have ended. A daemon that hasn't is ended by its watcher, whose input
+        // ends.
         if self.id == self.child.id() {
             let _ = self.child.kill();
         }
@@ -210,14 +213,15 @@ impl Drop for Server {
     }
 }
 
-/// A thousand files and connections are more than the usual limit; servers inherit it.
+/// Raises the limit of open files, which servers inherit: a thousand files and connections are
+/// more than usual.
 fn raise_files() {
     let limit = getrlimit(Resource::Nofile);
-    // Where it may not be, servers say what they lack.
+    // If the process may not, servers report what they lack.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// The program and its arguments: the best way that its manual names.
+/// Returns the program and its arguments: the fastest configuration that its manual names.
 fn arguments(
     runtime: &str,
     volume: Volume<'_>,
@@ -243,7 +247,7 @@ fn arguments(
         fs::write(&path, content).map_err(text)?;
         Ok::<String, String>(at(&path))
     };
-    // How each is told a socket, and how an address and, behind it, a port.
+    // The arguments for a socket, and for an address and the port behind it.
     let by = |unix: &str, tcp: &str, behind: &str| match address {
         Address::Unix(socket) => format!("{unix}{}", at(socket)),
         Address::Tcp(port) => format!("{tcp}127.0.0.1{behind}{port}"),
@@ -251,7 +255,7 @@ fn arguments(
     let own = || programs::beside("corewise").map(|path| at(&path));
     let path = if program == "corewise" { own()? } else { program.to_owned() };
     let mut words = vec![path];
-    // A word a line.
+    // Each line is one word.
     let mut add = |lines: String| words.extend(lines.lines().map(str::to_owned));
     match program {
         "corewise" => {
@@ -276,7 +280,7 @@ fn arguments(
             add(format!("up\n{}", write("up.toml", text)?));
         }
         "nbdkit" => {
-            // So many for each client: where there are a thousand clients of one request, one.
+            // The threads of each client. With a thousand clients of one request, one is enough.
             let one = if variant == "t4" { 4 } else { 16 };
             let threads = if count > 1 { 1 } else { one };
             add(format!("--foreground\n--threads\n{threads}"));
@@ -294,8 +298,8 @@ fn arguments(
             let listen = by("--socket=", "--bind=", "\n--port=");
             add(format!("--aio={aio}\n--cache={cache}\n{listen}\n{}", file(0)));
         }
-        // Without an iothread: with one Debian 12's aborts when a client closes, and one loop is
-        // one loop.
+        // It has no iothread: with one, Debian 12's version aborts when a client closes. Its main
+        // loop is as good as one.
         "qemu-storage-daemon" => {
             let listen = by("unix,addr.path=", "inet,addr.host=", ",addr.port=");
             add(format!("--nbd-server\nmax-connections=0,addr.type={listen}"));

@@ -72,7 +72,7 @@ mod tests {
     use crate::results::tests::{find, of as headlines_of};
     use crate::session::tests::{names, run_all};
 
-    /// The order is checked in each run.
+    /// Runs every case. Each run checks the order.
     #[test]
     fn everybody_shuts_every_small_web_down_in_order() {
         let small = |job: &mut Job| {

@@ -130,7 +130,7 @@ pub(crate) static PEERS: Peers = Peers {
     run: peer,
 };
 
-/// Whether a runtime has a way of its own to run this case.
+/// Returns true if a runtime has a way of its own to run this case.
 fn takes(name: &str, parts: &[&str]) -> bool {
     if matches!(name, OURS_SLEEPS | OURS_SPINS) {
         return parts[0] == "pingpong";
@@ -150,7 +150,7 @@ fn takes(name: &str, parts: &[&str]) -> bool {
     }
 }
 
-/// Whether an idle worker of the peer sleeps at once; `None` of what is no peer.
+/// Returns true if an idle worker of the peer sleeps at once, or `None` if this isn't a peer.
 fn sleeps(peer: &str) -> Option<bool> {
     let runtime = RUNTIMES.iter().find(|runtime| runtime.name == peer && !is_floor(peer))?;
     Some(runtime.idle == Idle::Sleeps)

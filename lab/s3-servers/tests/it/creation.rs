@@ -9,8 +9,7 @@ use crate::disk::Place;
 use crate::inside::{Creation, Inside};
 use crate::weed::Weed;
 
-/// Whether in one of at most `rounds` more than one of eight racing creators was told that it was
-/// the one.
+/// Returns true if in one of at most `rounds` more than one of eight racing creators succeeded.
 fn won_twice(place: &Place, rounds: usize) -> bool {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let clients: Vec<_> = (0..8).map(|_| Arc::new(place.client())).collect();

@@ -1,4 +1,4 @@
-//! A volume in a server, as a disk: and random work on it, beside a model.
+//! A volume in a server, as a disk, and random work on it, compared with a model.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,26 +13,26 @@ use object_store::aws::{AmazonS3, AmazonS3Builder};
 
 /// The bucket that each server of this crate has.
 pub(crate) const BUCKET: &str = "bucket";
-/// Whom each server knows.
+/// The key that each server knows.
 pub(crate) const KEY: &str = "key";
-/// And by which he is known.
+/// The secret of the key.
 pub(crate) const SECRET: &str = "a secret of the tests";
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 4096;
 
-/// Where a volume lies, and how it is opened.
+/// The place of a volume, and the options with which it is opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
     server: SocketAddr,
     prefix: String,
-    /// How long a server believes that it is alone.
+    /// Time for which a server believes that it is the only one.
     pub(crate) lease: Duration,
-    /// How long a request waits for the store.
+    /// Time that a request waits for the store.
     pub(crate) patience: Duration,
 }
 
 impl Place {
-    /// The volume `prefix` in the server.
+    /// Creates the place of the volume `prefix` in the server.
     pub(crate) fn new(server: SocketAddr, prefix: &str) -> Self {
         Self {
             server,
@@ -42,17 +42,17 @@ impl Place {
         }
     }
 
-    /// The volume's name in the bucket.
+    /// Returns the volume's name in the bucket.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The server.
+    /// Returns the server's address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.server
     }
 
-    /// The same volume by another way.
+    /// Returns the same volume, reached by another address.
     pub(crate) fn by(&self, server: SocketAddr) -> Self {
         Self { server, ..self.clone() }
     }
@@ -60,7 +60,7 @@ impl Place {
     /// Opens the volume, or makes it.
     ///
     /// # Errors
-    /// As [`ObjectDriver::open`].
+    /// [`ObjectDriver::open`] fails.
     pub(crate) fn open(&self, blocks: usize) -> Result<Disk, OpenError> {
         let options = ObjectOptions::new(&format!("s3://{BUCKET}/{}", self.prefix))
             .setting("endpoint", &format!("http://{}", self.server))
@@ -75,10 +75,10 @@ impl Place {
         Ok(disk)
     }
 
-    /// A client of the server that knows nothing of volumes.
+    /// Creates a client of the server that knows nothing of volumes.
     ///
     /// # Panics
-    /// If there can be none.
+    /// The client can't be built.
     pub(crate) fn client(&self) -> AmazonS3 {
         let _ = rustls::crypto::ring::default_provider().install_default();
         AmazonS3Builder::new()
@@ -93,20 +93,20 @@ impl Place {
     }
 }
 
-/// A volume with all that serves it.
+/// A volume with its queue and its threads.
 #[derive(Debug)]
 pub(crate) struct Disk {
-    /// What requests go to.
+    /// The queue of requests.
     pub(crate) queue: Arc<Queue>,
     volume: Option<Arc<ObjectDriver>>,
     pools: Option<WorkerPools>,
 }
 
 impl Disk {
-    /// A disk over any driver.
+    /// Creates a disk over any driver.
     ///
     /// # Panics
-    /// If there are no threads for it.
+    /// Its threads can't be started.
     pub(crate) fn over(driver: Arc<dyn Driver>) -> Self {
         let machine = Machine::live().expect("a machine");
         let pools = WorkerPools::new(&machine);
@@ -118,26 +118,26 @@ impl Disk {
     /// Writes blocks of which each byte is `what`.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     pub(crate) fn write(&self, start: usize, len: usize, what: u8) -> Result<(), IoError> {
         self.queue.write_at((start * BLOCK) as u64, vec![what; len * BLOCK])
     }
 
-    /// Makes durable what was written.
+    /// Makes all writes durable.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     pub(crate) fn flush(&self) -> Result<(), IoError> {
         self.queue.flush()
     }
 
-    /// Reads blocks; of each, its byte.
+    /// Reads blocks, and returns the byte of each.
     ///
     /// # Errors
-    /// The device's.
+    /// The device's error.
     ///
     /// # Panics
-    /// If a block has two different bytes.
+    /// A block has two different bytes.
     pub(crate) fn read(&self, start: usize, len: usize) -> Result<Vec<u8>, IoError> {
         let bytes = self.queue.read_at((start * BLOCK) as u64, len * BLOCK)?;
         let blocks = bytes.chunks(BLOCK).map(|block| {
@@ -147,19 +147,19 @@ impl Disk {
         Ok(blocks.collect())
     }
 
-    /// Requests that were made of the store.
+    /// Returns the number of requests to the store.
     ///
     /// # Panics
-    /// If it is no volume in one.
+    /// The volume isn't in a store.
     pub(crate) fn requests(&self) -> u64 {
         let usage = self.volume.as_ref().expect("a volume in a store").usage();
         usage.puts + usage.gets + usage.lists + usage.deletes
     }
 
-    /// Says in the store that this server has ended.
+    /// Records in the store that this server has ended.
     ///
     /// # Errors
-    /// The driver's.
+    /// The driver's error.
     pub(crate) fn close(&self) -> Result<(), IoError> {
         self.queue.drain();
         self.volume.as_ref().map_or(Ok(()), |volume| volume.close())
@@ -175,11 +175,11 @@ impl Drop for Disk {
     }
 }
 
-/// Random work on a volume by `way`, in `lives` lives, beside a model; then what `place` has
-/// without the faults of the way.
+/// Does random work on a volume by `way`, in `lives` lives, and compares it with a model. Then it
+/// compares the volume by `place`, without the faults of the way.
 ///
 /// # Panics
-/// If the volume and the model aren't the same.
+/// The volume and the model differ.
 pub(crate) fn agrees(place: &Place, way: &Place, seed: u64, lives: usize, steps: u8) {
     const BLOCKS: usize = 64;
     let mut random = Rng::with_seed(seed);

@@ -25,10 +25,10 @@ fn a_connection_may_be_cut_in_each_request() {
     cut.into_iter().for_each(|cut| cut.join().unwrap());
 }
 
-/// Each request is cut in one of a few volumes, some of them in each: a volume for each cut would
-/// be dozens of them.
+/// Cuts each request in one of a few volumes, several in each: a volume for each cut would make
+/// dozens of volumes.
 fn cut_each(fate: Fate) {
-    /// From one cut to the next: the volume is over the first by then.
+    /// Requests from one cut to the next, by which the volume has recovered from the first.
     const STRIDE: usize = 13;
     let server = Inside::new(Creation::Atomic);
     let mut cut = 0;
@@ -47,7 +47,7 @@ fn cut_each(fate: Fate) {
     assert!(cut > 20, "{cut} requests were cut");
 }
 
-/// Random work while each request has a fate of these, by chance, after a pause of at most so long.
+/// Does random work while each request has a random fate of these, after a pause of at most `most`.
 fn agrees_under(fates: &'static [Fate], most: Duration) {
     // At once: a request that failed is made again after a pause.
     let all = [0, 1, 2, 3].map(|seed| thread::spawn(move || agrees_once(fates, most, seed)));

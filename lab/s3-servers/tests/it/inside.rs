@@ -20,18 +20,18 @@ use tokio::sync::{Mutex, oneshot};
 
 use crate::disk::{BUCKET, KEY, SECRET};
 
-/// How the server creates an object that may be there.
+/// The way in which the server creates an object that may exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Creation {
-    /// As S3 does: one at a time.
+    /// One creation at a time, as in S3.
     Atomic,
-    /// As s3s-fs does: it looks, takes the bytes, and puts them into place.
+    /// A check, then the transfer of the bytes, then the move into place, as in s3s-fs.
     Racing,
-    /// `If-None-Match` means nothing to it.
+    /// A creation that ignores `If-None-Match`.
     Deaf,
 }
 
-/// The server. It ends when it is dropped.
+/// The server. Dropping it ends it.
 #[derive(Debug)]
 pub(crate) struct Inside {
     address: SocketAddr,
@@ -40,10 +40,10 @@ pub(crate) struct Inside {
 }
 
 impl Inside {
-    /// A server on a free port, with a bucket in a new folder.
+    /// Starts a server on a free port, with a bucket in a new folder.
     ///
     /// # Panics
-    /// If there is no folder, port or thread for it.
+    /// There is no folder, port or thread for it.
     pub(crate) fn new(creation: Creation) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(folder.path().join(BUCKET)).expect("a bucket");
@@ -66,7 +66,7 @@ impl Inside {
                 let service = service.clone();
                 tokio::spawn(async move {
                     let server = Builder::new(TokioExecutor::new());
-                    // An error: the connection was cut.
+                    // An error means that the connection was cut.
                     let _ = server.serve_connection(TokioIo::new(socket), service).await;
                 });
             }
@@ -82,13 +82,13 @@ impl Inside {
         Self { address, _folder: folder, _end: end }
     }
 
-    /// Where it listens.
+    /// Returns the server's address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 }
 
-/// s3s-fs, with creation as it was chosen.
+/// s3s-fs, with the chosen way of creation.
 struct Layer {
     files: FileSystem,
     creation: Creation,

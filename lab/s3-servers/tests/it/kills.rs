@@ -1,4 +1,4 @@
-//! The program, on SeaweedFS: both are killed, and two fight.
+//! The program on SeaweedFS: either is killed, and two programs compete for a volume.
 
 use std::io::Result;
 use std::process::Command;
@@ -14,7 +14,7 @@ use crate::client::{self, Client};
 
 const BLOCKS: usize = 64;
 
-/// A client of the program that doesn't come back when its server is gone. (Our driver does, for as
+/// A client of the program that doesn't reconnect when its server is gone. (Our driver does, for as
 /// long as a request may take.)
 struct Attached(Client);
 
@@ -23,7 +23,8 @@ impl Attached {
         Self(Client::new(&program.socket(), "volume"))
     }
 
-    /// An error: the number that the server answered, or the connection is over.
+    /// Sends a request and returns its answer. The error has the server's number, or the connection
+    /// is over.
     fn ask(&mut self, what: u16, start: usize, len: usize, data: &[u8]) -> Result<Vec<u8>> {
         let (at, len) = ((start * BLOCK) as u64, (len * BLOCK) as u32);
         self.0.send(what, 0, at, len, data)?;
@@ -39,7 +40,7 @@ impl Attached {
         self.ask(client::FLUSH, 0, 0, &[]).map(drop)
     }
 
-    /// Of each block, its byte.
+    /// Reads blocks, and returns the byte of each.
     fn read(&mut self, start: usize, len: usize) -> Result<Vec<u8>> {
         let bytes = self.ask(client::READ, start, len, &[])?;
         let blocks = bytes.chunks(BLOCK).map(|block| {
@@ -50,7 +51,7 @@ impl Attached {
     }
 }
 
-/// What a client did, in order, and how much of it was flushed.
+/// Writes of a client, in order, and the number of flushed ones.
 #[derive(Clone, Debug, Default)]
 struct Done {
     writes: Vec<(usize, usize, u8)>,
@@ -58,7 +59,7 @@ struct Done {
 }
 
 impl Done {
-    /// The volume after so many writes.
+    /// Returns the volume after this number of writes.
     fn state(&self, writes: usize) -> Vec<u8> {
         let mut state = vec![0; BLOCKS];
         for &(start, len, what) in &self.writes[..writes] {
@@ -67,7 +68,7 @@ impl Done {
         state
     }
 
-    /// Writes and flushes until something fails, or so many times.
+    /// Writes and flushes, `steps` times, or until a request fails.
     fn work(&mut self, disk: &mut Attached, random: &mut Rng, steps: usize) {
         for _ in 0..steps {
             let done = if random.u8(0..6) == 0 {
@@ -86,8 +87,8 @@ impl Done {
         }
     }
 
-    /// What is found after a crash has to be what the volume was at a moment behind the last flush.
-    /// From there it goes on.
+    /// Checks that the volume after a crash is in a state that it had after the last flush. The
+    /// work goes on from that state.
     fn survives(&mut self, found: &[u8], round: usize) {
         let at = (self.flushed..=self.writes.len()).find(|writes| self.state(*writes) == found);
         let at = at.unwrap_or_else(|| {
@@ -143,10 +144,10 @@ fn nothing_flushed_is_lost_when_the_store_is_killed_and_comes_again() {
         weed.kill_and_begin();
         done = work.join().unwrap();
         let mut disk = Attached::new(&program);
-        // The first flush of a newcomer may tell of one that failed for the client before, which
-        // may not have heard.
+        // The first flush of a new client may report one that failed for the client before, which
+        // may not have got the error.
         disk.flush().or_else(|_| disk.flush()).unwrap();
-        // The program lived on: nothing is lost at all, whether it was flushed or not.
+        // The program lived on, so no write is lost, even an unflushed one.
         assert_eq!(disk.read(0, BLOCKS).unwrap(), done.state(done.writes.len()));
     }
     drop(program);
@@ -172,7 +173,7 @@ fn of_two_servers_that_fight_for_a_volume_at_most_one_is_believed() {
     other.flush().unwrap();
     assert_eq!(other.read(0, 1).unwrap(), [2]);
     drop((first, second));
-    // Many of them, one after the other, while the one before goes on.
+    // Many programs start one after the other, each while the one before goes on.
     let mut random = Rng::with_seed(3);
     let mut last = 2;
     let mut before: Option<(Program, Attached)> = None;
@@ -180,7 +181,7 @@ fn of_two_servers_that_fight_for_a_volume_at_most_one_is_believed() {
         let program = Program::new(&place, BLOCKS);
         let mut disk = Attached::new(&program);
         if let Some((_, before)) = &mut before {
-            // It goes on, and what it is told is old from then on.
+            // It goes on. From then on its state is stale.
             let written = before.write(1, 1, what).and_then(|()| before.flush());
             let read = before.read(0, 1);
             disk.write(0, 1, what).unwrap();

@@ -4,7 +4,7 @@ use crate::disk::Place;
 use crate::inside::{Creation, Inside};
 use crate::weed::Weed;
 
-/// Each block lies in a record of its own.
+/// Writes many blocks, each of which lies in a record of its own.
 fn many(place: &Place) {
     const BLOCKS: usize = 1020;
     let disk = place.open(BLOCKS).unwrap();

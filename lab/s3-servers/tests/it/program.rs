@@ -66,12 +66,12 @@ impl Program {
         program
     }
 
-    /// Where it serves.
+    /// Returns the URI of its export.
     pub(crate) fn uri(&self) -> String {
         format!("nbd+unix:///volume?socket={}", self.socket().display())
     }
 
-    /// The same, as a path.
+    /// Returns the path of its socket.
     pub(crate) fn socket(&self) -> PathBuf {
         self.folder.path().join("socket")
     }

@@ -1,5 +1,5 @@
-//! A server between an S3 client and an S3 server that lets requests through, cuts connections and
-//! lies, as a judge says.
+//! A server between an S3 client and an S3 server, which forwards requests, cuts connections and
+//! gives wrong answers, as a judge decides.
 
 use std::io::{BufRead as _, BufReader, Error, ErrorKind, Read as _, Result, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -9,10 +9,10 @@ use std::time::Duration;
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{Mutex, Parker, thread};
 
-/// What becomes of a request.
+/// The fate of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It is done.
+    /// The request is done.
     Done,
     /// The connection is cut before the server has the request.
     CutBefore,
@@ -22,15 +22,16 @@ pub(crate) enum Fate {
     CutAfter,
     /// The client has half of the answer when the connection is cut.
     CutAnswer,
-    /// It isn't done, and the answer has this number.
+    /// The request isn't done, and the answer has this number.
     Refused(u16),
-    /// It is done, and the answer has this number.
+    /// The request is done, and the answer has this number.
     Unsaid(u16),
-    /// It isn't done, and the answer says that it is. Only a PUT: other requests are done.
+    /// The request isn't done, if it is a PUT, and the answer says that it is. Other requests are
+    /// done.
     Forgotten,
 }
 
-/// A request, as far as a judge needs it.
+/// The parts of a request that a judge sees.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
     /// GET, PUT and so on.
@@ -39,8 +40,8 @@ pub(crate) struct Asked {
     pub(crate) path: String,
 }
 
-/// Decides on requests, in the order in which they come: what becomes of each, and how long it
-/// waits before.
+/// A function that decides on requests in the order in which they come. It returns the fate of
+/// each, and the time that it waits before.
 pub(crate) type Judge = Box<dyn FnMut(&Asked) -> (Fate, Duration) + Send>;
 
 /// The proxy. It ends when it is dropped.
@@ -51,19 +52,19 @@ pub(crate) struct Proxy {
 }
 
 struct Shared {
-    /// I: the server behind it.
+    /// I: the server behind the proxy.
     there: SocketAddr,
     /// L: is the lock.
     judge: Mutex<Judge>,
-    /// A: Relaxed: nothing follows from it.
+    /// A: true once the proxy ends; Relaxed, since no other memory depends on it.
     ended: Arc<AtomicBool>,
 }
 
 impl Proxy {
-    /// A proxy on a free port in front of the server `there`.
+    /// Starts a proxy on a free port in front of the server `there`.
     ///
     /// # Panics
-    /// If there is no port or no thread for it.
+    /// There is no port or no thread for it.
     pub(crate) fn new(there: SocketAddr, judge: Judge) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let here = listener.local_addr().expect("a port");
@@ -77,7 +78,7 @@ impl Proxy {
                 }
                 let shared = Arc::clone(&shared);
                 let serve = move || {
-                    // An error: the connection was cut, by us or by one of the two.
+                    // An error means that the proxy or one of the two has cut the connection.
                     let _ = serve(&shared, &client);
                     let _ = client.shutdown(Shutdown::Both);
                 };
@@ -88,7 +89,7 @@ impl Proxy {
         Self { here, ended }
     }
 
-    /// Where it listens.
+    /// Returns the proxy's address.
     pub(crate) fn address(&self) -> SocketAddr {
         self.here
     }
@@ -97,12 +98,12 @@ impl Proxy {
 impl Drop for Proxy {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
-        // So that it looks.
+        // The connection wakes the thread, which then reads `ended`.
         let _ = TcpStream::connect(self.here);
     }
 }
 
-/// The requests of one connection.
+/// Serves the requests of one connection.
 fn serve(shared: &Shared, mut client: &TcpStream) -> Result<()> {
     let server = TcpStream::connect(shared.there)?;
     client.set_nodelay(true)?;

@@ -13,10 +13,10 @@ use tempfile::TempDir;
 
 use crate::disk::{BUCKET, KEY, Place, SECRET};
 
-/// How long it may take to begin.
+/// Time that the server may take to begin.
 const BEGIN: Duration = Duration::from_secs(120);
 
-/// The server, with its folder. It is killed when it is dropped.
+/// The server, with its folder. Dropping it kills the server.
 #[derive(Debug)]
 pub(crate) struct Weed {
     folder: TempDir,
@@ -25,13 +25,13 @@ pub(crate) struct Weed {
 }
 
 impl Weed {
-    /// A server on free ports, with a bucket.
+    /// Starts a server on free ports, with a bucket.
     ///
     /// # Panics
-    /// If there is no program `weed`, or it doesn't begin.
+    /// There is no program `weed`, or it doesn't begin.
     pub(crate) fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        // All of them before one is given back, so that they differ.
+        // All ports are taken before one is released, so that they differ.
         let free = [(); 8].map(|()| TcpListener::bind("127.0.0.1:0").expect("a free port"));
         let ports = free.map(|free| free.local_addr().expect("a port").port());
         let actions = r#"["Admin", "Read", "Write", "List"]"#;
@@ -46,32 +46,32 @@ impl Weed {
         weed
     }
 
-    /// Where it speaks S3.
+    /// Returns the address of its S3 service.
     pub(crate) fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.ports[0]).into()
     }
 
-    /// Kills it, as a loss of power does but for the page cache, and begins it again.
+    /// Kills the server and starts it again. Unlike a loss of power, this keeps the page cache.
     ///
     /// # Panics
-    /// If it doesn't begin.
+    /// The server doesn't begin.
     pub(crate) fn kill_and_begin(&mut self) {
         self.kill();
         self.child = begin(&self.folder, self.ports);
         self.wait();
     }
 
-    /// Kills it.
+    /// Kills the server.
     ///
     /// # Panics
-    /// If it can't be waited for.
+    /// The process can't be waited for.
     pub(crate) fn kill(&mut self) {
-        // An error: it has ended by itself.
+        // An error means that the server has ended by itself.
         let _ = self.child.kill();
         self.child.wait().expect("it can be waited for");
     }
 
-    /// Until it takes an object.
+    /// Waits until the server accepts an object.
     fn wait(&self) {
         let client = Place::new(self.address(), "").client();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -107,8 +107,7 @@ fn begin(folder: &TempDir, ports: [u16; 8]) -> Child {
     let log = || Stdio::from(file.as_ref().expect("a log").try_clone().expect("a log"));
     let mut command = Command::new(&program);
     command.current_dir(folder.path());
-    // Some of them twice: the port beside is for gRPC. A port that isn't named may be another
-    // one's.
+    // Some services need two ports: the second is for gRPC. An unnamed port may be in use.
     command.args([
         "server",
         "-dir=.",
@@ -123,7 +122,7 @@ fn begin(folder: &TempDir, ports: [u16; 8]) -> Child {
         "-s3.autoCreateBucket=true",
         "-master.telemetry=false",
     ]);
-    // Its volumes are files, of which each bucket has several from the beginning.
+    // The server's volumes are files, of which each bucket has several from the beginning.
     command.args(["-volume.max=100", "-volume.minFreeSpace=0.1", "-master.volumeSizeLimitMB=64"]);
     let names = [
         "s3.port",

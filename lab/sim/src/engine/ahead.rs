@@ -1,18 +1,18 @@
-//! How far a core looks ahead: lines that it needs soon are on their way while it waits for others.
+//! Look-ahead of a core: it fetches the next lines while it waits for others.
 //!
-//! A core takes up instructions until its reorder buffer is full, and asks for each line as soon as
-//! its address is known. So misses overlap, but for three things: an address that was read from a
-//! line which isn't here yet (a list is followed one miss after the other), instructions farther
-//! ahead than the buffer has room, and what nothing passes (a call of the system, a full fence, the
-//! end of a loop that waited). This is the interval model of processor simulators (Sniper).
+//! A core takes up instructions until its reorder buffer is full, and fetches each line as soon as
+//! its address is known. So misses overlap, with three exceptions: an address that was read from a
+//! line which isn't here yet (a list costs one miss after the other), an instruction for which the
+//! buffer has no room, and a barrier (a system call, a full fence, the end of a waiting loop). This
+//! is the interval model of processor simulators (Sniper).
 
 use std::collections::VecDeque;
 
-/// Bytes from a pointer within which an access is to what it points to.
+/// Bytes behind a pointer within which an access touches the pointer's target.
 const REACH: usize = 512;
-/// Pointers that are remembered.
+/// Number of pointers that are remembered.
 const POINTERS: usize = 8;
-/// A wait shorter than this is none, in nanoseconds.
+/// Shortest wait that counts, in nanoseconds.
 const NONE: f64 = 0.5;
 
 /// The look-ahead of one CPU.
@@ -20,40 +20,40 @@ const NONE: f64 = 0.5;
 pub(super) struct Ahead {
     /// Time of instructions so far, without waits.
     worked: f64,
-    /// Waits in the window: when by `worked`, and how long.
+    /// Waits in the window: the begin by `worked`, and the length.
     waits: VecDeque<(f64, f64)>,
-    /// Their sum.
+    /// Sum of these waits.
     waited: f64,
-    /// Nothing is asked for before.
+    /// Earliest time of a fetch.
     from: f64,
-    /// Pointers read from lines that weren't here, and when they were.
+    /// Pointers that were read from absent lines, and the arrival of these lines.
     pointers: [(usize, f64); POINTERS],
     next: usize,
-    /// When the line of the last access was here, if it was waited for.
+    /// Arrival of the last access's line, if the access waited.
     arrived: Option<f64>,
-    /// The last thing was a pause in a loop that waits.
+    /// True after a pause in a waiting loop.
     pauses: bool,
 }
 
 impl Ahead {
-    /// Nothing that follows is asked for before `time`.
+    /// Forbids fetches before `time`.
     pub(super) fn from(&mut self, time: f64) {
         self.from = self.from.max(time);
         self.waits.clear();
         self.waited = 0.0;
     }
 
-    /// Instructions took so long.
+    /// Adds the time of instructions.
     pub(super) fn worked(&mut self, time: f64) {
         self.worked += time;
     }
 
-    /// A loop waits.
+    /// Notes the pause of a waiting loop.
     pub(super) fn waits(&mut self) {
         self.pauses = true;
     }
 
-    /// When a line that is needed at `now` was asked for.
+    /// Returns the time at which a line that is needed at `now` was fetched.
     pub(super) fn issued(&mut self, now: f64, window: f64, address: usize) -> f64 {
         while let Some((at, wait)) = self.waits.front() {
             if *at >= self.worked - window {
@@ -71,7 +71,7 @@ impl Ahead {
         issued.min(now)
     }
 
-    /// An access that took `time` itself and waited for `wait` is done `until` then.
+    /// Adds an access that took `time` itself, waited for `wait`, and is done at `until`.
     pub(super) fn accessed(&mut self, time: f64, wait: f64, until: f64) {
         self.worked += time;
         self.arrived = (wait > NONE).then_some(until);
@@ -85,7 +85,7 @@ impl Ahead {
         self.pauses = false;
     }
 
-    /// The last access read this.
+    /// Notes the value that the last access read.
     pub(super) fn loaded(&mut self, value: usize) {
         let Some(at) = self.arrived.take() else { return };
         // Words have tags above and below their pointers.
@@ -103,8 +103,8 @@ mod tests {
 
     const WINDOW: f64 = 40.0;
 
-    /// The time of so many misses of 100 ns each, at addresses that `next` gives: whether each was
-    /// read in the line before.
+    /// Returns the time of `count` misses of 100 ns each. In a `list`, each address was read from
+    /// the previous line.
     fn misses(count: usize, work: f64, list: bool) -> f64 {
         let (mut ahead, mut now) = (Ahead::default(), 0.0);
         for number in 0..count {

@@ -1,7 +1,7 @@
-//! The machine at work: which thread runs on which CPU, and what time it is there.
+//! The machine at work: the threads on its CPUs, and the CPUs' clocks.
 //!
-//! Each CPU that runs a thread has a clock. The thread on the CPU whose clock shows the least goes
-//! on, for as long as that is so: so all accesses take place in the order of virtual time.
+//! Each CPU that runs a thread has a clock. The thread on the CPU with the earliest clock runs, as
+//! long as that clock is the earliest. So all accesses take place in the order of virtual time.
 
 mod ahead;
 mod scheduler;
@@ -22,7 +22,7 @@ use crate::memory::Memory;
 use crate::report::{Site, Tally};
 use crate::task::{Body, State, Thread, Tid};
 
-/// A moment of virtual time as a key that can be ordered.
+/// A moment of virtual time, as an ordered key.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct At(f64);
 
@@ -54,22 +54,22 @@ enum Event {
 
 #[derive(Debug)]
 struct Cpu {
-    /// Its clock, while it runs a thread; when it fell idle, else.
+    /// The clock while the CPU runs a thread. Else the time at which it fell idle.
     now: f64,
     current: Option<Tid>,
-    /// Those that wait for it.
+    /// Threads that wait for the CPU.
     queue: Vec<Tid>,
-    /// From then on the thread that runs gives way to the next.
+    /// Time at which the running thread gives way to the next.
     give_way_at: f64,
-    /// A call is on its way to it while it is idle.
+    /// True while a call is on its way to the idle CPU.
     called: bool,
-    /// The mean of the times for which it was idle.
+    /// Mean length of the CPU's idle times.
     mean_idle: f64,
-    /// When all of its stores are seen.
+    /// Time at which all of the CPU's stores are seen.
     stores_seen: f64,
-    /// CPU time that the thread which runs next has at least.
+    /// Least share of the next thread, in CPU time.
     least_share: f64,
-    /// Time that it was busy with threads of the program.
+    /// Time for which the CPU was busy.
     busy: f64,
     ahead: Ahead,
 }
@@ -77,9 +77,9 @@ struct Cpu {
 /// A timer of the system.
 #[derive(Debug, Default)]
 struct SystemTimer {
-    /// Distinguishes what it was set to from what it was set to before.
+    /// Number of the setting. An event of an earlier setting is ignored.
     set: u64,
-    /// It has gone off since the last time that somebody waited.
+    /// True if the timer has gone off since the last wait.
     off: bool,
     waiter: Option<Tid>,
 }
@@ -96,13 +96,13 @@ pub(crate) struct Sim {
     random: u64,
     /// Sleepers by the address of their word, first come first woken.
     sleepers: FxHashMap<usize, Vec<Tid>>,
-    /// The thread whose code runs just now.
+    /// Thread whose code runs now.
     running: Option<Tid>,
-    /// Up to then nobody else has anything to do.
+    /// Time until which no other thread has anything to do.
     horizon: f64,
     pub(crate) memory: Memory,
     pub(crate) tally: Tally,
-    /// Moments that were marked, and what had been counted by then.
+    /// Marked moments, and the counts at each.
     pub(crate) marks: Vec<(f64, Tally)>,
     all: Mask,
     timers: Vec<SystemTimer>,
@@ -149,7 +149,7 @@ impl Sim {
         }
     }
 
-    /// A number of the seed's sequence (xorshift64*).
+    /// Returns the next number of the seed's sequence (xorshift64*).
     pub(crate) fn random(&mut self) -> u64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
@@ -157,7 +157,7 @@ impl Sim {
         self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)
     }
 
-    /// A share between 0 and 1.
+    /// Returns a random number between 0 and 1.
     fn chance(&mut self) -> f64 {
         (self.random() >> 11) as f64 / (1u64 << 53) as f64
     }
@@ -177,24 +177,24 @@ impl Sim {
         self.threads[running.index()].cpu
     }
 
-    /// The CPU of the thread that runs.
+    /// Returns the running thread's CPU.
     pub(crate) fn cpu(&self) -> usize {
         self.here()
     }
 
-    /// What its clock shows.
+    /// Returns the time of the running thread's CPU.
     pub(crate) fn now(&self) -> f64 {
         self.cpus[self.here()].now
     }
 
-    /// CPU time of the thread that runs.
+    /// Returns the running thread's CPU time.
     pub(crate) fn ran(&self) -> f64 {
         let running = self.running.expect("called from a simulated thread");
         let thread = &self.threads[running.index()];
         thread.ran + (self.now() - thread.since)
     }
 
-    /// Its time passes, and nothing after it begins before: calls of the system, pauses.
+    /// Advances the clock by a system call or a pause. Nothing behind it begins earlier.
     pub(crate) fn spend(&mut self, time: f64) {
         let here = self.here();
         let cpu = &mut self.cpus[here];
@@ -202,7 +202,7 @@ impl Sim {
         cpu.ahead.from(cpu.now);
     }
 
-    /// Its time passes with instructions.
+    /// Advances the clock by instructions.
     pub(crate) fn work(&mut self, time: f64) {
         let here = self.here();
         let cpu = &mut self.cpus[here];
@@ -210,7 +210,7 @@ impl Sim {
         cpu.ahead.worked(time);
     }
 
-    /// A pause of a loop that waits: the loop's end is a surprise.
+    /// Advances the clock by a pause of a waiting loop. The core can't predict the loop's end.
     pub(crate) fn pause(&mut self) {
         let time = self.costs.spin_hint;
         self.tally.spinning += time;
@@ -219,23 +219,23 @@ impl Sim {
         self.cpus[here].ahead.waits();
     }
 
-    /// What was read just now: maybe where the next access goes.
+    /// Notes the value that was just read: it may be the next address.
     pub(crate) fn loaded(&mut self, value: usize) {
         let here = self.here();
         self.cpus[here].ahead.loaded(value);
     }
 
-    /// CPUs that run a thread, beside one.
+    /// Returns the number of busy CPUs, less one.
     fn busy_others(&self) -> usize {
         self.cpus.iter().filter(|cpu| cpu.current.is_some()).count().saturating_sub(1)
     }
 
-    /// What the system's part of a switch or a wake-up takes with so many CPUs busy.
+    /// Returns the time of the system's part of a switch or a wake-up, prolonged by busy CPUs.
     fn crowded(&self, time: f64) -> f64 {
         time * (1.0 + self.costs.crowd * self.busy_others() as f64)
     }
 
-    /// Whether another one has to go on first.
+    /// Returns true if another thread has to run first.
     pub(crate) fn is_over(&self) -> bool {
         self.now() > self.horizon
     }
@@ -307,7 +307,7 @@ impl Sim {
         make: impl FnOnce(Tid) -> Box<Body>,
     ) -> Tid {
         let tid = Tid(u32::try_from(self.threads.len()).expect("fewer threads than that"));
-        // It begins as an ordinary thread, whatever its parent is (SCHED_RESET_ON_FORK).
+        // The thread begins as an ordinary one, whatever its parent is (SCHED_RESET_ON_FORK).
         let mut thread = Thread::new(name, 0, self.all);
         let mut now = 0.0;
         if let Some(parent) = self.running {
@@ -324,10 +324,10 @@ impl Sim {
         tid
     }
 
-    /// The thread that goes on now, after all that comes before it: `None` where none ever will.
+    /// Handles all earlier events, then returns the thread that runs now. `None` if none ever will.
     pub(crate) fn pick(&mut self) -> Option<Tid> {
         loop {
-            // The one before it left this to be done.
+            // The previous thread has left its departure to this call.
             if let Some(tid) = self.running.take() {
                 let at = self.threads[tid.index()].cpu;
                 let leaves = self.threads[tid.index()].state != State::Running
@@ -382,7 +382,7 @@ impl Sim {
         self.threads.iter().filter(|thread| thread.state != State::Done).count()
     }
 
-    /// Those that aren't done, for the message of a machine that stands still.
+    /// Returns the names of the unfinished threads, for a message.
     pub(crate) fn stuck(&self) -> String {
         let left =
             self.threads.iter().enumerate().filter(|(_, thread)| thread.state != State::Done);

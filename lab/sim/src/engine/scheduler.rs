@@ -1,25 +1,24 @@
-//! The scheduler: which CPU a thread is put on, when it gives way, and which one goes next. As
-//! Linux's, in the rough.
+//! The scheduler, roughly as Linux's: it chooses CPUs, preempts threads and picks the next one.
 
 use super::{Event, Sim};
 use crate::costs::AfterIdle;
 use crate::machine::{Distance, Mask};
 use crate::task::{Policy, State, Tid, Woken};
 
-/// After so long a CPU that was idle is cold, in nanoseconds.
+/// Idle time after which a CPU is cold, in nanoseconds.
 const COOLS: f64 = 500_000.0;
 
 impl Sim {
-    /// Puts a thread that slept or is new on a CPU. The caller's CPU is `now`'s. For how long that
-    /// CPU was idle, if it was called for that.
+    /// Puts a thread that slept or is new on a CPU. `now` is the time of the caller's CPU. Returns
+    /// the idle time of the chosen CPU, if it had to be called.
     pub(super) fn make_runnable(&mut self, tid: Tid, now: f64, by_thread: bool) -> Option<f64> {
         let waker = by_thread.then(|| self.here());
         let target = self.choose(tid, waker);
         self.enqueue(tid, target, now, waker)
     }
 
-    /// The CPU on which a thread that wakes shall run: its last one if that is idle, else an idle
-    /// one near it, else its last one.
+    /// Chooses the CPU of a woken thread: its last one if that is idle, else an idle one near it,
+    /// else its last one.
     pub(super) fn choose(&mut self, tid: Tid, waker: Option<usize>) -> usize {
         let thread = &self.threads[tid.index()];
         let allowed = thread.affinity.and(&self.all);
@@ -50,7 +49,7 @@ impl Sim {
         nearest.map_or(home, |(_, cpu)| cpu)
     }
 
-    /// See [`Sim::make_runnable`].
+    /// Puts a thread on the queue of `target`; see [`Sim::make_runnable`].
     pub(super) fn enqueue(
         &mut self,
         tid: Tid,
@@ -65,7 +64,7 @@ impl Sim {
         thread.state = State::Runnable;
         thread.since = now;
         thread.cpu = target;
-        // A sleeper doesn't save up: since EEVDF it comes in where those that run are.
+        // A sleeper saves no share: as with EEVDF, it comes in where the running threads are.
         thread.share = thread.share.max(least);
         let (share, policy) = (thread.share, thread.policy);
         self.cpus[target].queue.push(tid);
@@ -113,14 +112,14 @@ impl Sim {
         }
     }
 
-    /// A draw of the time until a CPU that was idle for `idle` runs a thread.
+    /// Draws the time until a CPU that was idle for `idle` runs a thread.
     pub(super) fn latency(&mut self, idle: f64, own: bool) -> f64 {
         if own {
             return self.crowded(self.costs.switch);
         }
         let AfterIdle { p50, p99, .. } = self.costs.after_idle(idle);
         let chance = self.chance();
-        // Most lie near the median; one in fifty lies on the way to the 99th percentile and beyond.
+        // Most draws lie near the median. One in fifty lies toward the 99th percentile and beyond.
         if chance < 0.98 {
             p50 * (0.85 + 0.3 * chance)
         } else {
@@ -141,7 +140,7 @@ impl Sim {
         }
         match state {
             State::Running if Some(tid) == self.running => {
-                // It moves at once: off its CPU, and to the one chosen.
+                // The thread moves at once, from its CPU to the chosen one.
                 let now = self.now();
                 self.cpus[cpu].give_way_at = now;
                 self.horizon = f64::NEG_INFINITY;
@@ -162,7 +161,7 @@ impl Sim {
         true
     }
 
-    /// The thread that runs is scheduled so from now on.
+    /// Sets the policy of the running thread.
     pub(crate) fn set_policy(&mut self, policy: Policy) {
         self.spend(self.costs.syscall);
         let (here, now) = (self.here(), self.now());
@@ -181,7 +180,7 @@ impl Sim {
         self.horizon = self.horizon.min(give_way);
     }
 
-    /// The thread that runs on `cpu` leaves it: it sleeps, has ended, or gives way.
+    /// Takes the running thread off a CPU: it sleeps, has ended, or gives way.
     pub(super) fn off(&mut self, at: usize) {
         let Some(tid) = self.cpus[at].current.take() else { return };
         let now = self.cpus[at].now;
@@ -211,8 +210,8 @@ impl Sim {
         self.next(at, switch);
     }
 
-    /// The next of those that wait for a CPU runs, from `cost` after its clock; where none waits it
-    /// falls idle.
+    /// Runs the next thread that waits for a CPU, from `cost` after the CPU's clock. If none waits,
+    /// the CPU falls idle.
     pub(super) fn next(&mut self, at: usize, cost: f64) {
         debug_assert!(self.cpus[at].current.is_none());
         if self.cpus[at].queue.is_empty() {
@@ -230,7 +229,7 @@ impl Sim {
             a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)).then(one.cmp(other))
         });
         let Some((index, _)) = best else {
-            // Half a switch, to what runs when nothing does.
+            // The switch to the idle thread is half a switch.
             self.cpus[at].now += cost / 2.0;
             self.cpus[at].busy += cost / 2.0;
             return;
@@ -248,7 +247,7 @@ impl Sim {
         self.tally.waited(waited);
         thread.waited += waited;
         thread.state = State::Running;
-        // The switch is on its account.
+        // The coming thread pays for the switch.
         thread.since = cpu.now - cost;
         thread.cpu = at;
         let fifo = matches!(thread.policy, Policy::Fifo(_));
@@ -256,7 +255,8 @@ impl Sim {
         cpu.least_share = cpu.least_share.max(thread.share);
     }
 
-    /// A CPU that falls idle takes a thread that waits elsewhere, if it tends to be idle for long.
+    /// Takes a thread that waits elsewhere to a CPU that falls idle, if that CPU tends to be idle
+    /// long.
     pub(super) fn pull(&mut self, at: usize) {
         if self.waiting == 0 || self.cpus[at].mean_idle < self.costs.migration {
             return;
@@ -288,7 +288,7 @@ impl Sim {
         true
     }
 
-    /// What is due at a CPU's clock or before.
+    /// Handles an event.
     pub(super) fn happen(&mut self, event: Event, now: f64) {
         match event {
             Event::Timer(tid, sleep) => {
@@ -315,7 +315,7 @@ impl Sim {
                     let switch = self.costs.switch / 2.0;
                     self.cpus[at].now -= switch;
                     self.next(at, switch);
-                    // Its caches are cold.
+                    // The CPU's caches are cold.
                     self.cpus[at].now += self.costs.cold * (idle / COOLS).min(1.0);
                 }
             }

@@ -1,10 +1,10 @@
-//! Sleeping and waking: on words, until a time, for a thread's end, for a timer.
+//! Sleeps and wake-ups: on words, until a time, for a thread's end, for a timer.
 
 use super::{Event, Sim, SystemTimer};
 use crate::task::{Policy, State, Tid, Woken};
 
 impl Sim {
-    /// The thread that runs falls asleep, on a word or until a time.
+    /// Puts the running thread to sleep, on a word or until a time.
     pub(crate) fn fall_asleep(&mut self, word: usize, until: Option<f64>) {
         let tid = self.running.expect("called from a simulated thread");
         let thread = &mut self.threads[tid.index()];
@@ -12,7 +12,7 @@ impl Sim {
         thread.sleeps_on = word;
         thread.sleep += 1;
         let sleep = thread.sleep;
-        // The system is late on purpose only with ordinary threads that didn't ask it not to be.
+        // The system delays only ordinary threads that didn't ask for punctual timers.
         let late = thread.policy == Policy::Normal && !thread.on_time;
         if word != 0 {
             self.sleepers.entry(word).or_default().push(tid);
@@ -24,13 +24,13 @@ impl Sim {
         self.horizon = f64::NEG_INFINITY;
     }
 
-    /// Makes a timer: its number.
+    /// Makes a timer, and returns its number.
     pub(crate) fn make_timer(&mut self) -> usize {
         self.timers.push(SystemTimer::default());
         self.timers.len() - 1
     }
 
-    /// Sets it to go off after so many nanoseconds; `None`: never.
+    /// Sets a timer to go off after some nanoseconds. `None` stops it.
     pub(crate) fn set_timer(&mut self, timer: usize, after: Option<u64>) {
         self.spend(self.costs.syscall * 2.0);
         self.timers[timer].set += 1;
@@ -40,7 +40,8 @@ impl Sim {
         }
     }
 
-    /// Whether it has gone off, which is forgotten; else the thread that runs sleeps until it does.
+    /// Returns true if the timer has gone off, and forgets that. Else the running thread sleeps
+    /// until it does.
     pub(crate) fn await_timer(&mut self, timer: usize) -> bool {
         self.spend(self.costs.syscall);
         if std::mem::take(&mut self.timers[timer].off) {
@@ -51,12 +52,12 @@ impl Sim {
         false
     }
 
-    /// The waiter has been told that it went off.
+    /// Forgets that the timer went off: the waiter knows.
     pub(crate) fn forget_timer(&mut self, timer: usize) {
         self.timers[timer].off = false;
     }
 
-    /// CPU time of a thread, and whether it sleeps; `None` where it has ended.
+    /// Returns the CPU time of a thread, and true if it sleeps. `None` after its end.
     pub(crate) fn reading(&self, tid: Tid) -> Option<(f64, bool)> {
         let thread = self.threads.get(tid.index())?;
         let run = match thread.state {
@@ -67,7 +68,7 @@ impl Sim {
         Some((thread.ran + run, thread.state == State::Asleep))
     }
 
-    /// Wakes those that sleep on a word, up to `most`; the caller pays for each.
+    /// Wakes up to `most` threads that sleep on a word. The caller pays for each.
     pub(crate) fn wake(&mut self, word: usize, most: usize) -> usize {
         let Some(mut sleepers) = self.sleepers.remove(&word) else {
             self.spend(self.costs.syscall);
@@ -85,13 +86,13 @@ impl Sim {
                 None => self.costs.wake_call_here,
             };
             let whole = self.crowded(whole);
-            // One call wakes them all: its own part is paid once.
+            // One call wakes them all: the call's own part is paid once.
             self.spend(if nth == 0 { whole } else { (whole - self.costs.syscall).max(0.0) });
         }
         woken
     }
 
-    /// See [`Sim::make_runnable`].
+    /// Wakes a thread; see [`Sim::make_runnable`].
     pub(super) fn rouse(&mut self, tid: Tid, why: Woken, now: f64, by_thread: bool) -> Option<f64> {
         let thread = &mut self.threads[tid.index()];
         let word = std::mem::take(&mut thread.sleeps_on);
@@ -108,7 +109,7 @@ impl Sim {
         self.make_runnable(tid, now, by_thread)
     }
 
-    /// The thread that runs has ended.
+    /// Ends the running thread.
     pub(crate) fn end(&mut self) {
         let tid = self.running.expect("called from a simulated thread");
         self.threads[tid.index()].state = State::Done;
@@ -119,7 +120,7 @@ impl Sim {
         }
     }
 
-    /// Whether a thread has ended; else the one that runs is told when it does, and has to sleep.
+    /// Returns true if a thread has ended. Else the running thread sleeps until it has.
     pub(crate) fn join(&mut self, tid: Tid) -> bool {
         if self.threads[tid.index()].state == State::Done {
             return true;
@@ -134,7 +135,7 @@ impl Sim {
         let here = self.here();
         self.spend(self.costs.yields);
         if !self.cpus[here].queue.is_empty() {
-            // It lets each of the others go first.
+            // Each of the other threads goes first.
             let shares = self.cpus[here].queue.iter().map(|tid| self.threads[tid.index()].share);
             let most = shares.fold(f64::NEG_INFINITY, f64::max);
             let tid = self.running.expect("called from a simulated thread");

@@ -59,7 +59,7 @@ pub(crate) struct Args {
     pub(crate) run: Vec<String>,
 }
 
-/// What the program measures beside its benchmarks.
+/// Measurements beside the benchmarks.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Other {
     /// Measure the costs of this machine: cache lines between CPUs, wake-ups, switches, system

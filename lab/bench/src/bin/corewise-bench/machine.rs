@@ -17,7 +17,7 @@ pub(crate) fn run(args: &MachineArgs) -> Outcome {
     print(&measure(&this_machine()?, &plan)?.write())
 }
 
-/// Names the commit that this program was built from, as git describes it.
+/// Returns the commit that this program was built from, as git describes it.
 fn commit(described: &str) -> String {
     match described.strip_suffix("-dirty") {
         _ if described.is_empty() => "unknown (built outside of a repository)".to_owned(),

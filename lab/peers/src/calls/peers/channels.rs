@@ -11,8 +11,8 @@ use corewise_bench::BenchError;
 
 use crate::calls::peers::{Called, Targets, answer};
 
-/// With these targets. `bounded` makes a channel for so many messages; `send` says false where
-/// nobody receives any more, and `receive` none where nobody can send any more.
+/// Makes a function that calls these targets. `bounded` makes a channel for a number of messages.
+/// `send` returns false if the receiver is gone, and `receive` returns `None` if all senders are.
 ///
 /// # Errors
 /// A thread couldn't be started or pinned.

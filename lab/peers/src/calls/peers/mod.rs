@@ -32,7 +32,7 @@ impl Targets {
     }
 }
 
-/// What every target does with a value that it is sent.
+/// Computes the answer of a target to a value.
 #[inline]
 pub(crate) fn answer(value: u64) -> u64 {
     value + 1

@@ -9,7 +9,8 @@ use rayon::{BroadcastContext, ThreadPoolBuilder};
 
 use crate::calls::peers::{Targets, answer};
 
-/// With a thread for each target, beside the caller's own, which must be where it stays.
+/// Makes a function that calls these targets, with a thread for each beside the caller's own. The
+/// caller must be pinned before.
 ///
 /// # Errors
 /// A thread couldn't be started or pinned.

@@ -10,10 +10,10 @@ use tokio::sync::{mpsc, oneshot};
 
 use crate::calls::peers::{Called, Targets, answer};
 
-/// With these targets.
+/// Makes a function that calls these targets.
 ///
 /// # Errors
-/// A thread couldn't be started or pinned, or a runtime not be made.
+/// A thread couldn't be started or pinned, or a runtime couldn't be made.
 pub(crate) fn tokio(to: &Targets) -> Result<impl FnMut(u64) -> u64 + use<>, BenchError> {
     let called = Called::start(to, "tokio", || {
         let (sender, mut receiver) = mpsc::unbounded_channel::<(u64, oneshot::Sender<u64>)>();

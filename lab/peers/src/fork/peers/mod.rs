@@ -8,7 +8,7 @@ use crate::fork::work::{Forks, Output, Serial};
 
 /// A library under test, with its threads.
 pub(crate) trait Library {
-    /// How its parts fork.
+    /// The way in which its parts fork.
     type Forks: Forks;
 
     /// Calls a part where forks are cheapest, and waits for it.

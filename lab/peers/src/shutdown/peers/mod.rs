@@ -5,7 +5,8 @@ pub(crate) mod tokio;
 
 use corewise_bench::shutdown::pass::Pass;
 
-/// By device, the one that must be shut down just before it because neither may run beside others.
+/// Returns for each device the one that must be shut down just before it, because neither may run
+/// beside others.
 pub(crate) fn previous(pass: &Pass) -> Vec<Option<u32>> {
     let web = pass.web();
     let mut all = vec![None; web.devices().len()];

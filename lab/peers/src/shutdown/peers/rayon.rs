@@ -26,7 +26,7 @@ struct Counted {
 struct Device {
     /// A: AcqRel; how many must be done before it.
     left: AtomicU32,
-    /// Those that wait for it.
+    /// Devices that wait for it.
     feeds: Vec<u32>,
 }
 
@@ -63,7 +63,7 @@ impl Counted {
         }
     }
 
-    /// A stack of its own: chains are long.
+    /// Shuts down the devices that waited for this one, with a stack of its own: chains are long.
     fn done<'s>(&'s self, scope: &Scope<'s>, device: u32) {
         let mut done = vec![device];
         while let Some(device) = done.pop() {

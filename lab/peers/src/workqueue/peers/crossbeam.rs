@@ -16,7 +16,7 @@ use crossbeam_channel::Sender;
 
 use crate::workqueue::peers::Pin;
 
-/// What a channel carries.
+/// A message of a channel.
 trait Message: Send + 'static {
     fn run(self);
 }
@@ -64,7 +64,7 @@ impl Crossbeam {
     }
 }
 
-/// A channel and the workers that receive from it.
+/// Starts the workers that receive from a channel, and returns its sender.
 fn start<M: Message>(job: &Job) -> Result<Sender<M>, BenchError> {
     let (sender, receiver) = crossbeam_channel::unbounded::<M>();
     for _ in 0..job.workers {

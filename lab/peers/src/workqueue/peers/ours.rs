@@ -17,7 +17,7 @@ use corewise_workqueue::{Idle, Workqueue};
 /// The idle workers of `corewise-spin`.
 pub(crate) const SPINS: Idle = Idle::Busy(Duration::from_millis(1));
 
-/// Of the default scope, with workers that idle like this.
+/// Creates a queue of the default scope, with this policy of idle workers.
 pub(crate) fn idling(job: &Job, machine: &Machine, idle: Idle) -> Result<Corewise, BenchError> {
     Corewise::new(job, machine, Place::default(), idle)
 }
