@@ -1,11 +1,11 @@
-//! The type and field that a place in the code touches, read from the source.
+//! The type and field that an access in the code touches, read from the source.
 //!
-//! A place is the file, line and column of an access: of a method's name, as in
-//! `self.lane.listed.load(…)`, or of a call of a function that is given the field, as in
-//! `hint::reads(&self.function)`. The field is the last one before it; its type is the struct that
-//! has it, found along the chain from `self`, a `let`, a parameter or a method's result. Where that
-//! fails, the one struct of the crate that has a field of that name; else the place stays
-//! `file:line`.
+//! A place is the file, line and column of an access. It is the name of a method, as in
+//! `self.lane.listed.load(…)`, or a call of a function with the field, as in
+//! `hint::reads(&self.function)`. The field is the last one before the method, or the argument. Its
+//! type is the struct that has it, found along the chain from `self`, a `let`, a parameter or a
+//! method's result. If that fails, it is the only struct of the crate with a field of that name.
+//! Else the name of the place is `file:line`.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub(crate) struct Names {
     structs: HashMap<PathBuf, Structs>,
 }
 
-/// Where in the source a place lies.
+/// The surroundings of a place in the source.
 #[derive(Debug, Default, Clone)]
 struct Around {
     /// The type of the `impl` around it.
@@ -38,20 +38,21 @@ enum Part {
     Call(String),
 }
 
-/// What an expression was found to be.
+/// The possible types of an expression.
 #[derive(Debug, Clone, Default)]
 struct Resolved {
     /// The struct and its field that it names last.
     field: Option<(String, String)>,
-    /// The structs that it may be.
+    /// Structs that may be the expression's type.
     types: Vec<String>,
 }
 
-/// How deep `let`s are followed.
+/// Depth to which `let`s are followed.
 const DEPTH: usize = 4;
 
 impl Names {
-    /// `crate::Type.field`, by the file (from the root of the workspace) and where in it, both from 1.
+    /// Returns `crate::Type.field` for a place: a file, relative to the root of the workspace, and
+    /// line and column, which begin with 1.
     pub(crate) fn of(&mut self, root: &Path, file: &str, line: u32, column: u32) -> Option<String> {
         let short = from_root(file)?;
         let mut folders = short.split('/');
@@ -69,13 +70,13 @@ impl Names {
     }
 }
 
-/// `Type.field`, or the name of a static, of the access at a position.
+/// Returns `Type.field`, or the name of a static, for the access at a position.
 fn field_at(tokens: &TokenStream, at: LineColumn, structs: &Structs) -> Option<String> {
     let (level, index, around) = find(tokens.clone(), at, &Around::default())?;
     let before = &level[..index];
     let parts = match before.last() {
         Some(TokenTree::Punct(dot)) if dot.as_char() == '.' => chain(&before[..index - 1]),
-        // A call of a function: of what it is given.
+        // The place is a call of a function. Its argument has the field.
         _ => {
             let given = level[index..].iter().find_map(|token| match token {
                 TokenTree::Group(group) => Some(group.stream()),
@@ -98,7 +99,8 @@ fn field_at(tokens: &TokenStream, at: LineColumn, structs: &Structs) -> Option<S
     }
 }
 
-/// The tokens beside the one that begins at a position, its index among them, and what is around.
+/// Returns the tokens beside the one that begins at a position, its index among them, and its
+/// surroundings.
 fn find(
     tokens: TokenStream,
     at: LineColumn,
@@ -128,7 +130,7 @@ fn find(
     None
 }
 
-/// The parts of the expression that ends with these tokens, from its root.
+/// Returns the parts of the expression that ends with these tokens, from its root.
 fn chain(tokens: &[TokenTree]) -> Vec<Part> {
     let mut parts = Vec::new();
     let mut at = tokens.len();
@@ -154,7 +156,7 @@ fn chain(tokens: &[TokenTree]) -> Vec<Part> {
                     parts.push(Part::Call(name));
                     at -= 2;
                 } else {
-                    // Parentheses, or a block: what its last expression is.
+                    // Parentheses or a block have the type of their last expression.
                     let inner: Vec<TokenTree> = group.stream().into_iter().collect();
                     parts.extend(chain(&inner).into_iter().rev());
                     break;
@@ -201,13 +203,14 @@ fn resolve(parts: &[Part], around: &Around, structs: &Structs, depth: usize) -> 
                     Some((of, types)) => {
                         Resolved { field: Some((of, name.clone())), types: types.clone() }
                     }
-                    // Another crate's, or a renamed one's: a part of the last that is known.
+                    // The field is another crate's, or of a renamed type. The last known field
+                    // counts.
                     None => Resolved { field: found.field, types: Vec::new() },
                 };
             }
             Part::Call(name) => {
-                // A method of the project's that gives another thing; others give what they are
-                // called on.
+                // A method of the project may return another type. Other methods count as returning
+                // the type of their receiver.
                 let types = structs.result(&found.types, name);
                 if !types.is_empty() {
                     found = Resolved { field: None, types: types.to_vec() };
@@ -218,7 +221,7 @@ fn resolve(parts: &[Part], around: &Around, structs: &Structs, depth: usize) -> 
     found
 }
 
-/// What a local variable is.
+/// Returns the possible types of a local variable.
 fn local(name: &str, around: &Around, structs: &Structs, depth: usize) -> Resolved {
     let unknown = || {
         structs.only(name).map_or_else(Resolved::default, |(of, types)| Resolved {
@@ -232,7 +235,8 @@ fn local(name: &str, around: &Around, structs: &Structs, depth: usize) -> Resolv
     bound(name, &around.function, around, structs, depth).unwrap_or_else(unknown)
 }
 
-/// What binds a name among some tokens: a parameter, a `let`, a `for`, a pattern of a struct.
+/// Finds the binding of a name among some tokens: a parameter, a `let`, a `for`, a pattern of a
+/// struct.
 fn bound(
     name: &str,
     tokens: &[TokenTree],
@@ -259,7 +263,7 @@ fn bound(
             }
         }
         if is_closure_of(name, &inner) {
-            // `….map(|name| …)`: of what it was called on.
+            // In `….map(|name| …)`, the name has the type of the receiver.
             let called = matches!(index.checked_sub(2).map(|dot| &tokens[dot]),
                 Some(TokenTree::Punct(dot)) if dot.as_char() == '.');
             if called {
@@ -274,7 +278,7 @@ fn bound(
         }
         let rest = &tokens[index + 1..];
         match rest.first() {
-            // `name: Type`, of a parameter or a `let`.
+            // This is `name: Type` of a parameter or a `let`.
             Some(TokenTree::Punct(colon))
                 if is(token, name)
                     && colon.as_char() == ':'
@@ -285,7 +289,7 @@ fn bound(
                 let types = rest[1..].iter().take_while(|token| until(token)).cloned();
                 return Some(Resolved { field: None, types: idents(types) });
             }
-            // `let name = …;`, and `for name in … {`.
+            // This is `let name = …;` or `for name in … {`.
             Some(next) => {
                 let is_let = index.checked_sub(1).is_some_and(|before| is(&tokens[before], "let"))
                     && matches!(next, TokenTree::Punct(p) if p.as_char() == '=');
@@ -307,7 +311,7 @@ fn bound(
     None
 }
 
-/// Whether a pattern is this name, or a tuple with it.
+/// Returns true if a pattern is this name, or a tuple with it.
 fn binds(pattern: &TokenTree, name: &str) -> bool {
     match pattern {
         TokenTree::Group(group) => {
@@ -318,7 +322,7 @@ fn binds(pattern: &TokenTree, name: &str) -> bool {
     }
 }
 
-/// Whether these are a closure's tokens whose one argument binds this name.
+/// Returns true if the tokens are a closure's whose one argument binds this name.
 fn is_closure_of(name: &str, tokens: &[TokenTree]) -> bool {
     let bar =
         |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == '|');
@@ -377,7 +381,8 @@ impl Wrapped {
 }
 "#;
 
-    /// The name of the nth place with these words, which begin with the receiver's last part.
+    /// Returns the name of the nth place with these words, which begin with the receiver's last
+    /// part.
     fn name(words: &str, nth: usize) -> Option<String> {
         let tokens: TokenStream = SOURCE.parse().expect("it can be read");
         let structs = Structs::of_source(SOURCE);

@@ -1,4 +1,4 @@
-//! The structs of a crate's sources: their fields, and what methods give.
+//! The structs of a crate's sources: their fields, and the results of methods.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -8,17 +8,16 @@ use proc_macro2::{Delimiter, TokenStream, TokenTree};
 /// The fields of a struct, each with the names in its type.
 pub(crate) type Fields = BTreeMap<String, Vec<String>>;
 
-/// What a crate declares.
+/// The declarations of a crate.
 #[derive(Debug, Default)]
 pub(crate) struct Structs {
     pub(crate) fields: HashMap<String, Fields>,
-    /// By type (empty for any) and name of a function or method: the names in the type of what it
-    /// gives.
+    /// Names in the type of a function's or method's result, by type (empty for any) and name.
     results: HashMap<(String, String), Vec<String>>,
 }
 
 impl Structs {
-    /// Those in all sources below a folder; what can't be read is left out.
+    /// Reads all sources below a folder. Unreadable files are left out.
     pub(crate) fn of(folder: &Path) -> Structs {
         let mut structs = Structs::default();
         structs.read(folder);
@@ -34,7 +33,8 @@ impl Structs {
         structs
     }
 
-    /// What a function gives, or a method of one of these types: empty where that isn't known.
+    /// Returns the result of a function, or of a method of one of these types. An unknown result is
+    /// empty.
     pub(crate) fn result(&self, of: &[String], name: &str) -> &[String] {
         let any = [String::new()];
         let mut found =
@@ -42,7 +42,7 @@ impl Structs {
         found.next().map_or(&[], Vec::as_slice)
     }
 
-    /// The one struct that has a field of a name.
+    /// Returns the struct with a field of this name, if there is only one.
     pub(crate) fn only(&self, field: &str) -> Option<(String, &Vec<String>)> {
         let mut having =
             self.fields.iter().filter_map(|(of, fields)| Some((of, fields.get(field)?)));
@@ -89,7 +89,7 @@ impl Structs {
             match token {
                 TokenTree::Group(group) if group.delimiter() != Delimiter::Bracket => {
                     let named = group.delimiter() == Delimiter::Brace;
-                    // Two of one name, in two modules, are taken for one.
+                    // Two structs of one name, in two modules, count as one.
                     let known = self.fields.entry(name.to_string()).or_default();
                     known.extend(fields(group.stream(), named));
                     return;
@@ -113,7 +113,7 @@ impl Structs {
             TokenTree::Literal(_) => true,
         };
         let types = idents(rest[given + 1..].iter().take_while(until).cloned());
-        // Where two of a name give different things, nothing is known of either.
+        // If two functions of a name have different results, neither is known.
         for of in [of, ""] {
             let key = (of.to_owned(), name.to_string());
             let known = self.results.entry(key).or_insert_with(|| types.clone());
@@ -123,7 +123,7 @@ impl Structs {
         }
     }
 
-    /// Names that are no struct's tell nothing.
+    /// Removes names that aren't a struct's.
     fn keep_known(&mut self) {
         let names: Vec<String> = self.fields.keys().cloned().collect();
         let known = |types: &mut Vec<String>| types.retain(|name| names.contains(name));
@@ -132,7 +132,7 @@ impl Structs {
     }
 }
 
-/// The tokens of the item whose body comes next.
+/// Returns the tokens of the item whose body comes next.
 pub(crate) fn item(before: &[TokenTree]) -> &[TokenTree] {
     let ends = |token: &TokenTree| match token {
         TokenTree::Group(group) => group.delimiter() == Delimiter::Brace,
@@ -142,7 +142,7 @@ pub(crate) fn item(before: &[TokenTree]) -> &[TokenTree] {
     &before[before.iter().rposition(ends).map_or(0, |end| end + 1)..]
 }
 
-/// The type of an `impl`, or the name of a trait.
+/// Returns the type of an `impl`, or the name of a trait.
 pub(crate) fn implemented(item: &[TokenTree]) -> Option<String> {
     let begin = item.iter().position(|token| is(token, "impl") || is(token, "trait"))?;
     if item.iter().any(|token| is(token, "fn")) {
@@ -156,7 +156,7 @@ pub(crate) fn implemented(item: &[TokenTree]) -> Option<String> {
             TokenTree::Punct(punct) => match punct.as_char() {
                 '<' => depth += 1,
                 '>' if !minus => depth -= 1,
-                // The bounds of a trait.
+                // The bounds of a trait begin here.
                 ':' if depth == 0 && punct.spacing() == proc_macro2::Spacing::Alone => break,
                 _ => {}
             },
@@ -175,7 +175,7 @@ pub(crate) fn is(token: &TokenTree, word: &str) -> bool {
     matches!(token, TokenTree::Ident(ident) if ident == word)
 }
 
-/// All names among some tokens, those in groups too.
+/// Returns all names among some tokens, including those in groups.
 pub(crate) fn idents(tokens: impl IntoIterator<Item = TokenTree>) -> Vec<String> {
     let mut names = Vec::new();
     for token in tokens {
@@ -218,7 +218,7 @@ fn fields(body: TokenStream, named: bool) -> Fields {
     fields
 }
 
-/// The name and the types of a field; `number` of one that has no name.
+/// Returns the name and the types of a field. A field without a name has this `number`.
 fn field_of(tokens: &[TokenTree], number: Option<usize>) -> Option<(String, Vec<String>)> {
     if let Some(number) = number {
         return (!tokens.is_empty()).then(|| (number.to_string(), idents(tokens.to_vec())));
