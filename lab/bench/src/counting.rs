@@ -1,7 +1,7 @@
 //! A global allocator that counts, for measuring programs.
 //!
-//! It counts only once it was told to, in runs that measure nothing else; else it costs the load of
-//! a flag that never changes. The libraries know nothing of it.
+//! It counts only once it is started, in runs that measure nothing else. Else it costs the load of
+//! a flag that never changes. The libraries don't depend on it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -22,14 +22,14 @@ use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 /// ```
 #[derive(Debug)]
 pub struct Counting {
-    /// A: Relaxed; set once, before what is to be counted.
+    /// A: true once it counts; Relaxed, set before the counted part begins.
     on: AtomicBool,
-    /// A: Relaxed; read when those who allocate have been waited for.
+    /// A: number of allocations; Relaxed, read once the allocating threads have been waited for.
     count: AtomicU64,
 }
 
 impl Counting {
-    /// Counts nothing yet.
+    /// Creates an allocator that counts nothing yet.
     pub const fn system() -> Counting {
         Counting { on: AtomicBool::new(false), count: AtomicU64::new(0) }
     }
@@ -39,7 +39,7 @@ impl Counting {
         self.on.store(true, Ordering::Relaxed);
     }
 
-    /// Allocations so far; one that grows counts too.
+    /// Returns the number of allocations so far, including those of blocks that grow.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Relaxed)
     }

@@ -6,7 +6,7 @@ use crate::line::metrics;
 use crate::names::Better;
 use crate::record::{Record, show};
 
-/// A table has at most so many metrics; the records have all.
+/// Largest number of metrics in a table. The records have all.
 const MOST_COLUMNS: usize = 6;
 
 /// Returns the table of some records, whose rows `label` names. The metrics of `first` are the

@@ -95,7 +95,7 @@ pub struct Noise {
     pub said: String,
 }
 
-/// Operations of one CPU on a line that nobody else touches.
+/// Operations of one CPU on a line that no other CPU touches.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Line {
@@ -140,7 +140,7 @@ pub struct Contended {
 pub struct Calls {
     /// `getppid`: into the kernel and back.
     pub bare_ns: Figure,
-    /// `sched_yield` on a CPU that nobody else wants.
+    /// `sched_yield` on a CPU that no other thread wants.
     pub yield_ns: Figure,
     /// A read of the monotonic clock (`Instant::now`), mostly without a call.
     pub clock_ns: Figure,

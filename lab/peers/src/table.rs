@@ -15,7 +15,7 @@ pub(crate) fn tables(peers: &Peers, records: &[Record], headlines: &[Headline]) 
     let mut text: String = of_cases.map(|of_case| table(peers, of_case)).collect();
     for (number, Headline { name, better, against, ratio, .. }) in headlines.iter().enumerate() {
         let above = if number == 0 { "\n" } else { "" };
-        // No ratio: the metric itself.
+        // The headline is the metric itself, not a ratio.
         let is_own = against.starts_with(OURS);
         let noise = if is_own || ratio.is_beyond_noise() { "" } else { " (within the noise)" };
         let (kind, of) = if is_own { ("runs", "of") } else { ("pairs", "against") };

@@ -62,7 +62,7 @@ pub struct Costs {
     pub fence: f64,
     /// The transfer of a line that another CPU wrote.
     pub modified: ByDistance,
-    /// The transfer of a line that others only read, or that nobody ever touched.
+    /// The transfer of a line that others only read, or that no thread has touched.
     pub shared: ByDistance,
     /// A load or store of a line that the hardware has prefetched.
     pub prefetched: f64,
@@ -76,7 +76,7 @@ pub struct Costs {
     pub clock: f64,
     /// A system call that does nothing.
     pub syscall: f64,
-    /// A call that yields the CPU and finds nobody to yield it to.
+    /// A call that yields the CPU while no other thread wants it.
     pub yields: f64,
     /// A switch from one thread of a CPU to the next.
     pub switch: f64,

@@ -134,7 +134,7 @@ pub fn spawn<T: 'static>(f: impl FnOnce() -> T + 'static) -> JoinHandle<T> {
 /// A scope of threads that may borrow values which outlive it. All end before the scope does.
 pub struct Scope<'scope, 'env: 'scope> {
     threads: RefCell<Vec<Thread>>,
-    /// Number of threads whose panic nobody has taken.
+    /// Number of threads whose panic no join has taken.
     panicked: Cell<usize>,
     /// Both lifetimes are invariant, as the standard library's.
     lifetimes: PhantomData<(&'scope mut &'scope (), &'env mut &'env ())>,
@@ -149,7 +149,7 @@ impl std::fmt::Debug for Scope<'_, '_> {
 /// Runs `f`, and waits until all threads of its scope have ended.
 ///
 /// # Panics
-/// If `f` panicked, or a thread of the scope that nobody joined did.
+/// `f` panicked, or a thread of the scope that wasn't joined did.
 pub fn scope<'env, T>(f: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> T) -> T {
     let scope =
         Scope { threads: RefCell::default(), panicked: Cell::new(0), lifetimes: PhantomData };

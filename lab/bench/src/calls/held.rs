@@ -56,7 +56,7 @@ pub(super) const WORKLOAD: Workload = Workload {
 /// Behaviour of the callers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Waiter {
-    /// The caller calls nobody and sleeps a little instead: the machine's own share of the waits.
+    /// The caller makes no calls and sleeps a little instead: the machine's own share of the waits.
     Nobody,
     /// The caller keeps its core from the choice of the CPUs until the last has answered, as the
     /// kernel did.

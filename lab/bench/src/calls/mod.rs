@@ -15,9 +15,9 @@
 //! | `gap_us` | the client sleeps that many microseconds before each call |
 //! | `client_cpu` | where the client is pinned |
 //! | `server_cpu` | where the called thread is pinned |
-//! | `length_ms` | how long the run takes, where it isn't so many calls |
-//! | `tick_us` | an urgent task wants its core each so many microseconds |
-//! | `interval_ms` | of so many milliseconds the longest wait counts |
+//! | `length_ms` | length of the run, if it isn't given in calls |
+//! | `tick_us` | period in which an urgent task wants its core |
+//! | `interval_ms` | interval of which the longest wait counts |
 //! | `seed` | of what is random |
 //! | `count` | 1: count allocations, and report `allocations_per_item` alone |
 //!
@@ -29,7 +29,7 @@
 //! callers.
 //!
 //! **`roundtrip/hot`, `roundtrip/cold`, `roundtrip/busy`**: one client, pinned to `client_cpu`, has
-//! somebody who is pinned to `server_cpu` add one to a number, and waits for the answer; `items`
+//! a thread that is pinned to `server_cpu` add one to a number, and waits for the answer; `items`
 //! times, after a tenth of them that aren't measured. `hot`: back to back. `cold`: the client
 //! sleeps `gap_us` before each. `busy`: as `cold`, while a thread of ordinary priority burns
 //! `server_cpu`. `latency_*`: from before the call until the answer is there.
@@ -43,7 +43,7 @@
 //!
 //! **`broadcast/N`**: as `roundtrip/cold`, but the number goes to N CPUs, all online ones from the
 //! first, and the answer is the sum of theirs. **`broadcast/synthetic/N`**: the same on a made-up
-//! machine with so many CPUs, whose threads share those that there are.
+//! machine with N CPUs, whose threads share the real ones.
 
 mod eventfd;
 mod held;

@@ -1,4 +1,4 @@
-//! Locked operations and fences of one CPU, on a line that nobody else touches.
+//! Locked operations and fences of one CPU, on a line that no other CPU touches.
 
 use corewise_topology::CpuId;
 use std::sync::atomic::{AtomicU64, Ordering, fence};

@@ -33,7 +33,7 @@ const EACH: Duration = Duration::from_millis(1_500);
 const LEAST: usize = 12;
 /// Greatest number of samples of a pair.
 const MOST: usize = 2_000;
-/// Greatest number of wake-ups for a sample: one that found nobody asleep doesn't count.
+/// Greatest number of wake-ups for a sample: one that found no sleeping thread doesn't count.
 const TRIES: usize = 10;
 
 /// Measures each distance that occurs.
@@ -62,7 +62,7 @@ pub(super) fn measure(lab: &Lab<'_>, cpu: CpuId, pairs: &Pairs) -> Result<Vec<Wa
             calls.extend(call);
             latencies.extend(latency);
         }
-        // After a very short sleep, nobody may ever have been asleep.
+        // With a very short sleep, the thread may never have been asleep.
         if let (Ok(call_ns), Ok(latency_ns)) = (figure(&calls), figure(&latencies)) {
             wakes.push(Wake { distance, target, slept_us: slept as f64, call_ns, latency_ns });
         }

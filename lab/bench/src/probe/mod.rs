@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `case` | which case |
 //! | `runtime` | on which design: `corewise`, `before`, `nested`, or none: `threads` |
-//! | `pieces` | a probe burns and waits so many times; 0: it does nothing |
+//! | `pieces` | number of times that a probe burns and waits; 0: it does nothing |
 //! | `burn_ns` | CPU time of one piece |
 //! | `wait_ns` | how long it then sleeps |
 //! | `passes` | so often all devices are brought up, after once that doesn't count |

@@ -33,7 +33,7 @@ struct Before {
 
 struct Device {
     bound: Arc<dyn Bound>,
-    /// Its shutdown is over.
+    /// Completed once the device's shutdown is over.
     done: Completion,
     /// The device that was queued before it, of those that haven't opted in, if it hasn't either.
     previous: Option<u32>,
@@ -62,7 +62,8 @@ impl Before {
             self.devices[other as usize].done.wait();
         }
         if device.bound.has_shutdown() {
-            // A failure keeps nobody waiting; that a callback was left out is found by the pass.
+            // Waiters don't wait for a device that failed. The pass detects a callback that was
+            // left out.
             drop(context::blocking("device shutdown", || device.bound.shutdown()));
         }
         device.done.complete();

@@ -11,7 +11,7 @@ use crate::shutdown::web::{Device, Web, Work};
 const CHAINS: usize = 4;
 /// Layers of a stacked one.
 const LAYERS: usize = 5;
-/// One device in so many has a callback: of the 492 devices of a published machine 39 have.
+/// Devices for one with a callback. Of the 492 devices of a published machine 39 have one.
 const CALLBACK_EACH: usize = 10;
 
 /// Returns the web of a shape.

@@ -26,7 +26,7 @@
 //! (about 10 µs of arithmetic), and SLOW have one that sleeps, from `shortest_ms` to `longest_ms`
 //! in equal ratios. All have opted in to asynchronous shutdown. GRAPH is
 //!
-//! * `flat`: nobody needs anybody;
+//! * `flat`: no device needs another;
 //! * `deep`: four chains, each device needs the one before it;
 //! * `wide`: one root that all others need;
 //! * `stacked`: five layers, each device needs two of the layer below;
@@ -62,10 +62,10 @@ use crate::{BenchError, Job, Line};
 use pass::Pass;
 use web::Web;
 
-/// `corewise-bench shutdown`. The headlines, in all of which less is better: the time over the
-/// least that anybody could take, on the web with slow devices on which that is worst; over the
-/// plain loop's where nothing is slow, on the worst web; and the same for the published machine, of
-/// whose two logs the worse one counts.
+/// `corewise-bench shutdown`. The headlines are ratios, of which less is better: the time to the
+/// lower bound, on the web with slow devices with the worst ratio; the time to the plain loop's
+/// without slow devices, on the worst web; and the ratio to the plain loop for the published
+/// machine, for the worse of its two logs.
 pub static BENCH: Bench = Bench {
     name: "shutdown",
     words: "passes quick_steps shortest_ms longest_ms seed",

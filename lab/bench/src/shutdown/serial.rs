@@ -1,10 +1,10 @@
-//! The plain loop: what somebody writes who has a list of devices in an order that is right.
+//! The plain loop over a list of devices in a valid order.
 //!
-//! It is the order of Linux's list: that of registration, but a device comes after what it needs.
-//! (An order of the same web that follows memory is quicker by what caches make of it.)
+//! The order is that of Linux's list: devices in the order of their registration, but each after
+//! those that it needs. (An order that follows memory is faster because of the caches.)
 //!
-//! They are brought up by Corewise, and its worker threads stay: so their objects lie in memory as
-//! there, and the allocator takes locks as it does in any program with threads.
+//! Corewise brings the devices up, and its worker threads stay. So their objects lie in memory as
+//! with Corewise, and the allocator takes locks as in any program with threads.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use crate::error::BenchError;
 use crate::shutdown::ours::{Fake, Left, bring_up, decls};
 use crate::shutdown::pass::Pass;
 
-/// Shuts the devices down one by one, backwards: each that has a callback is called, a panic in it
-/// keeps the others from nothing, and errors are counted. Then the objects are dropped in the same
+/// Makes the devices, and returns the function that shuts them down one by one, backwards. It calls
+/// each callback, goes on after a panic, and counts errors. Then it drops the objects in the same
 /// order.
 ///
 /// # Errors

@@ -12,7 +12,7 @@ use corewise_topology::{CpuId, CpuSet, Machine};
 use crate::error::BenchError;
 use crate::start::pinned;
 
-/// The thread. Dropping this ends and joins it.
+/// The thread that wakes the client. Dropping this ends and joins it.
 struct Echo {
     wake: Unparker,
     /// A: Release before the wake, Acquire after it.
@@ -51,7 +51,7 @@ impl Drop for Echo {
         self.closed.store(true, Ordering::Release);
         self.wake.unpark();
         if let Some(thread) = self.thread.take() {
-            // One that panicked has no more to say here.
+            // A panic of the thread was reported when it happened.
             drop(thread.join());
         }
     }

@@ -1,4 +1,4 @@
-//! Tiny items from within a task: a million from one, and a tree of them.
+//! Tiny items from within tasks: a million from one task, and a tree of tasks.
 
 use corewise_sync::time;
 
@@ -9,7 +9,7 @@ use crate::workqueue::tiny::{Countdown, Tiny};
 use crate::workqueue::{base, own, with_before};
 use crate::{BenchError, Job, Line};
 
-/// A million from one.
+/// A million items from one task.
 pub(super) const WORKLOAD: Workload = Workload {
     cases: Cases::These("inside"),
     quick: |_, _| true,
@@ -21,7 +21,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     run: own,
 };
 
-/// A tree of them.
+/// A tree of tasks.
 pub(super) const FAN_OUT: Workload = Workload {
     cases: Cases::These("fan"),
     quick: |_, _| false,
@@ -66,10 +66,10 @@ const FAN: usize = 64;
 /// Tasks of one tree.
 const TREE: usize = 1 + FAN + FAN * FAN;
 
-/// Trees of tasks, one after another.
+/// Runs trees of tasks, one after another.
 ///
 /// # Errors
-/// None of its own.
+/// It never fails.
 pub(super) fn fan<R: Spawn>(job: &Job, runtime: &R, meter: &mut Meter) -> Result<Line, BenchError> {
     let mut makespans = Vec::with_capacity(job.items);
     let mut trees = |count: usize| {

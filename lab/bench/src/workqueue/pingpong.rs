@@ -1,4 +1,4 @@
-//! One item in flight, from outside: how long until it has run and its client goes on.
+//! One item in flight, from outside: the time until it has run and its client goes on.
 
 use corewise_sync::{Parker, Unparker, thread, time};
 use corewise_topology::{AffinityScope, CpuSet, Machine};
@@ -10,7 +10,7 @@ use crate::start::alone;
 use crate::workqueue::{base, before, corewise, own, with_scopes};
 use crate::{BenchError, Job, Line};
 
-/// Where the two are, and how long the client sleeps before each ping.
+/// Pings with different CPUs of client and worker, and pauses before each ping.
 pub(super) const WORKLOAD: Workload = Workload {
     cases: Cases::These(
         "pingpong/free/hot pingpong/free/500us pingpong/same/hot pingpong/same/500us \
@@ -22,7 +22,7 @@ pub(super) const WORKLOAD: Workload = Workload {
         (job.producers, job.passes) = (1, 1);
         job.gap_us = parts[2].trim_end_matches("us").parse().unwrap_or(0);
         job.items = if job.gap_us == 0 { on.pick(20_000, 4_000) } else { on.pick(2_000, 400) };
-        // The first CPU is where others' work lands most often: interrupts, for one.
+        // Other work, such as interrupts, is most often on the first CPU.
         let (first, last) = (on.cpus.first(), on.cpus.last());
         match parts[1] {
             "same" => (job.workers, job.client_cpu, job.worker_cpu) = (1, last, last),
@@ -42,8 +42,8 @@ pub(super) const WORKLOAD: Workload = Workload {
     run: own,
 };
 
-/// Runs the workload. `signal` makes what queues an item that leaves the token; the runtime has
-/// pinned its worker where the job says so.
+/// Runs the workload. `signal` makes the function that queues an item, which leaves the token. The
+/// runtime has pinned its worker, if the job says so.
 ///
 /// # Errors
 /// The client couldn't be started or pinned, or panicked.

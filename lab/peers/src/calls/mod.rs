@@ -1,4 +1,4 @@
-//! The workloads for cross-CPU calls on everybody.
+//! The workloads for cross-CPU calls on all runtimes.
 
 mod peers;
 
@@ -16,10 +16,10 @@ use peers::channels::channels;
 use peers::rayon::rayon;
 use peers::tokio::tokio;
 
-/// The floor: no call, and no peer.
+/// The floor, which has no call and isn't a peer.
 const EVENTFD: &str = "eventfd";
 
-/// Everybody.
+/// All runtimes.
 const RUNTIMES: [Runtime; 12] = [
     Runtime::of(OURS, Tool::Rust, Idle::Hesitates, When::Always),
     Runtime::of(EVENTFD, Tool::Rust, Idle::Sleeps, When::Always),
@@ -38,13 +38,13 @@ const RUNTIMES: [Runtime; 12] = [
 pub(crate) static PEERS: Peers = Peers {
     bench: &BENCH,
     runtimes: &RUNTIMES,
-    // The eventfd wakes one, and rayon can't have something run on one that the caller chooses.
+    // The eventfd wakes one thread, and rayon can't run a function on a chosen thread.
     takes: |name, parts| match name {
         EVENTFD => parts[0] == "roundtrip",
         "rayon" => parts[0] == "broadcast",
         _ => true,
     },
-    // Sizes between one and all tell nothing about peers, and a waiter that holds its core is
+    // Sizes between one and all show nothing about peers. A waiter that holds its core is
     // compared with the old design, not with peers.
     full: |parts, _, on| match parts {
         ["broadcast", cpus] => *cpus == on.cpus.len().to_string(),
@@ -56,7 +56,7 @@ pub(crate) static PEERS: Peers = Peers {
         job.items = match parts {
             ["roundtrip", "hot"] => on.pick(20_000, 5_000),
             ["roundtrip", "cold"] => on.pick(1_000, 150),
-            // Where ordinary work comes first a call takes some milliseconds.
+            // If ordinary work comes first, a call takes some milliseconds.
             ["roundtrip", "busy"] => on.pick(300, 60),
             _ => on.pick(500, 100),
         };

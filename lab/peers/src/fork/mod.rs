@@ -1,4 +1,4 @@
-//! Fork and join: recursions, trees, sorts and maps by whatever forks, each beside plain calls.
+//! Fork and join: recursions, trees, sorts and maps by each library, compared with plain calls.
 //!
 //! # The words
 //!
@@ -8,18 +8,18 @@
 //! |---|---|
 //! | `case` | which case |
 //! | `runtime` | on which library, of those that the program knows |
-//! | `workers` | threads that run parts, with the calling one where it takes part |
-//! | `items` | how large the input is, as the case says |
-//! | `times` | how often a pass sums its tree |
+//! | `workers` | threads that run parts, including the calling one if it takes part |
+//! | `items` | size of the input, as the case says |
+//! | `times` | number of times that a pass sums its tree |
 //! | `passes` | measured passes, in one process; one that isn't measured comes before |
-//! | `quick_steps` | steps of arithmetic of an item of a map, on average; a nanosecond or two each |
+//! | `quick_steps` | steps of an item of a map, on average; a nanosecond or two each |
 //! | `worker_cpu` | confine the whole process to that CPU, before the library starts a thread |
 //! | `count` | 1: count allocations, and report `allocations_per_item` alone |
 //!
 //! # The cases
 //!
-//! * **`forks`**: `fib(items)` by a join for each call, and by plain calls, in turns, on one CPU:
-//!   nobody steals. `fork_ns`, `fork_cpu_ns`: the difference of the two, a fork.
+//! * **`forks`**: `fib(items)` by a join for each call, and by plain calls, in turns, on one CPU,
+//!   so no thread steals. `fork_ns`, `fork_cpu_ns`: the difference of the two, a fork.
 //! * **`fib`**: `fib(items)` by a join for each call. An item is a fork.
 //! * **`tree/SIZE/CPUS`**: the sum of a full binary tree of `items` nodes, each in an allocation of
 //!   its own, by a join at each node that has children. SIZE is `1k`, `1m` or `16m`, CPUS is `one`
@@ -32,8 +32,8 @@
 //!
 //! # The metrics
 //!
-//! `makespan_p50`: from the call until all is done, the hand-over to a worker included, where there
-//! is one: the middle one of the passes. `items_per_second`, `cpu_per_item`: see the cases.
+//! `makespan_p50`: the time from the call until all is done, including the hand-over to a worker,
+//! if there is one; the median of the passes. `items_per_second`, `cpu_per_item`: see the cases.
 //! `bound`, of plain calls alone: their time over the number of CPUs.
 
 mod peers;
@@ -56,7 +56,7 @@ use peers::ours::CorewiseForks;
 use peers::rayon::Rayon;
 use work::{Serial, Work};
 
-/// Corewise, from a thread that is no worker.
+/// Corewise, from a thread that isn't a worker.
 const OUTSIDE: &str = "corewise-outside";
 /// A goroutine a fork, which takes a microsecond or two.
 const GOROUTINE: &str = "go-goroutine";
@@ -230,17 +230,17 @@ fn peer(job: &Job, meter: &mut Meter) -> Result<Line, BenchError> {
     }
 }
 
-/// Leaves the process the CPU that the job names; its threads inherit that.
+/// Confines the process to the CPU that the job names. Its threads inherit that.
 fn confine(job: &Job) -> Result<(), BenchError> {
     let Some(cpu) = job.worker_cpu else { return Ok(()) };
     Machine::live()?.pin_current_thread(&CpuSet::from_iter([cpu]))?;
     Ok(())
 }
 
-/// Runs a case on a library; and by plain calls too, where the difference is what counts.
+/// Runs a case on a library, and by plain calls too if the difference is reported.
 fn run_on<L: Library>(job: &Job, library: &L, meter: &mut Meter) -> Result<Line, BenchError> {
     let work = Work::new(&job.case, job.items, job.times, job.quick_steps.into());
-    // As far as the library knows, a part may outlive this call.
+    // The library's types allow a part to outlive this call.
     let work: &'static Work = Box::leak(Box::new(work.ok_or(BenchError::WrongAnswer)?));
     let (items, is_difference) = (work.items(), job.case == "forks");
     let (mut makespans, mut plain, mut plain_meter) = (vec![], vec![], Meter::new(false, None));
@@ -266,7 +266,7 @@ fn run_on<L: Library>(job: &Job, library: &L, meter: &mut Meter) -> Result<Line,
     Ok(line)
 }
 
-/// Adds how long a pass took, in nanoseconds.
+/// Adds the time of a pass, in nanoseconds.
 fn timed<L: Library>(
     work: &'static Work,
     library: &L,
@@ -277,7 +277,7 @@ fn timed<L: Library>(
     Ok(took)
 }
 
-/// Does the work once, verifies the result, and returns how long it took.
+/// Does the work once, verifies the result, and returns its time.
 fn pass<L: Library>(work: &'static Work, library: &L) -> Result<Duration, BenchError> {
     let blank = work.blank();
     let began = time::now();
@@ -300,7 +300,8 @@ mod tests {
             "fork",
             |_| true,
             |job| {
-                // One that isn't the whole of a block or of a half, and enough to be split.
+                // The number isn't a multiple of a block or of a half, and is large enough to be
+                // split.
                 job.items = if job.case.starts_with("f") { 10 } else { job.items.min(5_003) };
                 (job.times, job.passes, job.quick_steps, job.worker_cpu) = (2, 2, 3, None);
             },

@@ -75,7 +75,7 @@ pub(crate) static PEERS: Peers = Peers {
         Runtime::of("nbd-server-splice", Tool::Server("nbd-server"), Idle::Sleeps, When::Thorough),
     ],
     takes,
-    // By TCP what differs: the way, and not the volume.
+    // By TCP only one kind of volume is run: the transport differs, not the volume.
     full: |parts, named, _| {
         let way = &parts[parts.len().min(2)..];
         named
@@ -108,7 +108,7 @@ pub(crate) static PEERS: Peers = Peers {
     run: |job, _| job.unknown(),
 };
 
-/// Reads a second of paced clients, which each server keeps up with on two CPUs.
+/// Reads a second of paced clients, a rate that each server can serve on two CPUs.
 const PACE: u32 = 40_000;
 
 const PLACES: [&str; 4] = ["memory", "tmpfs", "disk", "direct"];
@@ -164,7 +164,7 @@ fn takes(name: &str, parts: &[&str]) -> bool {
     }
 }
 
-/// Blocks, for a little longer than the run.
+/// Does one run. It blocks for a little longer than the run.
 fn measure(job: &Job, files: &Files) -> Result<Line, String> {
     match *job.parts() {
         ["exports", count, how] => exports(job, files, number(count).into(), how == "slow"),
@@ -186,7 +186,7 @@ fn load(job: &Job, files: &Files) -> Result<Line, String> {
     let path = files.volume(["disk", "direct"].contains(&place));
     let file = File::open(&path).map_err(text)?;
     let size = file.metadata().map_err(text)?.len();
-    // This one need not wait for the writes of the run before.
+    // This run needn't wait for the writes of the run before.
     file.sync_all().map_err(text)?;
     let (mix, bytes, depth, jobs) = match way {
         ["mixed", depth, jobs] => ("randrw".to_owned(), 4 << 10, number(depth), number(jobs)),

@@ -1,4 +1,4 @@
-//! The shutdown of a web of devices on everybody.
+//! The shutdown of a web of devices on all runtimes.
 
 mod peers;
 
@@ -11,14 +11,14 @@ use crate::results::{Ask, OURS, is_floor};
 use crate::session::{Idle, Peers, Runtime, When};
 use peers::{rayon, tokio};
 
-/// The plain loop: no peer, but what all are compared with where nothing is slow.
+/// The plain loop, which isn't a peer: the reference of all cases without slow callbacks.
 const SERIAL: &str = "serial";
 
-/// A part of what sleeps is enough for the round that is dropped.
+/// Divisor of the sleeps in the round that is dropped.
 const DROPPED_PART: u32 = 20;
 
-/// The headlines: of the published machine, of the webs without slow devices, and of those with
-/// some.
+/// The benchmark, with headlines of the published machine, of the webs without slow devices, and of
+/// those with some.
 pub(crate) static PEERS: Peers = Peers {
     bench: &BENCH,
     runtimes: &[
@@ -27,10 +27,9 @@ pub(crate) static PEERS: Peers = Peers {
         Runtime::of("tokio", Tool::Rust, Idle::Sleeps, When::Usually),
         Runtime::of("rayon", Tool::Rust, Idle::Hesitates, When::Usually),
     ],
-    // The sum of what sleeps is no news, and takes long.
+    // The sum of all sleeps is known, and takes long.
     takes: |name, parts| name != SERIAL || matches!(parts, ["azure", _] | [_, _, "0"]),
-    // All but webs with two slow devices, which tell nothing that those with none and with many
-    // don't.
+    // Webs with two slow devices are left out: they add nothing to those with none and with many.
     full: |parts, named, _| named || !matches!(parts, [_, _, "2"]),
     quick: |parts| {
         matches!(parts, ["azure", _] | ["flat" | "deep" | "stacked", "5000", "0" | "24"])

@@ -1,4 +1,4 @@
-//! The workqueue's workloads on everybody.
+//! The workqueue's workloads on all runtimes.
 
 mod peers;
 
@@ -18,18 +18,18 @@ use peers::ours::{self, Spawning};
 use peers::rayon::Rayon;
 use peers::tokio::Tokio;
 
-/// Ours with a handle for each closure, as tokio has.
+/// Corewise with a handle for each closure, as tokio has.
 const OURS_SPAWN: &str = "corewise-spawn";
-/// Ours with workers that sleep at once, in the ping-pong.
+/// Corewise with workers that sleep at once, in the ping-pong.
 const OURS_SLEEPS: &str = "corewise-sleep";
-/// Ours with workers that spin for long, in the ping-pong.
+/// Corewise with workers that spin for long, in the ping-pong.
 const OURS_SPINS: &str = "corewise-spin";
 /// The floor of the ping-pong.
 const FUTEX: &str = "futex";
-/// Reported apart where its collector stands in for the allocator.
+/// Java's pool, reported apart in cases in which its collector does the allocator's work.
 const FORK_JOIN_POOL: &str = "java-forkjoinpool";
 
-/// Everybody.
+/// All runtimes.
 const RUNTIMES: [Runtime; 15] = [
     Runtime::of(OURS, Tool::Rust, Idle::Hesitates, When::Always),
     Runtime::of(OURS_SPAWN, Tool::Rust, Idle::Hesitates, When::Thorough),
@@ -66,7 +66,7 @@ pub(crate) static PEERS: Peers = Peers {
         )
     },
     allocates: |parts| matches!(parts, ["storm", "boxed"] | ["inside"]),
-    // Many short runs say more than a few long ones.
+    // Many short runs vary less than a few long ones.
     adapt: |job, parts, on| match parts {
         ["kernel_test", ..] => job.items = on.pick(50_000, 10_000),
         ["storm", ..] | ["inside"] => {
@@ -75,7 +75,7 @@ pub(crate) static PEERS: Peers = Peers {
         ["oversubscribed", ..] => job.passes = 1,
         ["pingpong", _, "hot"] => job.items = on.pick(10_000, 2_000),
         ["pingpong", ..] => job.items = 500,
-        // A second of the open loop, or a third.
+        // The open loop takes a second, or a third.
         ["mix", ..] => job.items = job.rate as usize / on.pick(1, 3),
         _ => {}
     },
@@ -105,7 +105,8 @@ pub(crate) static PEERS: Peers = Peers {
         }),
         Ask::rate("inside_vs_best_peer", |case, _| case == "inside"),
         Ask::rate("kernel_test_vs_best_peer", |case, _| case == "kernel_test"),
-        // The worst of all placements and gaps, each kind of worker against its own.
+        // The worst of all placements and gaps counts, and each kind of worker is compared with its
+        // own kind.
         Ask::lower("pingpong_sleeping_p50_vs_best_peer", "latency_p50", sleeping)
             .of(OURS_SLEEPS)
             .beside(),

@@ -61,7 +61,7 @@ impl Program {
         if !ready {
             panic!("it doesn't serve: {}", program.said());
         }
-        // It prints more, and nobody reads it.
+        // The program prints more, which is discarded.
         corewise_sync::thread::spawn(move || lines.for_each(drop));
         program
     }

@@ -1,11 +1,11 @@
 //! A thread pinned to each target's CPU that receives from a channel of its own and answers on one
 //! that the caller receives from: what programs without a runtime write.
 //!
-//! Their best mode: the message is the argument itself, so nothing is allocated for it and no
-//! function is carried; the caller's answers have a channel for all calls. Bounded channels hold
-//! one message, which is as many as there are: of crossbeam's and of kanal's kinds that was the
-//! fastest. Both sides spin for a moment before they park; of crossbeam's they yield, too, and
-//! those of `std::sync::mpsc` park nearly at once.
+//! In their best mode the message is the argument itself, so it needs no allocation and carries no
+//! function. The caller's answers have a channel for all calls. Bounded channels hold one message,
+//! and there is never more than one: of crossbeam's and of kanal's channels these are the fastest.
+//! Both sides spin shortly before they park. crossbeam's yield, too, and those of
+//! `std::sync::mpsc` park nearly at once.
 
 use corewise_bench::BenchError;
 

@@ -10,13 +10,13 @@ use corewise_bench::{BenchError, Job};
 use corewise_sync::thread;
 use corewise_topology::{CpuId, CpuSet, Machine};
 
-/// Whom a job calls.
+/// The targets of a job's calls.
 #[derive(Clone)]
 pub(crate) struct Targets {
     machine: Machine,
-    /// The CPUs of the threads that are called.
+    /// The CPUs of the called threads.
     pub(crate) cpus: Vec<CpuId>,
-    /// 1 where the caller answers too: of a call to many its own CPU's share is its own work.
+    /// 1 if the caller answers too: in a call to many it does its own CPU's share. Else 0.
     pub(crate) own: u64,
 }
 
@@ -38,19 +38,19 @@ pub(crate) fn answer(value: u64) -> u64 {
     value + 1
 }
 
-/// Threads that stay on a CPU each, and what tells each something, in the order of the CPUs.
-/// Without that they end, and dropping this waits for it.
+/// Threads pinned to a CPU each, and the senders of their messages, in the order of the CPUs.
+/// Dropping this drops the senders, so that the threads end, and waits for them.
 pub(crate) struct Called<S> {
     senders: Vec<S>,
     threads: Vec<thread::JoinHandle<()>>,
 }
 
 impl<S> Called<S> {
-    /// Starts a thread for each target, and returns once all are where they are to be. `make` makes
-    /// what it runs.
+    /// Starts a thread for each target, and returns once all are pinned. `make` makes the function
+    /// that it runs.
     ///
     /// # Errors
-    /// One couldn't be made, started or pinned.
+    /// A function couldn't be made, or a thread couldn't be started or pinned.
     pub(crate) fn start<F: FnOnce() + Send + 'static>(
         to: &Targets,
         name: &str,
@@ -76,7 +76,7 @@ impl<S> Drop for Called<S> {
     fn drop(&mut self) {
         self.senders.clear();
         for thread in self.threads.drain(..) {
-            // One that panicked has said so.
+            // A panic of the thread was reported when it happened.
             drop(thread.join());
         }
     }

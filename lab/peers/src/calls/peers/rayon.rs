@@ -1,7 +1,8 @@
-//! rayon's `broadcast`: the one operation of its that runs something on each thread.
+//! rayon's `broadcast`, its only operation that runs a function on each thread.
 //!
-//! Its best mode: a thread a CPU, pinned, the caller's one of them (`use_current_thread`), so that
-//! it runs its own share itself. It names no CPU, so it has no round trip.
+//! In its best mode it has a pinned thread a CPU, of which the caller is one
+//! (`use_current_thread`), so that the caller runs its own share. rayon can't choose a CPU, so it
+//! has no round trip.
 
 use corewise_bench::BenchError;
 use corewise_topology::CpuSet;
@@ -21,7 +22,7 @@ pub(crate) fn rayon(to: &Targets) -> Result<impl FnMut(u64) -> u64 + use<>, Benc
         let cpu = number.checked_sub(1).and_then(|number| to.cpus.get(number));
         let Some(&cpu) = cpu else { return };
         if let Err(error) = to.machine.pin_current_thread(&CpuSet::from_iter([cpu])) {
-            // A thread that isn't where it is measured must not be measured.
+            // A thread on another CPU must not be measured.
             panic!("a worker can't be pinned to CPU {cpu}: {error}");
         }
     };

@@ -20,13 +20,13 @@ pub(crate) fn tokio(to: &Targets) -> Result<impl FnMut(u64) -> u64 + use<>, Benc
         let runtime = Builder::new_current_thread().build().map_err(BenchError::Thread)?;
         let serve = async move {
             while let Some((value, tell)) = receiver.recv().await {
-                // Nobody hears it only where the caller has panicked.
+                // The receiver is gone only if the caller has panicked.
                 let _ = tell.send(answer(value));
             }
         };
         Ok((sender, move || runtime.block_on(serve)))
     })?;
-    // During a call. Kept, so that it is allocated once.
+    // This is used during a call, and kept so that it is allocated once.
     let mut waiting = Vec::with_capacity(to.cpus.len());
     let own = to.own;
     Ok(move |number| {

@@ -14,7 +14,7 @@ use rayon::{Scope, ThreadPool, ThreadPoolBuilder};
 
 use crate::shutdown::peers::previous;
 
-/// Its workers.
+/// Number of workers.
 const THREADS: usize = 32;
 
 /// The devices, and their waits for each other.
@@ -24,7 +24,7 @@ struct Counted {
 }
 
 struct Device {
-    /// A: AcqRel; how many must be done before it.
+    /// A: number of devices that must be done before it; AcqRel.
     left: AtomicU32,
     /// Devices that wait for it.
     feeds: Vec<u32>,
@@ -51,7 +51,8 @@ impl Counted {
         Counted { pass: Arc::clone(pass), devices }
     }
 
-    /// Shuts a device down for which nobody is waited any more; then what waited for it alone.
+    /// Shuts down a device that waits for no other any more, and then devices that waited for it
+    /// alone.
     fn start<'s>(&'s self, scope: &Scope<'s>, device: u32) {
         if self.pass.has_callback(device) {
             scope.spawn(move |scope| {
@@ -91,7 +92,7 @@ pub(crate) fn prepare(
     let pool = ThreadPoolBuilder::new().num_threads(THREADS).build();
     let pool = pool.map_err(|error| BenchError::Thread(io::Error::other(error)))?;
     let counted = Counted::new(pass);
-    // Before anything is counted down.
+    // This is read before any counter is counted down.
     let free = |device: &u32| counted.devices[*device as usize].left.load(Ordering::Relaxed) == 0;
     let first: Vec<u32> = pass.web().backwards().filter(free).collect();
     Ok(move || {

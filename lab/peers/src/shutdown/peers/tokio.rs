@@ -31,8 +31,8 @@ pub(crate) fn prepare(
         runtime
             .block_on(async {
                 let mut tasks = JoinSet::new();
-                // A task that is waited for is spawned before: its channel goes with its own task
-                // only once all its waiters, which come later, have their receivers.
+                // A device's task is spawned before those that wait for it. Its sender moves into
+                // the task only once all its waiters, which come later, have their receivers.
                 let mut waits: Vec<Vec<watch::Receiver<bool>>> = Vec::with_capacity(done.len());
                 for (device, before) in (0..).zip(&previous) {
                     let on = pass.web().dependents(device).iter().chain(before);
@@ -46,7 +46,7 @@ pub(crate) fn prepare(
                     let (pass, done) = (Arc::clone(&pass), done[device as usize].take());
                     tasks.spawn(async move {
                         for mut other in waits {
-                            // A task that is gone has ended.
+                            // A task whose sender is gone has ended.
                             drop(other.wait_for(|done| *done).await);
                         }
                         if pass.has_callback(device) {

@@ -1,8 +1,8 @@
 //! rayon's thread pool.
 //!
-//! Its best mode: `spawn`, which keeps no handle; from within a task that is a push to the worker's
-//! own deque. An idle worker spins for a while before it sleeps. It has no way to say that a
-//! closure blocks.
+//! Its best mode is `spawn`, which keeps no handle. From within a task, `spawn` is a push to the
+//! worker's own deque. An idle worker spins for a while before it sleeps. The pool has no hint for
+//! a closure that blocks.
 
 use std::sync::Arc;
 

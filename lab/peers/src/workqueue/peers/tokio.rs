@@ -11,7 +11,8 @@ use tokio::runtime::{Builder, Handle};
 
 use crate::workqueue::peers::Pin;
 
-/// The runtime; `IN_PLACE`: how it is told that a task blocks. It lives as long as the process.
+/// The runtime. `IN_PLACE` selects its hint for a task that blocks. It lives as long as the
+/// process.
 #[derive(Clone)]
 pub(crate) struct Tokio<const IN_PLACE: bool>(Handle);
 
