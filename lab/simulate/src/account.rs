@@ -1,4 +1,4 @@
-//! The account of a run's time: an item's share of each count, by type and field.
+//! The account of a run's time: an item's share of each count, by file and field.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -60,7 +60,7 @@ pub(crate) struct Time {
 /// The costs of accesses to one field, an item.
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Field {
-    /// `crate::Type.field`, or `file:line`.
+    /// `crate::file.field`, or `file:line`.
     pub(crate) name: String,
     pub(crate) accesses: f64,
     pub(crate) transfers: ByDistance,

@@ -8,7 +8,7 @@
 //! * `costs.rs`: the costs from a file of `corewise-bench machine`;
 //! * `allocator.rs`: allocations and their costs;
 //! * `chance.rs`: random numbers, the same in each run;
-//! * `names.rs`, `structs.rs`: the type and field that a place in the code touches;
+//! * `names.rs`: the file and field that a place in the code touches;
 //! * `account.rs`: an item's share of all counts; `print.rs`: its text;
 //! * `workload.rs`: the run that the words name;
 //! * `runs.rs`: several runs at once; `counts.rs`: their line transfers and wake-ups beside the
@@ -24,7 +24,6 @@ mod counts;
 mod names;
 mod print;
 mod runs;
-mod structs;
 mod workload;
 
 use std::process::ExitCode;
