@@ -47,7 +47,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         Some(cpus) => {
             let all = online();
             let wanted = all.into_iter().take(cpus.parse()?);
-            let (own, called): (Vec<usize>, Vec<usize>) = wanted.partition(|&cpu| cpu == client_cpu);
+            let (own, called): (Vec<usize>, Vec<usize>) =
+                wanted.partition(|&cpu| cpu == client_cpu);
             (own.len() as u64, called)
         }
         None => (0, vec![words.number("server_cpu")]),

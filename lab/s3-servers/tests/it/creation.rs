@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use corewise_object::OpenErrorKind;
-use object_store::path::Path;
-use object_store::{Error, ObjectStore as _, ObjectStoreExt as _, PutMode};
 use crate::disk::Place;
 use crate::inside::{Creation, Inside};
 use crate::weed::Weed;
+use corewise_object::OpenErrorKind;
+use object_store::path::Path;
+use object_store::{Error, ObjectStore as _, ObjectStoreExt as _, PutMode};
 
 /// Returns true if in one of at most `rounds` more than one of eight racing creators succeeded.
 fn won_twice(place: &Place, rounds: usize) -> bool {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_blockmq::IoErrorKind;
-use corewise_sync::atomic::{AtomicUsize, Ordering};
-use corewise_sync::{Mutex, thread};
 use crate::disk::{Place, agrees};
 use crate::inside::{Creation, Inside};
 use crate::proxy::{Fate, Proxy};
+use corewise_blockmq::IoErrorKind;
+use corewise_sync::atomic::{AtomicUsize, Ordering};
+use corewise_sync::{Mutex, thread};
 
 #[test]
 fn a_volume_is_what_was_written() {

@@ -4,11 +4,11 @@ use std::io::Result;
 use std::process::Command;
 use std::time::Duration;
 
-use corewise_sync::thread;
-use fastrand::Rng;
 use crate::disk::{BLOCK, Place};
 use crate::program::Program;
 use crate::weed::Weed;
+use corewise_sync::thread;
+use fastrand::Rng;
 
 use crate::client::{self, Client};
 
