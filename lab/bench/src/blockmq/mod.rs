@@ -1,25 +1,25 @@
-//! Workloads for the block layer, and what they are run on.
+//! Workloads for the block layer, and their runtimes.
 //!
 //! 1. `setup`: a null device and its queue; `stream`: sequential reads.
-//! 2. `seqread`: what runs cost where nothing is pending; `recheck`: its variants, of which one has
-//!    a `pi_mutex`.
+//! 2. `seqread`: the cost of runs without pending requests; `recheck`: its variants, one of them
+//!    with a `pi_mutex`.
 //! 3. `io`: random reads and writes, on a [`disk`] for instance; `fio`: the same by fio.
-//! 4. `hold`: how long a quiesce and a freeze take, of one queue and of many; `tags`: threads that
+//! 4. `hold`: the time of a quiesce and a freeze, of one queue and of many; `tags`: threads that
 //!    take tags.
 //!
 //! # The words
 //!
-//! All numbers are whole and without a sign. A word that a case doesn't need is passed over.
+//! All numbers are whole and without a sign. A word that a case doesn't need is ignored.
 //!
 //! | word | means |
 //! |---|---|
-//! | `case` | which case |
-//! | `runtime` | on which runtime, of those that the program knows |
+//! | `case` | the case |
+//! | `runtime` | the runtime, one of those that the program knows |
 //! | `items` | requests, or holds, of the measured pass |
 //! | `bytes` | bytes of a request |
 //! | `depth` | requests in flight, for each completion thread |
 //! | `gap_us` | microseconds before each hold, and in it |
-//! | `length_ms` | milliseconds for which a load is kept up |
+//! | `length_ms` | milliseconds of a load |
 //! | `count` | 1: count allocations, and report `allocations_per_item` alone |
 //!
 //! # The cases

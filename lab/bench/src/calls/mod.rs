@@ -5,20 +5,20 @@
 //!
 //! # The words
 //!
-//! All numbers are whole and without a sign. A word that a case doesn't need is passed over.
+//! All numbers are whole and without a sign. A word that a case doesn't need is ignored.
 //!
 //! | word | means |
 //! |---|---|
-//! | `case` | which case |
-//! | `runtime` | on which runtime, of those that the program knows |
+//! | `case` | the case |
+//! | `runtime` | the runtime, one of those that the program knows |
 //! | `items` | calls of the measured pass |
-//! | `gap_us` | the client sleeps that many microseconds before each call |
-//! | `client_cpu` | where the client is pinned |
-//! | `server_cpu` | where the called thread is pinned |
+//! | `gap_us` | microseconds that the client sleeps before each call |
+//! | `client_cpu` | the CPU of the client |
+//! | `server_cpu` | the CPU of the called thread |
 //! | `length_ms` | length of the run, if it isn't given in calls |
 //! | `tick_us` | period in which an urgent task wants its core |
 //! | `interval_ms` | interval of which the longest wait counts |
-//! | `seed` | of what is random |
+//! | `seed` | seed of random choices |
 //! | `count` | 1: count allocations, and report `allocations_per_item` alone |
 //!
 //! # The cases

@@ -1,4 +1,4 @@
-//! Devices that burn and wait in their probes: where those run, and what that costs.
+//! Devices that burn and wait in their probes: the CPUs and the costs of the probes.
 //!
 //! `device` is the fake device, and the pattern of its probe. `before`: the old designs, which
 //! place a probe twice; `ours`: a device manager, and a plain thread a device.
@@ -7,12 +7,12 @@
 //!
 //! | word | means |
 //! |---|---|
-//! | `case` | which case |
-//! | `runtime` | on which design: `corewise`, `before`, `nested`, or none: `threads` |
+//! | `case` | the case |
+//! | `runtime` | the design: `corewise`, `before`, `nested`, or none: `threads` |
 //! | `pieces` | number of times that a probe burns and waits; 0: it does nothing |
 //! | `burn_ns` | CPU time of one piece |
-//! | `wait_ns` | how long it then sleeps |
-//! | `passes` | so often all devices are brought up, after once that doesn't count |
+//! | `wait_ns` | length of the sleep after it |
+//! | `passes` | number of measured bring-ups of all devices, after one that doesn't count |
 //!
 //! # The cases
 //!

@@ -1,24 +1,24 @@
-//! Workloads for shutting devices down, and what they are run on.
+//! Workloads for shutting devices down, and their runtimes.
 //!
-//! 1. [`web`](mod@web): devices, their needs, what their callbacks do; `graphs`: made-up webs;
+//! 1. [`web`](mod@web): devices, their needs and callbacks; `graphs`: made-up webs;
 //!    `azure`: those of two published logs.
-//! 2. [`pass`]: one shutdown of a web, and whether it kept the order.
+//! 2. [`pass`]: one shutdown of a web, and a check of its order.
 //! 3. `serial`: the plain loop, over the objects that Corewise's bring-up made; `before`: the old
 //!    design; `ours`: Corewise.
 //!
 //! # The words
 //!
-//! All numbers are whole and without a sign. A word that a case doesn't need is passed over.
+//! All numbers are whole and without a sign. A word that a case doesn't need is ignored.
 //!
 //! | word | means |
 //! |---|---|
-//! | `case` | which case |
-//! | `runtime` | on which runtime, of those that the program knows |
-//! | `passes` | shutdowns that are measured, each of devices and threads that were made for it |
+//! | `case` | the case |
+//! | `runtime` | the runtime, one of those that the program knows |
+//! | `passes` | measured shutdowns, each of new devices and threads |
 //! | `quick_steps` | rounds of arithmetic in a quick callback, a nanosecond each or less |
 //! | `shortest_ms` | the shortest slow callback, in milliseconds |
-//! | `longest_ms` | the longest one |
-//! | `seed` | of which devices are slow, and which of them by how much |
+//! | `longest_ms` | the longest slow callback, in milliseconds |
+//! | `seed` | seed of the choice of slow devices, and of their times |
 //!
 //! # The cases
 //!

@@ -1,4 +1,4 @@
-//! Workloads for workqueues, and what they are run on.
+//! Workloads for workqueues, and their runtimes.
 //!
 //! 1. [`runtime`]: the traits that the workloads need, and [`tiny`]: the item of the storms.
 //! 2. The workloads, a file each; and [`meter`](crate::meter): what they cost.
@@ -7,24 +7,24 @@
 //!
 //! # The words
 //!
-//! All numbers are whole and without a sign. A word that a case doesn't need is passed over.
+//! All numbers are whole and without a sign. A word that a case doesn't need is ignored.
 //!
 //! | word | means |
 //! |---|---|
-//! | `case` | which case |
-//! | `runtime` | on which runtime, of those that the program knows |
-//! | `workers` | threads that run items: no fewer, and no more but where items block |
+//! | `case` | the case |
+//! | `runtime` | the runtime, one of those that the program knows |
+//! | `workers` | number of threads that run items; more only if items block |
 //! | `producers` | threads that queue from outside |
-//! | `items` | items of a pass; in all, or as the case says |
+//! | `items` | items of a pass, in all or as the case says |
 //! | `passes` | measured passes, in one process, on one runtime |
 //! | `ring` | reused items of each producer |
-//! | `gap_us` | the client sleeps that many microseconds before each ping |
-//! | `client_cpu`, `worker_cpu` | pin the client, or the only worker, there; left out: pin nobody |
+//! | `gap_us` | microseconds that the client sleeps before each ping |
+//! | `client_cpu`, `worker_cpu` | CPU of the client, or of the only worker; else it isn't pinned |
 //! | `rate` | items per second, open loop |
-//! | `block_us`, `short_us` | how long a blocking item sleeps, and how long the others spin |
+//! | `block_us`, `short_us` | time that a blocking item sleeps, and time that the others spin |
 //! | `hint` | 1: use the runtime's own way to say that an item blocks |
-//! | `rest_ms` | how long to do nothing |
-//! | `seed` | of what is random |
+//! | `rest_ms` | milliseconds of rest |
+//! | `seed` | seed of random choices |
 //! | `count` | 1: count allocations, and report `allocations_per_item` alone |
 //!
 //! # The line

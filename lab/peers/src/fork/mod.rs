@@ -2,12 +2,12 @@
 //!
 //! # The words
 //!
-//! All numbers are whole and without a sign. A word that a case doesn't need is passed over.
+//! All numbers are whole and without a sign. A word that a case doesn't need is ignored.
 //!
 //! | word | means |
 //! |---|---|
-//! | `case` | which case |
-//! | `runtime` | on which library, of those that the program knows |
+//! | `case` | the case |
+//! | `runtime` | the library, one of those that the program knows |
 //! | `workers` | threads that run parts, including the calling one if it takes part |
 //! | `items` | size of the input, as the case says |
 //! | `times` | number of times that a pass sums its tree |
