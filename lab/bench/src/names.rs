@@ -12,7 +12,7 @@ use corewise_topology::{AffinityScope, CpuSet, DEFAULT_SHARD_SIZE, Pods, Topolog
 
 use crate::record::Record;
 
-/// Where a queue's work may run: its scope, and the pools' shard size.
+/// The CPUs on which a queue's work may run: its scope, and the pools' shard size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Place {
     /// The queue's scope.

@@ -33,8 +33,8 @@ impl Names {
     }
 }
 
-/// Returns the field that the call at `at` touches: the last name before the dot of a method, or the
-/// last name of a function's first argument.
+/// Returns the field that the call at `at` touches: the last name before the dot of a method, or
+/// the last name of a function's first argument.
 fn field_at(source: &str, at: usize) -> Option<&str> {
     if let Some(receiver) = source[..at].trim_end().strip_suffix('.') {
         return last_name(receiver);

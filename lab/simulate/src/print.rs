@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::RunArgs;
 use crate::account::{Account, ByDistance, Field, items, sum};
 
-/// Prints the line of the benchmark, and where the time went.
+/// Prints the line of the benchmark, and the account of its time.
 pub(crate) fn print_run<T>(
     what: &RunArgs,
     words: &[String],

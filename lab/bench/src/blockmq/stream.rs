@@ -108,7 +108,7 @@ impl<R: Run> Stream<R> {
 
     /// Stops the stream: no more reads begin.
     pub(super) fn end(&self) {
-        // More than any stream reads, and far from where a number overflows.
+        // The number is more than any stream reads, and far from an overflow.
         self.next.store(u64::MAX / 2, Ordering::Relaxed);
     }
 

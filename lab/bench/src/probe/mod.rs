@@ -64,9 +64,9 @@ use before::{Second, Twice};
 use device::{Device, Pattern, oversleep};
 use ours::{BringUpStyle, managed, threads};
 
-/// `corewise-bench probe`. The headlines: the mean cost of three devices' probes over that of the
-/// old design, and until all are up over what no design can beat, where that is worst. Less is
-/// better in both.
+/// `corewise-bench probe`. One headline is the ratio of the mean cost of three devices' probes to
+/// that of the old design. The other is the ratio of the time until all are up to the lower bound
+/// of any design, for the worst number of devices. Less is better in both.
 pub static BENCH: Bench = Bench {
     name: "probe",
     words: "pieces burn_ns wait_ns passes",

@@ -1,4 +1,4 @@
-//! Corewise: from inside an item of the queue (`corewise`), and from a thread that isn't a worker
+//! Corewise, from inside an item of the queue (`corewise`), and from a thread that isn't a worker
 //! (`corewise-outside`).
 
 use std::sync::mpsc;
@@ -12,7 +12,7 @@ use corewise_workqueue::{Idle, Workqueue};
 use crate::fork::peers::Library;
 use crate::fork::work::{Forks, Output};
 
-/// The queue, and from where its forks are made.
+/// The queue, and the kind of thread that forks.
 #[derive(Debug)]
 pub(crate) struct CorewiseForks {
     corewise: Corewise,
@@ -21,7 +21,7 @@ pub(crate) struct CorewiseForks {
 
 impl CorewiseForks {
     pub(crate) fn new(job: &Job, is_outside: bool) -> Result<CorewiseForks, BenchError> {
-        // Where the process has one CPU, the queue is an ordinary one there.
+        // If the process has one CPU, the queue is an ordinary one there.
         let job = &Job { worker_cpu: None, ..job.clone() };
         let corewise = Corewise::new(job, &Machine::live()?, Place::default(), Idle::default())?;
         Ok(CorewiseForks { corewise, is_outside })
