@@ -71,7 +71,7 @@ const WORK: Duration = Duration::from_micros(100);
 const WINDOW_US: (u64, u64) = (1_000, 20_000);
 /// The shortest and the longest pause between two windows.
 const PAUSE_US: (u64, u64) = (2_000, 12_000);
-/// Priority of the windows. They stand for hardware, and come on time whoever has the CPU.
+/// Priority of the windows. They stand for hardware, and come on time even if the CPU is busy.
 const WINDOW_LEVEL: u8 = 60;
 
 /// Number of the ticker among the threads of a CPU.
