@@ -39,7 +39,8 @@ impl Wire for Script<'_> {
 /// Returns the result of a handshake, and the number of bytes that were read.
 fn shake(data: &[u8]) -> (Result<RemoteAgreement, Refusal>, usize) {
     let mut script = Script { theirs: data, said: 0 };
-    let agreed = greet(&mut script).and_then(|padded| choose(&mut script, "disk", padded));
+    let agreed = greet(&mut script)
+        .and_then(|padded| choose(&mut script, "disk", padded, Replies::Structured));
     assert!(script.said <= MOST_SAID, "{} bytes said", script.said);
     (agreed, data.len() - script.theirs.len())
 }

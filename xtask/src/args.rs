@@ -10,6 +10,7 @@ Usage: cargo xtask test [OPTIONS]
        cargo xtask sim [--machine MACHINE] [--costs FILE] --workload NAME
        cargo xtask sim counts
        cargo xtask deb             (the Debian package, into the target folder)
+       cargo xtask book            (the documents as pages for a browser, by mdBook)
 
 `cargo xtask sim --help` and docs/sim.md say more of the latter.
 
@@ -43,6 +44,8 @@ pub(crate) enum Task {
     Sim,
     /// Builds the Debian package.
     Deb,
+    /// Builds the documents as pages for a browser.
+    Book,
     List,
     Help,
 }
@@ -66,19 +69,20 @@ impl Args {
             Some("sim") => {
                 return Ok(Args { task: Task::Sim, words: args.collect(), ..parsed });
             }
-            Some("deb") => {
+            Some(name @ ("deb" | "book")) => {
+                let task = if name == "deb" { Task::Deb } else { Task::Book };
                 return match args.next() {
-                    None => Ok(Args { task: Task::Deb, ..parsed }),
-                    Some(more) => Err(format!("`deb` takes no `{more}`")),
+                    None => Ok(Args { task, ..parsed }),
+                    Some(more) => Err(format!("`{name}` takes no `{more}`")),
                 };
             }
             Some("-h" | "--help" | "help") => return Ok(parsed),
             Some(other) => {
                 return Err(format!(
-                    "there is no task `{other}`; the tasks are `test`, `sim` and `deb`"
+                    "there is no task `{other}`; the tasks are `test`, `sim`, `deb` and `book`"
                 ));
             }
-            None => return Err("which task? There are `test`, `sim` and `deb`".into()),
+            None => return Err("which task? There are `test`, `sim`, `deb` and `book`".into()),
         }
         while let Some(arg) = args.next() {
             match arg.as_str() {

@@ -19,6 +19,9 @@ const PROGRAMS: &[programs::Program] = &[
     ("lowdown", "lowdown"),
 ];
 
+/// The units of the package.
+const UNITS: [&str; 3] = ["corewise@.service", "corewise@.socket", "corewise-attach@.service"];
+
 /// Builds the package of this program in the target folder, and returns its path.
 ///
 /// # Errors
@@ -58,7 +61,7 @@ pub(crate) fn build(run: &mut Run, program: &Path) -> Result<PathBuf, String> {
         let script = run.output(Command::new(program).args(["completions", shell]))?;
         tree.write(place, script.as_bytes(), 0o644)?;
     }
-    for unit in ["corewise@.service", "corewise@.socket"] {
+    for unit in UNITS {
         tree.copy(&format!("packaging/systemd/{unit}"), &format!("usr/lib/systemd/system/{unit}"))?;
     }
     tree.copy("packaging/deb/sysusers.conf", "usr/lib/sysusers.d/corewise.conf")?;
@@ -130,6 +133,7 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
         "./usr/share/man/man5/corewise.toml.5.gz",
         "./usr/share/bash-completion/completions/corewise",
         "./usr/lib/systemd/system/corewise@.socket",
+        "./usr/lib/systemd/system/corewise-attach@.service",
     ] {
         if !list.lines().any(|line| line.ends_with(wanted)) {
             return Err(format!("the package lacks {wanted}"));
@@ -173,20 +177,18 @@ fn units(run: &mut Run) -> Result<(), String> {
         return Ok(());
     }
     let tree = run.target().join("deb/tree");
-    let service = read(&tree.join("usr/lib/systemd/system/corewise@.service"))?;
     // systemd looks for the program, which isn't installed here.
     let here = tree.join("usr/bin/corewise").display().to_string();
-    let service = String::from_utf8_lossy(&service).replace("/usr/bin/corewise", &here);
     let units = Tree { root: run.target().join("deb/units"), sources: run.root().to_path_buf() };
-    units.write("corewise@.service", service.as_bytes(), 0o644)?;
-    units.copy("packaging/systemd/corewise@.socket", "corewise@.socket")?;
+    for name in UNITS {
+        let unit = read(&tree.join("usr/lib/systemd/system").join(name))?;
+        let unit = String::from_utf8_lossy(&unit).replace("/usr/bin/corewise", &here);
+        units.write(name, unit.as_bytes(), 0o644)?;
+    }
     let unit = |name: &str| units.root.join(name);
-    let said = run.output(
-        Command::new("systemd-analyze")
-            .args(["verify", "--man=no"])
-            .args([unit("corewise@.service"), unit("corewise@.socket")]),
-    )?;
-    if said.contains("corewise@") {
+    let verify = ["verify", "--man=no"];
+    let said = run.output(Command::new("systemd-analyze").args(verify).args(UNITS.map(unit)))?;
+    if said.contains("corewise") {
         return Err("systemd-analyze finds something wrong with the units".to_string());
     }
     run.command(

@@ -6,6 +6,7 @@ mod all;
 mod args;
 mod asan;
 mod backend;
+mod book;
 mod crates;
 mod deb;
 mod oldest;
@@ -53,6 +54,21 @@ fn main() -> ExitCode {
         }) {
             Ok(package) => {
                 println!("{}", package.display());
+                ExitCode::SUCCESS
+            }
+            Err(message) => {
+                eprintln!("xtask: {message}");
+                ExitCode::FAILURE
+            }
+        },
+        Task::Book => match run::Run::new("book", false, true).and_then(|mut run| {
+            if !book::is_possible() {
+                return Err("mdbook isn't there: `cargo install mdbook` brings it".to_string());
+            }
+            book::build(&mut run)
+        }) {
+            Ok(page) => {
+                println!("{}", page.display());
                 ExitCode::SUCCESS
             }
             Err(message) => {

@@ -2,6 +2,7 @@
 
 use crate::asan;
 use crate::backend;
+use crate::book;
 use crate::crates;
 use crate::deb;
 use crate::programs;
@@ -116,6 +117,7 @@ pub(crate) const ALL: &[Step] = &[
         asan::check,
     ),
     step("s3", "long: volumes on servers that speak S3, over connections that fail", s3::check),
+    step("book", "the documents become pages for a browser, where mdBook is at hand", book::check),
     step("doc", "the documentation builds without a warning", |run| {
         // Libraries alone: the program and the facade have the same name, so their pages would
         // collide. The features of third-party crates are those of clippy.

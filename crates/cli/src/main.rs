@@ -15,17 +15,20 @@
 //! corewise add more.toml            # add volumes and exports to a running `up`
 //! corewise remove data --mode soft
 //! corewise reload --dry-run         # show what changed in its manifest
+//! corewise attach nbd://host/data    # make an export a disk of this machine
 //! corewise timeline dmesg.txt       # show the probes and shutdowns in a kernel log
 //! ```
 //!
 //! In reading order: `args` defines every flag. `up` runs a server (`corewise_server`) with its
 //! signals and its terminal. `client` talks to a running server over its control socket, for `dump`
-//! (also `health`), `watch`, and `change` (also mirrors and snapshots). `topo` shows a machine,
+//! (also `health`), `watch`, and `change` (also mirrors and snapshots). `attach` drives the kernel's
+//! NBD client. `topo` shows a machine,
 //! `timeline` what a kernel log says of one. `exit` alone knows exit codes, and `screen` how to
 //! write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
+mod attach;
 mod change;
 mod client;
 mod dump;
@@ -63,6 +66,8 @@ fn main() -> ExitCode {
         args::Command::Remove(args) => change::remove(&args),
         args::Command::Grow(args) => change::grow(&args),
         args::Command::Reload(args) => change::reload(&args),
+        args::Command::Attach(args) => attach::attach(&args),
+        args::Command::Detach(args) => attach::detach(&args),
         args::Command::Timeline(args) => timeline::run(&args),
         args::Command::Completions(args) => completions(&args),
         args::Command::Man(args) => man(&args),

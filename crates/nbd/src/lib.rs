@@ -112,8 +112,8 @@ pub use access::Peer;
 #[cfg(feature = "tls")]
 pub use client::RemoteTls;
 pub use client::{
-    Remote, RemoteError, RemoteEvent, RemoteObserver, RemoteOptions, RemoteState, RemoteStatus,
-    Uri, UriError,
+    Remote, RemoteError, RemoteEvent, RemoteObserver, RemoteOptions, RemoteProxy, RemoteSession,
+    RemoteState, RemoteStatus, Uri, UriError,
 };
 pub use error::{Error, TlsPart};
 pub use export::Export;

@@ -1,5 +1,6 @@
 //! The command line: one definition that parses, checks and explains every flag.
 
+mod attach;
 mod clients;
 pub(crate) mod timeline;
 
@@ -16,6 +17,7 @@ use corewise::topology::{AffinityScope, DEFAULT_SHARD_SIZE};
 use corewise_server::{manifest, units};
 use timeline::TimelineFile;
 
+pub(crate) use attach::{Attach, Detach};
 pub(crate) use clients::{
     Add, Change, Clients, Disconnect, Dump, Events, Grow, Health, Mirror, Reload, Remove,
     ServerArgs, Snapshot, Top,
@@ -209,6 +211,12 @@ pub(crate) enum Command {
     /// Apply the changed manifest of a running server
     #[command(after_help = clients::RELOAD_HELP)]
     Reload(Reload),
+    /// Make an NBD export a disk of this machine, by Linux's own client
+    #[command(after_help = attach::EXAMPLES)]
+    Attach(Attach),
+    /// Detach such a disk
+    #[command(after_help = attach::EXAMPLES)]
+    Detach(Detach),
     /// Analyse a kernel log: slow probes and shutdowns, and what would be faster
     #[command(after_help = timeline::HELP)]
     Timeline(timeline::Args),

@@ -37,6 +37,15 @@ pub trait Wire {
     fn write(&mut self, bytes: &[u8]) -> io::Result<()>;
 }
 
+/// The form of replies that the client can read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replies {
+    /// Simple replies alone: all that Linux's client knows.
+    Simple,
+    /// Replies in chunks, and block status, if the server has them.
+    Structured,
+}
+
 /// The properties of the export that the two sides agreed on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteAgreement {
@@ -154,12 +163,15 @@ pub fn choose(
     wire: &mut impl Wire,
     export: &str,
     padded: bool,
+    replies: Replies,
 ) -> Result<RemoteAgreement, Refusal> {
     let mut agreed = RemoteAgreement::NOTHING;
-    send(wire, OptionKind::STRUCTURED_REPLY, &[])?;
-    agreed.structured = optional(answered(wire, OptionKind::STRUCTURED_REPLY, |_, _| {
-        wrong("an answer to STRUCTURED_REPLY")
-    }))?;
+    if replies == Replies::Structured {
+        let option = OptionKind::STRUCTURED_REPLY;
+        send(wire, option, &[])?;
+        let answer = answered(wire, option, |_, _| wrong("an answer to STRUCTURED_REPLY"));
+        agreed.structured = optional(answer)?;
+    }
     if agreed.structured {
         let option = OptionKind::SET_META_CONTEXT;
         send(wire, option, &MetaRequest::encode(export, &[BASE_ALLOCATION]))?;
@@ -323,7 +335,7 @@ mod tests {
 
     #[test]
     fn what_the_other_side_offers_is_agreed_on() {
-        let agreed = choose(&mut script(&good()), "disk", false).unwrap();
+        let agreed = choose(&mut script(&good()), "disk", false, Replies::Structured).unwrap();
         assert_eq!((agreed.summary, agreed.structured), (SUMMARY, true));
         assert_eq!((agreed.sizes.maximum, agreed.allocation), (1 << 20, Some(7)));
     }
@@ -338,7 +350,7 @@ mod tests {
             vec![0; EXPORT_NAME_PADDING],
         ];
         let mut script = script(&parts);
-        let agreed = choose(&mut script, "disk", true).unwrap();
+        let agreed = choose(&mut script, "disk", true, Replies::Structured).unwrap();
         assert_eq!((agreed.summary, agreed.sizes), (SUMMARY, USUAL_SIZES));
         assert!(!agreed.structured && agreed.allocation.is_none());
         assert!(script.at == script.theirs.len() && script.ours.ends_with(b"disk"));
@@ -352,7 +364,9 @@ mod tests {
             (OptionReplyKind::ERR_POLICY, "refuses GO"),
         ] {
             let parts = [good()[..3].concat(), reply(OptionKind::GO, kind, b"try\x1b 'b'")];
-            let why = choose(&mut script(&parts), "a", false).unwrap_err().to_string();
+            let why = choose(&mut script(&parts), "a", false, Replies::Structured)
+                .unwrap_err()
+                .to_string();
             assert!(why.contains(says), "{why}");
         }
     }
@@ -369,12 +383,14 @@ mod tests {
             (reply(go, OptionReplyKind::INFO, &[0, 9]).repeat(65), "more than 64"),
         ] {
             let parts = [good()[..3].concat(), part];
-            let why = choose(&mut script(&parts), "a", false).unwrap_err();
+            let why = choose(&mut script(&parts), "a", false, Replies::Structured).unwrap_err();
             assert!(matches!(why, Refusal::Wrong(_)) && why.to_string().contains(says), "{why}");
         }
         let whole = good().concat();
         for cut in 0..whole.len() {
-            let why = choose(&mut script(&[whole[..cut].to_vec()]), "a", false).unwrap_err();
+            let why =
+                choose(&mut script(&[whole[..cut].to_vec()]), "a", false, Replies::Structured)
+                    .unwrap_err();
             assert!(matches!(why, Refusal::Io(_)), "{cut}: {why}");
         }
     }

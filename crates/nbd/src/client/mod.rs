@@ -11,13 +11,15 @@
 //! | `policy` | the device that an export makes; requests on the wire; errors; pauses. Pure |
 //! | `table` | requests, and which may be sent; the changes that a flush covers or that were lost |
 //! | `replies` | parses replies, and puts their data into the requests |
-//! | `stream` | sockets, waiting |
+//! | `stream` | sockets, waiting; a connection up to the end of its handshake |
+//! | `session` | such a connection, for a program that hands its socket on |
 //! | `tls` | the same bytes in TLS |
 //! | `volume_thread` | the thread |
 
 pub mod client_handshake;
 mod policy;
 mod replies;
+mod session;
 mod stream;
 mod table;
 #[cfg(feature = "tls")]
@@ -40,6 +42,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::tls::client as tls;
 
 pub use replies::fuzzed;
+pub use session::{RemoteProxy, RemoteSession};
 #[cfg(feature = "tls")]
 pub use tls::RemoteTls;
 #[cfg(not(feature = "tls"))]
@@ -124,6 +127,18 @@ impl RemoteOptions {
     pub fn observer(mut self, observer: impl Fn(&RemoteEvent) + Send + Sync + 'static) -> Self {
         self.observer = Some(Arc::new(observer));
         self
+    }
+}
+
+impl RemoteOptions {
+    /// Returns an error if the URI asks for TLS and something for it is missing.
+    fn verify(&self) -> Result<(), RemoteError> {
+        let lacks = match (self.uri.tls(), &self.tls, self.uri.hostname()) {
+            (true, None, _) => "TLS needs the certificates of an authority",
+            (true, _, None) => "TLS needs a name: write tls-hostname=NAME behind the '?'",
+            _ => return Ok(()),
+        };
+        Err(RemoteError(format!("{}: {lacks}", self.uri)))
     }
 }
 
@@ -353,14 +368,7 @@ impl Remote {
     #[track_caller]
     pub fn connect(options: RemoteOptions) -> Result<Remote, RemoteError> {
         let failed = |why: String| RemoteError(format!("{}: {why}", options.uri));
-        if options.uri.tls() && options.tls.is_none() {
-            return Err(failed("TLS needs the certificates of an authority".to_owned()));
-        }
-        if options.uri.tls() && options.uri.hostname().is_none() {
-            return Err(failed(
-                "TLS needs a name: write tls-hostname=NAME behind the '?'".to_owned(),
-            ));
-        }
+        options.verify()?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let wake = eventfd(0, flags).map_err(|error| failed(format!("no eventfd: {error}")))?;
         let shared = Arc::new(VolumeShared {

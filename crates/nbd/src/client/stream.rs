@@ -20,7 +20,7 @@ use rustix::net::{
 };
 
 use super::RemoteOptions;
-use super::client_handshake::Wire;
+use super::client_handshake::{self, RemoteAgreement, Replies, Wire};
 use super::tls::{RemoteTls, RemoteTlsStream};
 use super::uri::Address;
 use crate::deadline::timespec;
@@ -143,6 +143,14 @@ impl Stream {
         }
     }
 
+    /// Returns the socket, or itself if the connection uses TLS.
+    pub(super) fn into_plain(self) -> Result<OwnedFd, Stream> {
+        match self.tls {
+            None => Ok(self.socket),
+            Some(_) => Err(self),
+        }
+    }
+
     /// Returns the events of the socket that it waits for, beside room for its owner's bytes.
     pub(super) fn interest(&self) -> PollFlags {
         match &self.tls {
@@ -244,14 +252,14 @@ pub(super) fn send(socket: &OwnedFd, pieces: &[IoSlice<'_>]) -> io::Result<usize
 }
 
 /// A stream during its handshake: its owner waits.
-pub(super) struct HandshakeStream<'a> {
-    pub(super) stream: Stream,
-    pub(super) wait: &'a HandshakeWait<'a>,
+struct HandshakeStream<'a, 'c> {
+    stream: Stream,
+    wait: &'a HandshakeWait<'c>,
     /// Received bytes that weren't asked for yet.
-    pub(super) ahead: BytesMut,
+    ahead: BytesMut,
 }
 
-impl Wire for HandshakeStream<'_> {
+impl Wire for HandshakeStream<'_, '_> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<()> {
         while self.ahead.len() < bytes.len() {
             self.ahead.reserve(ROOM);
@@ -280,6 +288,43 @@ impl Wire for HandshakeStream<'_> {
             }
         }
         Ok(())
+    }
+}
+
+/// Makes a connection to the export of `options`: socket, TLS and handshake. Returns the bytes
+/// that came after the handshake, too.
+pub(super) fn open(
+    options: &RemoteOptions,
+    wait: &HandshakeWait<'_>,
+    replies: Replies,
+) -> Result<(Stream, BytesMut, RemoteAgreement), String> {
+    let uri = &options.uri;
+    let stream = Stream::connect(&uri.address, options, wait)
+        .map_err(|error| format!("cannot connect: {}", in_words(&error)))?;
+    let mut wire = HandshakeStream { stream, wait, ahead: BytesMut::new() };
+    let padded = client_handshake::greet(&mut wire).map_err(|why| why.to_string())?;
+    if let (true, Some(tls), Some(name)) = (uri.tls(), &options.tls, uri.hostname()) {
+        client_handshake::start_tls(&mut wire).map_err(|why| why.to_string())?;
+        if !wire.ahead.is_empty() {
+            return Err("it sent something before its TLS began".to_owned());
+        }
+        wire.stream = wire
+            .stream
+            .secure(tls, name, wait)
+            .map_err(|error| format!("no TLS: {}", in_words(&error)))?;
+    }
+    let agreed = client_handshake::choose(&mut wire, uri.export(), padded, replies);
+    let agreed = agreed.map_err(|why| why.to_string())?;
+    let HandshakeStream { stream, ahead, .. } = wire;
+    Ok((stream, ahead, agreed))
+}
+
+/// Returns the error of a connection in words.
+pub(super) fn in_words(error: &io::Error) -> String {
+    match error.kind() {
+        ErrorKind::TimedOut => "it did not answer in time".to_owned(),
+        ErrorKind::UnexpectedEof => "it hung up".to_owned(),
+        _ => error.to_string(),
     }
 }
 

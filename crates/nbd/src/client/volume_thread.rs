@@ -21,9 +21,9 @@ use corewise_sync::{panics, thread};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use super::client_handshake::{self, RemoteAgreement};
+use super::client_handshake::{RemoteAgreement, Replies};
 use super::replies::{ReplyParser, RequestOutcome};
-use super::stream::{HandshakeStream, HandshakeWait, ROOM, Stream, clear, not_yet};
+use super::stream::{self, HandshakeWait, ROOM, Stream, clear, in_words, not_yet};
 use super::table::Durable;
 use super::table::Table;
 use super::{DOWN, RECONNECTING, RemoteEvent, RemoteOptions, VolumeShared, policy};
@@ -91,40 +91,14 @@ fn dial(
     deadline: Instant,
     clock: &mut PausableClock,
 ) -> Result<(Connection, RemoteAgreement), String> {
-    let options = &shared.options;
-    let uri = &options.uri;
     let clock = RefCell::new(clock);
     let wait = HandshakeWait { deadline, clock, wake: &shared.wake, stop: &shared.stop };
-    let stream = Stream::connect(&uri.address, options, &wait)
-        .map_err(|error| format!("cannot connect: {}", in_words(&error)))?;
-    let mut wire = HandshakeStream { stream, wait: &wait, ahead: BytesMut::new() };
-    let padded = client_handshake::greet(&mut wire).map_err(|why| why.to_string())?;
-    if let (true, Some(tls), Some(name)) = (uri.tls(), &options.tls, uri.hostname()) {
-        client_handshake::start_tls(&mut wire).map_err(|why| why.to_string())?;
-        if !wire.ahead.is_empty() {
-            return Err("it sent something before its TLS began".to_owned());
-        }
-        wire.stream = wire
-            .stream
-            .secure(tls, name, &wait)
-            .map_err(|error| format!("no TLS: {}", in_words(&error)))?;
-    }
-    let agreed =
-        client_handshake::choose(&mut wire, uri.export(), padded).map_err(|why| why.to_string())?;
+    let (stream, bytes, agreed) = stream::open(&shared.options, &wait, Replies::Structured)?;
     let parser = ReplyParser::new(agreed.structured, agreed.allocation);
-    let HandshakeStream { stream, ahead: bytes, .. } = wire;
     Ok((
         Connection { stream, bytes, parser, out: VecDeque::new(), gone: 0, load: 0, more: false },
         agreed,
     ))
-}
-
-fn in_words(error: &io::Error) -> String {
-    match error.kind() {
-        ErrorKind::TimedOut => "it did not answer in time".to_owned(),
-        ErrorKind::UnexpectedEof => "it hung up".to_owned(),
-        _ => error.to_string(),
-    }
 }
 
 /// Starts the thread.

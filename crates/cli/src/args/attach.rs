@@ -1,0 +1,105 @@
+//! The flags of `corewise attach` and `corewise detach`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use corewise::nbd;
+use corewise_server::units;
+
+pub(crate) const EXAMPLES: &str = "\
+attach makes an NBD export a disk of this machine, by Linux's own client (the module nbd). It needs
+root. The export may be of any server. It stays in the foreground and replaces each connection that
+dies, for as long as it takes: a server that is killed, upgraded or moved is a pause for the users of
+the disk, and no error. SIGINT and SIGTERM detach the disk; if it is in use, it stays attached, and
+the same command takes over its connections.
+
+Examples:
+  modprobe nbd
+  corewise attach nbd+unix:///data?socket=/run/corewise.sock
+  corewise attach nbd://storage.example/data /dev/nbd0 --daemon
+  corewise attach nbds://storage.example/data /dev/nbd1 --ca ca.pem
+  corewise attach --list
+  corewise detach /dev/nbd0
+
+Exit codes: 0 success, 1 failure (no module, no rights, a device in use, no such export), 2 wrong
+usage.";
+
+/// `corewise attach`.
+#[derive(Debug, Args)]
+pub(crate) struct Attach {
+    /// The export: nbd://HOST[:PORT]/EXPORT, nbd+unix:///EXPORT?socket=PATH, or nbds for TLS
+    #[arg(required_unless_present = "list")]
+    pub(crate) uri: Option<nbd::Uri>,
+    /// The device, such as /dev/nbd0 [default: one that is free]
+    #[arg(value_parser = device)]
+    pub(crate) device: Option<u32>,
+    /// Show the devices that are attached
+    #[arg(long, conflicts_with_all = ["uri", "device", "connections", "timeout", "wait", "daemon"])]
+    pub(crate) list: bool,
+    /// With --list: print one JSON document
+    #[arg(long, requires = "list")]
+    pub(crate) json: bool,
+    /// Number of connections; one if the server doesn't say that it allows several
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub(crate) connections: u16,
+    /// Time after which a connection without an answer counts as dead
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = units::parse_duration)]
+    pub(crate) timeout: Duration,
+    /// Time that requests wait for a new connection before they fail [default: without limit]
+    #[arg(long, value_name = "DURATION", value_parser = units::parse_duration)]
+    pub(crate) wait: Option<Duration>,
+    /// Refuse changes, even if the export accepts them
+    #[arg(long)]
+    pub(crate) read_only: bool,
+    /// PEM file with the authorities that vouch for the server, for nbds
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// PEM file with a certificate to show to the server
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) certificate: Option<PathBuf>,
+    /// PEM file with the key of that certificate
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    pub(crate) key: Option<PathBuf>,
+    /// Go on in the background once the device is attached
+    #[arg(long)]
+    pub(crate) daemon: bool,
+}
+
+/// `corewise detach`.
+#[derive(Debug, Args)]
+pub(crate) struct Detach {
+    /// The device, such as /dev/nbd0
+    #[arg(value_parser = device)]
+    pub(crate) device: u32,
+    /// Detach it even if it is in use: its users get I/O errors
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+/// Parses a device of Linux's client: `/dev/nbd7`, `nbd7` or `7`.
+fn device(text: &str) -> Result<u32, String> {
+    let number = text.strip_prefix("/dev/").unwrap_or(text);
+    let number = number.strip_prefix("nbd").unwrap_or(number);
+    let is_number = number.bytes().all(|byte| byte.is_ascii_digit());
+    match number.parse() {
+        // Linux has 20 bits for the minor numbers, and up to 32 partitions a device.
+        Ok(index @ 0..=32767) if is_number => Ok(index),
+        _ => Err("write a device of Linux's NBD client, such as /dev/nbd0".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::device;
+
+    #[test]
+    fn a_device_is_named_by_its_path_its_name_or_its_number() {
+        for text in ["/dev/nbd7", "nbd7", "7"] {
+            assert_eq!(device(text), Ok(7));
+        }
+        for text in ["", "/dev/sda", "nbd", "nbd-1", "nbd+1", "/dev/nbd0p1", "99999999999"] {
+            assert!(device(text).is_err(), "{text}");
+        }
+    }
+}
