@@ -325,8 +325,8 @@ impl Hctx {
             return tags;
         }
         RunnerStats::add(&self.runner_stats.tag_waits, 1);
-        // Leave, then Mark (or LineUp) and Retry. What is left has to be visible before: the thread
-        // that frees a tag and sees a waiter doesn't ask what is pending.
+        // Leave, then Mark (or LineUp) and Retry. The requests left have to be visible before: the
+        // thread that frees a tag and sees a waiter doesn't ask what is pending.
         self.publish(backlog);
         self.tags.wait(cpu, most)
     }

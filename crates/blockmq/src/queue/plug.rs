@@ -55,10 +55,10 @@ pub struct PutOffWork {
 /// the thread drops a queue, and when it is about to block in a
 /// [`Completion`](corewise_sync::Completion) or in any other [blocking
 /// region](corewise_sync::context::blocking). A thread that waits in other ways calls
-/// [`Plug::flush`] before. Flushes and batches are never held back. What is held back isn't inside
-/// its queue yet: a queue that goes meanwhile completes it as gone. Plugs nest; the outermost one
-/// counts. Inside a blocking region a plug does nothing. Requests that are let go reach the driver:
-/// those that completion functions and drivers submit meanwhile go at once, too.
+/// [`Plug::flush`] before. Flushes and batches are never held back. A request that is held back
+/// isn't inside its queue yet: a queue that goes meanwhile completes it as gone. Plugs nest; the
+/// outermost one counts. Inside a blocking region a plug does nothing. Requests that are let go
+/// reach the driver: those that completion functions and drivers submit meanwhile go at once, too.
 ///
 /// A plug that is forgotten ([`std::mem::forget`]) lasts until its thread ends; then what is held
 /// back goes on. In a work item it lasts until the item ends, and the log gets a line. An item that

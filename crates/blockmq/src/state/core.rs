@@ -76,9 +76,9 @@ pub(crate) struct Core {
     pub(crate) placement: Option<Placement>,
     /// The timeouts, if requests may be in the driver for a limited time only.
     pub(crate) timeouts: Option<Timeouts>,
-    /// A: true once the queue is being dropped. What is inside and not in the driver then completes
-    /// as gone. Set once, Release; a runner that claims a hardware queue, or looks again, after
-    /// that sees it.
+    /// A: true once the queue is being dropped. Requests that are inside and not in the driver then
+    /// complete as gone. Set once, Release; a runner that claims a hardware queue, or looks again,
+    /// after that sees it.
     pub(crate) dead: AtomicBool,
     /// A: true once pending requests need a worker and the pools have ended. These requests
     /// complete as gone. Ordering as `dead`.

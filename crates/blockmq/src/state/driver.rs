@@ -307,8 +307,8 @@ impl Started {
 
     /// Gives the request back, to be started once more: for a driver that can't go on, as when a
     /// path to the device is lost. The request goes to the front of its hardware queue, and a
-    /// worker runs that. What the driver has put into a read so far stays: see [`Request::filled`].
-    /// Any thread. (Linux: `blk_mq_requeue_request`.)
+    /// worker runs that. Bytes that the driver has put into a read so far stay: see
+    /// [`Request::filled`]. Any thread. (Linux: `blk_mq_requeue_request`.)
     pub fn requeue(mut self) {
         if let Some(pending) = self.pending.take() {
             pending.returned(Verdict::Requeue);

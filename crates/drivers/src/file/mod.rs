@@ -4,7 +4,7 @@
 //! without waiting ([`volume`]). The rest goes to the kernel through io_uring, by rings that many
 //! devices share ([`ring`]), or, if io_uring is refused, to a bounded number of workers ([`lane`]).
 //! Those also finish what a ring left half done. On request, all goes past the host's page cache
-//! ([`direct`]). [`options`] has the options, [`error`] the errors, `README.md` the protocol of
+//! ([`host_cache`]). [`options`] has the options, [`error`] the errors, `README.md` the protocol of
 //! rings, lanes and their ends.
 
 mod error;

@@ -72,21 +72,18 @@ impl Store {
     pub(super) fn new(file: FileGuard, reporter: FaultReporter, align: Option<Alignment>) -> Self {
         // Past the cache every operation waits for the disk.
         let now = || AtomicBool::new(align.is_none());
-        let (reads_now, writes_now, in_memory) = (now(), now(), false);
-        let (loss, log, doubt, found) = (None, None, FlushDoubt::default(), ExtentCache::default());
-        let for_qemu = false;
         Self {
             file,
             reporter,
             align,
-            loss,
-            log,
-            doubt,
-            found,
-            in_memory,
-            for_qemu,
-            reads_now,
-            writes_now,
+            loss: None,
+            log: None,
+            doubt: FlushDoubt::default(),
+            found: ExtentCache::default(),
+            in_memory: false,
+            for_qemu: false,
+            reads_now: now(),
+            writes_now: now(),
         }
     }
 

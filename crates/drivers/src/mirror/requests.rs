@@ -140,8 +140,8 @@ impl MirrorState {
             }
             inner.answer(rq, result, regions, mask(&failed), overlaps);
         });
-        // A leg that is out by now may have another device already. Whatever that gets here, it
-        // gets everything anew once this has left its regions.
+        // A leg that is out by now may have another device already. That device gets everything
+        // anew once this has left its regions, also the bytes that it gets here.
         for (n, there) in each(active).filter_map(|n| Some((n, self.legs.there(n)?))) {
             self.legs.begin(n);
             let (ends, inner, era) = (Arc::clone(&ends), Arc::clone(self), there.era);

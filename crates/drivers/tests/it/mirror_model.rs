@@ -380,7 +380,7 @@ impl Case {
         self.parts[n].disk.lock().fault = Some(Fault { ops, until, times, done });
     }
 
-    /// Starts it as an operator does, who says that a leg may be missing only if he knows that.
+    /// Starts it as an operator does: he says that a leg may be missing only if he knows that.
     fn start(&mut self, life: &Life) -> Option<Up> {
         let record = self.record;
         // An old copy alone would be believed: it was a mirror once.

@@ -19,16 +19,16 @@
 //! in the inbox before the thread looks there again: no bell, no system call of its own. So a full
 //! queue costs one `io_uring_enter` for each batch of completions, and nothing else.
 //!
-//! The bell is the protocol of [`bell`]; it wakes the thread through an `eventfd` that the ring
-//! polls. A ring at rest sleeps in the kernel.
+//! The bell is a protocol of this file ([`Bell`]); it wakes the thread through an `eventfd` that
+//! the ring polls. A ring at rest sleeps in the kernel.
 //!
 //! The ring's thread also cancels a request that is late
-//! ([`Driver::timeout`](corewise_blockmq::Driver::timeout), [`cancel`]). A request that the kernel
-//! has not begun, or can interrupt, ends; one that a disk has goes on.
+//! ([`Driver::timeout`](corewise_blockmq::Driver::timeout)). A request that the kernel has not
+//! begun, or can interrupt, ends; one that a disk has goes on.
 //!
-//! There is no [`Driver::poll`](corewise_blockmq::Driver::poll): the kernel does the rest of a
-//! completion when the ring's thread asks for it, so other threads would find nothing. A thread
-//! that polls a ring for its own requests has to own it.
+//! Drivers aren't polled for completions: the kernel does the rest of a completion when the ring's
+//! thread asks for it, so other threads would find nothing. A thread that polls a ring for its own
+//! requests has to own it.
 //!
 //! # Memory
 //! A request's memory stays where it is from its entry to its completion: the slot owns the

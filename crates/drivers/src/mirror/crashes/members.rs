@@ -1,5 +1,5 @@
-//! A leg is added, or removed, with all possible incidents. Whichever legs the next start is given,
-//! with that disk or without it, it is refused or right, and one of the two isn't refused.
+//! A leg is added, or removed, with all possible incidents. The next start is refused or right,
+//! with that disk and without it, and one of the two isn't refused.
 
 use super::*;
 

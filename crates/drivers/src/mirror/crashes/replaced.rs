@@ -1,5 +1,5 @@
-//! A leg gets another disk, with all possible incidents. Whichever of the two disks the next start
-//! is given, it is refused or right, and one of the two isn't refused.
+//! A leg gets another disk, with all possible incidents. The next start is refused or right, with
+//! either of the two disks, and one of the two isn't refused.
 
 use super::*;
 
