@@ -1,5 +1,5 @@
-//! Words of comments: the documentation of a function begins with a verb, that of anything else with
-//! a noun. Comments are narrow, use the field's terms and name no commit.
+//! Words of comments: the documentation of a function begins with a verb, that of anything else
+//! with a noun. Comments are narrow, use the terms of the field and name no commit.
 #![allow(clippy::print_stdout, reason = "a run shows the present figures")]
 
 use crate::files::{self, SourceFile};
@@ -10,7 +10,7 @@ use crate::{Finding, lines_found, report};
 const MOST_FRAGMENTS: usize = 440;
 
 /// Largest number of comment lines wider than [`WIDTH`]. It only goes down.
-const MOST_WIDE: usize = 65;
+const MOST_WIDE: usize = 64;
 
 /// Largest number of phrases of [`BANNED`]. It only goes down.
 const MOST_BANNED: usize = 114;
