@@ -2,7 +2,9 @@
 
 use std::io;
 
-use corewise_nbd::model::client_handshake::{Refusal, RemoteAgreement, Wire, choose, greet};
+use corewise_nbd::model::client_handshake::{
+    Refusal, RemoteAgreement, Replies, Wire, choose, greet,
+};
 use corewise_nbd::wire::{
     BASE_ALLOCATION, BlockSizes, EXPORT_NAME_PADDING, ExportSummary, Greeting, HandshakeFlags,
     OptionKind, OptionReplyHeader, OptionReplyKind, TransmissionFlags, encode_info_block_size,

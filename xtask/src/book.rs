@@ -1,7 +1,7 @@
 //! `cargo xtask book`: the documents as pages for a browser, by mdBook.
 //!
 //! mdBook wants one folder and a table of contents. Both are laid out in the target folder: all
-//! tracked files that the pages may link to, and a `SUMMARY.md` from the lists below.
+//! tracked files that the pages may link to, and a table of contents from the lists below.
 
 use crate::run::Run;
 use std::fmt::Write as _;

@@ -111,9 +111,10 @@ pub use crate::load::Traffic;
 pub use access::Peer;
 #[cfg(feature = "tls")]
 pub use client::RemoteTls;
+pub use client::session::{RemoteProxy, RemoteSession};
 pub use client::{
-    Remote, RemoteError, RemoteEvent, RemoteObserver, RemoteOptions, RemoteProxy, RemoteSession,
-    RemoteState, RemoteStatus, Uri, UriError,
+    Remote, RemoteError, RemoteEvent, RemoteObserver, RemoteOptions, RemoteState, RemoteStatus,
+    Uri, UriError,
 };
 pub use error::{Error, TlsPart};
 pub use export::Export;

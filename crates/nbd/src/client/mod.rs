@@ -19,7 +19,7 @@
 pub mod client_handshake;
 mod policy;
 mod replies;
-mod session;
+pub(crate) mod session;
 mod stream;
 mod table;
 #[cfg(feature = "tls")]
@@ -42,7 +42,6 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::tls::client as tls;
 
 pub use replies::fuzzed;
-pub use session::{RemoteProxy, RemoteSession};
 #[cfg(feature = "tls")]
 pub use tls::RemoteTls;
 #[cfg(not(feature = "tls"))]
@@ -384,7 +383,7 @@ impl Remote {
             sizes: Mutex::new(VolumeSizes { device: 0, export: 0 }),
             why: Mutex::default(),
         });
-        let mut clock = volume_thread::clock(&options);
+        let mut clock = stream::clock(&options);
         let begun = context::blocking("a connection to an export", || {
             volume_thread::begin(&shared, None, &mut clock)
         });

@@ -12,8 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 
 use super::client_handshake::{RemoteAgreement, Replies};
-use super::stream::{self, HandshakeWait, ROOM, Stream, not_yet, send};
-use super::volume_thread::clock;
+use super::stream::{self, HandshakeWait, ROOM, Stream, clock, not_yet, send};
 use super::{RemoteError, RemoteOptions};
 use crate::wire::TransmissionFlags;
 

@@ -40,6 +40,11 @@ pub(super) struct HandshakeWait<'a> {
     pub(super) stop: &'a AtomicBool,
 }
 
+/// Returns the clock that measures the server's timeouts.
+pub(super) fn clock(options: &RemoteOptions) -> PausableClock {
+    PausableClock::for_timeout(options.timeout.min(options.connect_timeout))
+}
+
 impl HandshakeWait<'_> {
     fn wait(&self, socket: &OwnedFd, what: PollFlags) -> io::Result<()> {
         loop {

@@ -81,11 +81,6 @@ pub(super) fn begin(
     Ok((connections, agreed))
 }
 
-/// Returns the clock that measures the server's timeouts.
-pub(super) fn clock(options: &RemoteOptions) -> PausableClock {
-    PausableClock::for_timeout(options.timeout.min(options.connect_timeout))
-}
-
 fn dial(
     shared: &VolumeShared,
     deadline: Instant,
