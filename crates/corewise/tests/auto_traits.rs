@@ -95,7 +95,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             Mirror, MirrorCheck, MirrorChecked, MirrorEvent, MirrorLeg, MirrorOptions, MirrorPlace, MirrorStatus, Null, NullOptions, OnLoss, OpenError, OpenErrorKind, Partition,
             PartitionEntry, PartitionTable, PathInUse, StackError, Stripe;
         nbd: Budget, ClientEvent<'static>, ClientStatus, DrainReport, Endpoint, Error, Export, ExportFlush, ExportStatus, FlushOutcome, HandshakeCounts,
-            Listener, MemoryUse, Options, Peer, Rate, Remote, RemoteError, RemoteEvent, RemoteOptions, RemoteState, RemoteStatus, Server, TlsPart,
+            Listener, MemoryUse, Options, Peer, Rate, Remote, RemoteError, RemoteEvent, RemoteOptions, RemoteProxy, RemoteSession, RemoteState, RemoteStatus, Server, TlsPart,
             Traffic, Uri, UriError;
         timeline: Certainty, CriticalPath, Driver, Edge, EdgeKind, Lane, LaneRow, Length, Outcome,
             Span, SpanId, SpanKind, Summary, Timeline, Unplaced;

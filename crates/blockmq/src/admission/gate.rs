@@ -82,7 +82,7 @@ impl<F: AsymmetricPolicy> RunGate<F> {
 
     /// Returns whether the caller must run the queue: "publish, fence, check". The caller has
     /// published its request (if it has one) before. `wants` says whether there is anything to run
-    /// for, and is asked again behind the fence.
+    /// for, and is asked once more behind the fence.
     ///
     /// The first look takes no lock and no fence, so the positive answer costs two loads; only a
     /// "no" pays for the fence and a second look. `false` is final: the thread that opens the gate

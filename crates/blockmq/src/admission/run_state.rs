@@ -224,7 +224,7 @@ pub enum RunOutcome {
         passes: u32,
     },
     /// The driver is busy, and no event will tell when it no longer is. As `HandOver`, but a thread
-    /// that asks again and again has to pause between.
+    /// that retries again and again has to pause between.
     Busy {
         /// Passes made.
         passes: u32,

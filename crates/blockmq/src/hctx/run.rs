@@ -150,8 +150,8 @@ impl Hctx {
         self.count(core, core.layout.some_slot_of(self.index), ran);
         match ran {
             RunOutcome::HandOver { .. } => self.run_async(core),
-            // No event will tell when the driver has room, so it is asked again, though not by a
-            // busy loop. A submitter and a completion ask meanwhile too.
+            // No event will tell when the driver has room, so it is asked once more, though not by
+            // a busy loop. A submitter and a completion ask meanwhile too.
             RunOutcome::Busy { .. } => self.run_after(core, BUSY_PAUSE),
             RunOutcome::Refused | RunOutcome::Joined | RunOutcome::Done { .. } => {}
         }

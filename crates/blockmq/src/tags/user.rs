@@ -1,6 +1,6 @@
 //! The tags of one hardware queue: its own, or its share of a set that it has with others.
 //!
-//! Its runner takes them, and any thread returns them. If none is to be had, the runner leaves in a
+//! Its runner takes them, and any thread returns them. If none is free, the runner leaves in a
 //! way that makes another thread run the hardware queue again; `README.md` has the three ways and
 //! why none is missed.
 

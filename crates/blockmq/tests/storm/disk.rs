@@ -56,7 +56,7 @@ pub struct Build {
 
 /// The content of a block: one number that fills it.
 struct Block {
-    /// A: the number that a read gives; Relaxed, as all here: a caller that asks again has been
+    /// A: the number that a read gives; Relaxed, as all here: a caller that retries has been
     /// told of the end.
     now: AtomicU64,
     /// A: the number at the last flush.

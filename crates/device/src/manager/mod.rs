@@ -214,7 +214,8 @@ impl DeviceManager {
         options.cancel.listen(Arc::downgrade(&listener));
         let mut drivers = Drivers::default();
         let mut candidates: Vec<Vec<Candidate>> = Vec::new();
-        // Drivers are asked without the lock. If one comes or goes meanwhile, they are asked again.
+        // Drivers are asked without the lock. If one comes or goes meanwhile, they are asked once
+        // more.
         let fx = loop {
             let mut state = self.registry.state.lock();
             if state.devices.is_closed() {

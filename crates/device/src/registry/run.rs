@@ -144,7 +144,8 @@ impl Registry {
     pub(crate) fn add(self: &Arc<Self>, decl: DeviceDecl) -> Result<DeviceState, Error> {
         let decl = Arc::new(decl);
         let me = current().id();
-        // Drivers are asked without the lock. If one comes or goes meanwhile, they are asked again.
+        // Drivers are asked without the lock. If one comes or goes meanwhile, they are asked once
+        // more.
         let (key, fx) = loop {
             let drivers = self.state.lock().drivers.clone();
             let candidates = drivers.candidates(&decl, false);

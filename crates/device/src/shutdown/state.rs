@@ -240,7 +240,7 @@ pub(crate) enum HelperStep {
     Run(CallbackTask),
     /// Calls these devices back.
     Walk(Arc<CallbackBatch>),
-    /// Waits that long and asks again.
+    /// Waits that long and retries.
     Watch(Duration),
     /// Ends.
     Leave,

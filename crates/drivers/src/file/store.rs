@@ -57,7 +57,7 @@ pub(super) struct Store {
 ///
 /// The kernel reports a failed write-back once for each open file, takes the pages for clean, and
 /// lets the next `fdatasync` succeed although the bytes never reached the disk. So the failure is
-/// remembered here, and from then on no flush succeeds: a caller that asks again must not be told
+/// remembered here, and from then on no flush succeeds: a caller that retries must not be told
 /// that the data is safe.
 #[derive(Default)]
 struct FlushDoubt {

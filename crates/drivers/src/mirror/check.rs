@@ -81,7 +81,7 @@ pub struct MirrorPlace {
 /// A check, as the resync's item has it.
 #[derive(Default)]
 pub(super) struct Check {
-    /// The region that is looked at next.
+    /// The region that is examined next.
     at: usize,
     pub(super) rate: u64,
     /// Number of the check: one may be stopped, and the next one begun, during a step.

@@ -18,7 +18,7 @@ const PIECE: u64 = 1 << 20;
 /// The progress of the resync.
 #[derive(Default)]
 pub(super) struct Cursor {
-    /// The region that is looked at next.
+    /// The region that is examined next.
     at: usize,
     /// The region that is locked, whose last writer may still be inside.
     held: Option<usize>,

@@ -1,4 +1,4 @@
-//! Model of a lane: a worker takes each request that is pushed, and no worker is told of a request
+//! Model of a lane: a worker takes each request that is pushed, and no worker learns of a request
 //! that isn't there.
 
 use std::sync::Arc;

@@ -50,7 +50,7 @@ impl Deref for Keeper {
     }
 }
 
-/// The flag whether pools are looked at, and the parking spot of the thread that looks.
+/// The flag whether pools are examined, and the parking spot of the thread that looks.
 #[derive(Debug)]
 pub(crate) struct Alarm<F: FencePolicy = FullFence> {
     /// A: somebody found a pool with more work than it can take, and the thread looks at the pools
@@ -66,7 +66,7 @@ impl<F: FencePolicy> Alarm<F> {
         Alarm { raised: AtomicBool::new(false), parker: Parker::new(), fence: PhantomData }
     }
 
-    /// Returns true if the pools are looked at.
+    /// Returns true if the pools are examined.
     pub(crate) fn is_raised(&self) -> bool {
         self.raised.load(Ordering::Relaxed)
     }

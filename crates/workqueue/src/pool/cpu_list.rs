@@ -480,7 +480,7 @@ const CROWDED: u32 = 1 << 2;
 const CLOSED: u32 = 1 << 3;
 /// The pod has no CPU that can be used: its workers run elsewhere.
 const AWAY: u32 = 1 << 4;
-/// The system refused a thread, and hasn't been asked again.
+/// The system refused a thread, and hasn't been asked once more.
 const REFUSED: u32 = 1 << 5;
 /// The pool is short of workers, and somebody who waits for an item can run that.
 const WANTED: u32 = 1 << 6;

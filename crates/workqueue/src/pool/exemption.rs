@@ -36,7 +36,7 @@ pub(crate) struct PoolSample {
     pub(crate) taken: u64,
     /// The work that waits has no worker and can't get one: no thread can be made.
     pub(crate) helpless: bool,
-    /// When the system refused a thread last, if it is to be asked again.
+    /// When the system refused a thread last, if it is to be asked once more.
     pub(crate) refused: Option<Duration>,
     /// The workers that hold a core, and what they run.
     pub(crate) at_work: Vec<(Arc<Worker>, RunSnapshot)>,

@@ -93,7 +93,7 @@ pub(crate) struct Group<F: FencePolicy = FullFence> {
     /// on a saturated pod find out with one load that all others are saturated too.
     wakeable: Box<[CachePadded<AtomicU64>]>,
     /// A: the thread that shut the pools down has seen all workers leave: none is made any more.
-    /// Set with no lock, and then each pool is looked at under its own; read under that.
+    /// Set with no lock, and then each pool is examined under its own; read under that.
     pub(super) sealed: AtomicBool,
     /// L: is the lock; guards the machine's epoch that the pools have followed last, and is held
     /// while they do: a pool's own locks are taken under it.
@@ -389,7 +389,7 @@ impl<F: FencePolicy> Group<F> {
             if let Some(each) = me.batch.with(|batch| batch.tells.then(|| batch.tell())) {
                 self.learns(me, &mut inner, each);
             }
-            // The timekeeper asks again too, but only where work waits, and if there is one.
+            // The timekeeper retries too, but only where work waits, and if there is one.
             if inner.refused.is_some_and(|when| self.keeper.may_retry(when)) {
                 inner.refused = None;
             }

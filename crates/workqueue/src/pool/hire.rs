@@ -76,7 +76,7 @@ impl<F: FencePolicy> Group<F> {
         self.without(index, id);
     }
 
-    /// Goes on without a worker that was counted as the searcher, and asks again after a while.
+    /// Goes on without a worker that was counted as the searcher, and retries after a while.
     fn without(self: &Arc<Self>, index: usize, id: u32) {
         let pool = &self.pools[index];
         let mut inner = pool.inner.lock();

@@ -20,7 +20,7 @@ use corewise_topology::{CpuSet, pin_current_thread};
 /// `ThreadBuilder`.
 ///
 /// If it is dropped without [`run`](WorkerThread::run), there is no thread for it: the pool goes on
-/// with the workers that it has, and asks again later.
+/// with the workers that it has, and retries later.
 pub struct WorkerThread {
     name: String,
     body: Option<Body>,

@@ -295,7 +295,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Takes and starts an item that a flush of the queue waits for, for the flusher. Only the
-    /// oldest of each list are looked at, so that all of them take no longer than there are items.
+    /// oldest of each list are examined, so that all of them take no longer than there are items.
     pub(crate) fn take_awaited(
         &self,
         index: usize,

@@ -111,7 +111,7 @@ impl<F: FencePolicy> Group<F> {
     /// idle (a moment ago).
     pub(crate) fn all_it_has(&self, index: usize) -> Option<usize> {
         let inner = self.pools[index].inner.lock();
-        // If the system refuses threads it is asked again.
+        // If the system refuses threads it is asked once more.
         let short = inner.refused.is_none() && inner.counts.is_short();
         short.then_some(inner.counts.total)
     }

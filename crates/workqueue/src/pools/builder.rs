@@ -143,7 +143,7 @@ impl PoolsBuilder {
     ///
     /// The handler is called with no lock held, on the thread that finds that a worker is wanted:
     /// one that queues, one that builds a queue, a worker, or the timekeeper. If the handler fails,
-    /// panics, or drops the worker, the pool continues with the workers that it has. It asks again
+    /// panics, or drops the worker, the pool continues with the workers that it has. It retries
     /// when one of them has taken work, and every second while work waits. The handler doesn't make
     /// the timekeeper's thread or the rescuers'. [`WorkerPools::shutdown`] waits until the workers
     /// have left their pools, and not for the end of these threads.

@@ -325,9 +325,9 @@ impl Timekeeper {
     /// Prepares for calls of a rescuer.
     ///
     /// # Errors
-    /// There is no thread to be had that would call it.
+    /// No thread can be made that would call it.
     pub(crate) fn will_call(self: &Arc<Self>) -> io::Result<()> {
-        // Relaxed: a pool that misses it makes a thread now, and is looked at once that has failed.
+        // Relaxed: a pool that misses it makes a thread now, and is examined once that has failed.
         self.calls.store(true, Ordering::Relaxed);
         let closed = self.state.lock().closed;
         if closed || self.staffed(false).is_some() {

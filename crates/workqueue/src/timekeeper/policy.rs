@@ -15,7 +15,7 @@ pub(crate) const SOON: Duration = Duration::from_micros(100);
 /// again (the kernel's `MAYDAY_INITIAL_TIMEOUT` and `MAYDAY_INTERVAL`).
 pub(crate) const MAYDAY_AFTER: Duration = Duration::from_millis(10);
 pub(crate) const MAYDAY_EVERY: Duration = Duration::from_millis(100);
-/// Time after which the system is asked again that refused a thread (the kernel's
+/// Time after which the system is asked once more that refused a thread (the kernel's
 /// `CREATE_COOLDOWN`).
 pub(crate) const RETRY_AFTER: Duration = Duration::from_secs(1);
 

@@ -27,7 +27,7 @@ const KEPT_OPEN: (u64, u64) = (128, 32);
 
 /// The memory between looks.
 pub(super) struct Watch {
-    /// The pools that are looked at.
+    /// The pools that are examined.
     groups: Vec<Watched>,
     /// Time before which no look takes place.
     next: Duration,

@@ -1,4 +1,4 @@
-//! The timekeeper's alarm, the very code that runs: work left in a saturated pool is looked at.
+//! The timekeeper's alarm, the very code that runs: work left in a saturated pool is examined.
 //!
 //! A missed alarm shows as a deadlock, which loom reports. Without the full fences it must.
 

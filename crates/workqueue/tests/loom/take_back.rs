@@ -139,7 +139,7 @@ fn loom_take_back_by_two_waiters_one_runs_it_and_both_go_on() {
     });
 }
 
-/// Checks two workers of one core, when no more are to be had. One waits for an item; the other,
+/// Checks two workers of one core, when there are no more. One waits for an item; the other,
 /// which could have come for it, begins to block.
 fn the_last_worker_blocks(hastily: bool) {
     bounded(3).check(move || {

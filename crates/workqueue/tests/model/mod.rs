@@ -612,7 +612,7 @@ impl<C: CountPolicy> PwqModel<C> {
         ModelCarrier(DeferredEnds::new(), PhantomData)
     }
 
-    /// Queues an instance by `push`, after which the pools are looked at. `protected`: as they
+    /// Queues an instance by `push`, after which the pools are examined. `protected`: as they
     /// have to be.
     pub fn push(&self, protected: bool, push: impl FnOnce(ModelTicket<C>)) {
         let ticket = self.enters();

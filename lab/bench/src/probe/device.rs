@@ -47,7 +47,7 @@ impl Pattern {
         self.burn * self.pieces
     }
 
-    /// Burns and waits. If the thread is a worker, its pool is told of the waits: the kernel's
+    /// Burns and waits. If the thread is a worker, its pool learns of the waits: the kernel's
     /// scheduler tells its pools too.
     fn go_through(&self, oversleep: Duration, mut seen: impl FnMut()) {
         let sleep = self.wait.saturating_sub(oversleep);
