@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use serde::Serialize;
 
 /// Bytes of a sector, in which the kernel counts.
-const SECTOR: u64 = 512;
+pub(super) const SECTOR: u64 = 512;
 
 /// An attached device.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -22,7 +22,7 @@ use signal_hook::iterator::Signals;
 use crate::args;
 use crate::exit::Failure;
 use crate::screen;
-use devices::{Device, is_in_use};
+use devices::{Device, SECTOR, is_in_use};
 use netlink::{KernelClient, KernelError, NewDevice};
 
 /// Pause after the first failed attempt to connect; each further one is twice as long.
@@ -72,7 +72,7 @@ pub(crate) fn attach(args: &args::Attach) -> Result<(), Failure> {
     let (tell, happenings) = channel();
     let mut dead = kernel.dead_links().map_err(|error| refused("attach", &error))?;
     let attached = match args.device.and_then(Device::of) {
-        Some(device) => take_over(kernel, uri, options, &device)?,
+        Some(device) => take_over(kernel, uri, options, &device, args.connections)?,
         None => begin(kernel, uri, options, args)?,
     };
     watch_signals(tell.clone())?;
@@ -152,9 +152,7 @@ fn in_the_background() -> Result<(), Failure> {
 }
 
 fn options(args: &args::Attach, uri: &Uri) -> Result<RemoteOptions, Failure> {
-    let options = RemoteOptions::new(uri.clone())
-        .connections(usize::from(args.connections))
-        .timeout(args.timeout);
+    let options = RemoteOptions::new(uri.clone()).timeout(args.timeout);
     let read = |path: &Path| {
         std::fs::read(path)
             .map_err(|error| Failure::new(format!("cannot read '{}': {error}", path.display())))
@@ -196,7 +194,7 @@ fn begin<'a>(
 ) -> Result<Attached<'a>, Failure> {
     let open = || RemoteSession::open(&options).map_err(|error| Failure::new(error.to_string()));
     let first = open()?;
-    let (size, read_only) = (first.size(), args.read_only || first.read_only());
+    let (size, read_only) = (sectors(first.size()), args.read_only || first.read_only());
     let flags = if read_only { first.flags() | READ_ONLY } else { first.flags() };
     let block = first.block_size().max(*BLOCK_SIZES.start());
     if !BLOCK_SIZES.contains(&block) || !block.is_power_of_two() {
@@ -212,7 +210,7 @@ fn begin<'a>(
     while sessions.len() < usize::from(wanted) {
         // The server may allow fewer.
         let Ok(more) = open() else { break };
-        if (more.size(), more.flags()) != (size, sessions[0].flags()) {
+        if (sectors(more.size()), more.flags()) != (size, sessions[0].flags()) {
             return Err(Failure::new(format!(
                 "{uri}: the export changes at this moment; try again"
             )));
@@ -239,12 +237,13 @@ fn begin<'a>(
 }
 
 /// Continues with a device that an earlier process attached, and that has lost its connections or
-/// will lose them.
+/// will lose them. Makes up to `connections` new ones; the kernel takes as many as are dead.
 fn take_over<'a>(
     kernel: KernelClient,
     uri: &'a Uri,
     options: RemoteOptions,
     device: &Device,
+    connections: u16,
 ) -> Result<Attached<'a>, Failure> {
     let path = devices::path(device.index);
     if device.export.as_deref() != Some(&*uri.to_string()) {
@@ -257,23 +256,22 @@ fn take_over<'a>(
         return Err(Failure::new(message).help("leave the device out to attach another one"));
     }
     let session = RemoteSession::open(&options).map_err(|error| Failure::new(error.to_string()))?;
+    let several = if session.can_multi_conn() { connections } else { 1 };
     let (index, size, flags) = (device.index, device.size, session.flags());
     let mut attached = Attached { kernel, uri, options, index, size, flags };
-    // As many connections as died meanwhile are replaced.
-    let mut replaced = 0;
     let mut next = Some(session);
-    while let Some(session) = next.take() {
-        match attached.replace(session) {
-            Ok(true) => {
-                replaced += 1;
-                next = RemoteSession::open(&attached.options).ok();
-            }
-            Ok(false) => {}
-            Err(why) => return Err(Failure::new(format!("{path}: {why}"))),
-        }
+    for _ in 0..several {
+        let Some(session) = next.take() else { break };
+        attached.replace(session).map_err(|why| Failure::new(format!("{path}: {why}")))?;
+        next = RemoteSession::open(&attached.options).ok();
     }
-    println!("took over {path}: {}, {replaced} connections replaced", units::size(attached.size));
+    println!("took over {path}: {}", units::size(attached.size));
     Ok(attached)
+}
+
+/// Rounds a size down to the sectors in which the kernel counts.
+fn sectors(size: u64) -> u64 {
+    size - size % SECTOR
 }
 
 /// Returns the socket for the kernel. If the connection uses TLS, a thread encrypts it.
@@ -300,7 +298,7 @@ impl Attached<'_> {
         loop {
             match happenings.recv_timeout(LOOK) {
                 Ok(Happening::Dead) => {
-                    if !self.reconnect(happenings)? {
+                    if !self.reconnect(happenings) {
                         return self.end();
                     }
                 }
@@ -319,19 +317,18 @@ impl Attached<'_> {
         now.is_some_and(|now| now.export.is_none_or(|export| export == self.uri.to_string()))
     }
 
-    /// Replaces all dead connections, however long that takes. Returns false if a signal came
-    /// meanwhile.
-    fn reconnect(&mut self, happenings: &Receiver<Happening>) -> Result<bool, Failure> {
-        let (mut pause, mut told) = (FIRST_PAUSE, String::new());
-        while self.is_attached() {
+    /// Replaces a dead connection, and those that die meanwhile, however long that takes. Returns
+    /// false if a signal came.
+    fn reconnect(&mut self, happenings: &Receiver<Happening>) -> bool {
+        let (mut dead, mut pause, mut told) = (1, FIRST_PAUSE, String::new());
+        while dead > 0 && self.is_attached() {
             let session = RemoteSession::open(&self.options).map_err(|error| error.to_string());
             let why = match session.and_then(|session| self.replace(session)) {
-                Ok(true) => {
+                Ok(()) => {
                     tracing::info!(device = devices::path(self.index), "a connection was replaced");
-                    (pause, told) = (FIRST_PAUSE, String::new());
+                    (dead, pause, told) = (dead - 1, FIRST_PAUSE, String::new());
                     continue;
                 }
-                Ok(false) => return Ok(true),
                 Err(why) => why,
             };
             if why != told {
@@ -339,18 +336,18 @@ impl Attached<'_> {
                 told = why;
             }
             match happenings.recv_timeout(pause) {
-                Ok(Happening::Stop) | Err(RecvTimeoutError::Disconnected) => return Ok(false),
-                // All that are dead are replaced.
-                Ok(Happening::Dead) => {}
+                Ok(Happening::Dead) => dead += 1,
+                Ok(Happening::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
                 Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(LONGEST_PAUSE),
             }
         }
-        Ok(true)
+        true
     }
 
-    /// Gives the kernel this connection in place of a dead one. Returns false if none is dead.
-    fn replace(&mut self, session: RemoteSession) -> Result<bool, String> {
-        let size = session.size();
+    /// Gives the kernel this connection in place of a dead one. If none is dead, the kernel closes
+    /// it.
+    fn replace(&mut self, session: RemoteSession) -> Result<(), String> {
+        let size = sectors(session.size());
         if size < self.size {
             return Err(format!(
                 "the export has {} now, and the device {}: a device in use can't become smaller",
@@ -364,23 +361,15 @@ impl Attached<'_> {
         }
         let socket = socket(session).map_err(|failure| failure.words())?;
         let grown = (size > self.size).then_some(size);
-        match self.kernel.replace(self.index, &socket, grown, &self.uri.to_string()) {
-            Ok(()) => {
-                if grown.is_some() {
-                    let path = devices::path(self.index);
-                    println!(
-                        "{path} grew from {} to {}",
-                        units::size(self.size),
-                        units::size(size)
-                    );
-                }
-                self.size = size;
-                Ok(true)
-            }
-            // No connection is dead any more.
-            Err(KernelError::Errno(Errno::NOSPC)) => Ok(false),
-            Err(error) => Err(words(&error)),
+        let backend = self.uri.to_string();
+        let replaced = self.kernel.replace(self.index, &socket, grown, &backend);
+        replaced.map_err(|error| words(&error))?;
+        if grown.is_some() {
+            let (path, before) = (devices::path(self.index), units::size(self.size));
+            println!("{path} grew from {before} to {}", units::size(size));
         }
+        self.size = size;
+        Ok(())
     }
 
     /// Detaches the device, unless it is in use.

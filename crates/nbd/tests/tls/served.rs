@@ -1,10 +1,11 @@
 //! Tests of sessions in TLS: they behave as without.
 
 use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use corewise_nbd::wire::*;
-use corewise_nbd::{Export, Options, Server};
+use corewise_nbd::{Export, Options, RemoteOptions, RemoteSession, RemoteTls, Server};
 use rcgen::SanType;
 use rustls::SupportedCipherSuite;
 use rustls::version::{TLS12, TLS13};
@@ -191,4 +192,43 @@ fn where_tls_is_only_allowed_a_client_may_do_without_and_has_no_name() {
     let mut plain = Client::fixed(crate::common::connect(&server));
     plain.go("disk");
     assert_eq!(plain.read(1, 0, 512).error, 0);
+}
+
+/// The kernel's client has such a socket: it speaks the transmission phase in plain text.
+#[test]
+fn a_socket_that_is_handed_on_speaks_plain_nbd_while_its_proxy_encrypts() {
+    let authority = Authority::new();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let server = serve(TestDevice::new(16 * MIB), authority.tls(false), Options::default());
+    server.listen_unix(&path).unwrap();
+    let uri = format!("nbds+unix:///disk?socket={}&tls-hostname=localhost", path.display());
+    let tls = RemoteTls::from_pem(authority.pem().as_bytes(), None).unwrap();
+    let session = RemoteSession::open(&RemoteOptions::new(uri.parse().unwrap()).tls(tls)).unwrap();
+    assert_eq!((session.size(), session.can_multi_conn()), (16 * MIB, true));
+    assert!(!session.read_only() && session.block_size() == 1);
+    let (socket, proxy) = session.into_socket().unwrap();
+    let proxy = proxy.expect("the connection uses TLS");
+    let runs = std::thread::spawn(move || proxy.run());
+    let stream = UnixStream::from(socket);
+    let mut writer = Client::new(stream.try_clone().unwrap());
+    let mut client = Client::new(stream);
+    // Much more than either side takes at once, in both directions at the same time.
+    let (data, reads) = (pattern(8 << 20), 4);
+    let written = data.clone();
+    let writes = std::thread::spawn(move || {
+        for cookie in 0..reads {
+            writer.request(Command::READ, cookie, 0, 1 << 20);
+        }
+        writer.write_request(reads, 4096, &written);
+    });
+    for _ in 0..reads {
+        assert_eq!(client.reply(1 << 20).error, 0);
+    }
+    assert_eq!(client.reply(0).error, 0);
+    writes.join().unwrap();
+    let read = client.read(9, 4096, data.len() as u32);
+    assert!(read.error == 0 && read.data == data);
+    client.request(Command::DISC, 10, 0, 0);
+    runs.join().unwrap().unwrap();
 }
