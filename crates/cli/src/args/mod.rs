@@ -224,7 +224,7 @@ pub(crate) enum Command {
     #[command(after_help = COMPLETIONS_HELP)]
     Completions(Completions),
     /// Write the man pages of corewise to a folder
-    #[command(hide = true, after_help = MAN_HELP)]
+    #[command(after_help = MAN_HELP)]
     Man(ManPages),
 }
 
