@@ -365,17 +365,18 @@ fn parsed(given: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Resul
 }
 
 /// Words by which other programs call what one of our commands does.
-const WORDS: [(&str, &[&str]); 12] = [
+const WORDS: [(&str, &[&str]); 13] = [
     ("up", &["serve", "server", "start", "run", "daemon", "listen", "export", "share"]),
     ("dump", &["status", "state", "info", "show", "inspect", "stats"]),
     ("clients", &["who", "connections", "sessions", "ps", "ls", "list"]),
     ("disconnect", &["kick", "kill", "drop"]),
     ("events", &["log", "logs", "watch", "tail"]),
-    ("remove", &["rm", "delete", "del", "detach"]),
+    ("remove", &["rm", "delete", "del"]),
     ("grow", &["resize", "extend", "expand", "truncate"]),
     ("reload", &["restart", "refresh", "reconfigure"]),
     ("mirror", &["raid", "resync", "scrub", "mdadm"]),
     ("snapshot", &["snap", "clone", "backup"]),
+    ("attach", &["mount", "connect", "map", "nbd-client"]),
     ("topo", &["topology", "cpus", "lstopo", "lscpu"]),
     ("timeline", &["dmesg", "boot", "bootchart", "analyze", "analyse"]),
 ];

@@ -202,6 +202,11 @@ fn begin<'a>(
             "{uri}: its blocks have {block} bytes, and Linux's client has blocks of 512 to 4096"
         )));
     }
+    if size > i64::MAX as u64 {
+        return Err(Failure::new(format!(
+            "{uri}: the export has {size} bytes, and a disk of Linux at most 8 EiB"
+        )));
+    }
     if size < u64::from(block) {
         return Err(Failure::new(format!("{uri}: the export has {size} bytes: no whole block")));
     }
