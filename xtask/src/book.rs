@@ -53,7 +53,12 @@ create-missing = false
 [output.html]
 no-section-label = true
 fold = { enable = true, level = 0 }
+additional-css = ["pages.css"]
 "#;
+
+/// Code has up to 120 columns, and tables have three on a phone.
+const CSS: &str =
+    ":root { --content-max-width: 1000px; }\ntable td, table th { padding: 3px 8px; }\n";
 
 /// Returns true if mdBook is at hand.
 pub(crate) fn is_possible() -> bool {
@@ -69,7 +74,9 @@ pub(crate) fn build(run: &mut Run) -> Result<PathBuf, String> {
     let work = run.target().join("book");
     let _ = fs::remove_dir_all(&work);
     let source = work.join("src");
-    let files = run.output(Command::new("git").args(["ls-files"]).current_dir(run.root()))?;
+    let listed = Command::new("git").arg("ls-files").current_dir(run.root()).output();
+    let listed = listed.map_err(|error| format!("git: {error}"))?.stdout;
+    let files = String::from_utf8_lossy(&listed);
     let files: Vec<&str> = files.lines().filter(|file| run.root().join(file).is_file()).collect();
     let pages: Vec<&str> = files.iter().copied().filter(|file| file.ends_with(".md")).collect();
     for file in &files {
@@ -77,6 +84,7 @@ pub(crate) fn build(run: &mut Run) -> Result<PathBuf, String> {
     }
     write(&source.join("SUMMARY.md"), &summary(&pages, |page| title(&run.root().join(page)))?)?;
     write(&work.join("book.toml"), CONFIG)?;
+    write(&work.join("pages.css"), CSS)?;
     run.command(Command::new("mdbook").arg("build").arg(&work))?;
     Ok(work.join("book/index.html"))
 }
