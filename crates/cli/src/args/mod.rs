@@ -405,7 +405,33 @@ pub(crate) fn command() -> clap::Command {
         let number = names.iter().any(|name| NUMBERS.contains(&name.as_str()));
         arg.allow_hyphen_values(number)
     };
-    Cli::command().mut_subcommands(|sub| sub.mut_args(numbers))
+    let flowing = |command: clap::Command| match command.get_after_help() {
+        Some(help) => {
+            let help = in_whole_paragraphs(&help.to_string());
+            command.after_help(help)
+        }
+        None => command,
+    };
+    flowing(Cli::command().mut_subcommands(|sub| flowing(sub.mut_args(numbers))))
+}
+
+/// Joins the lines of each paragraph, so that clap alone breaks them, at the terminal's width. Lines
+/// that begin with blanks, and headings, stay lines of their own.
+fn in_whole_paragraphs(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut before = "";
+    for line in text.lines() {
+        let stands_alone = |line: &str| line.is_empty() || line.starts_with(' ');
+        let joins = !stands_alone(before) && !stands_alone(line) && !before.ends_with(':');
+        if joins {
+            out.push(' ');
+        } else if !out.is_empty() || !before.is_empty() {
+            out.push('\n');
+        }
+        out.push_str(line);
+        before = line;
+    }
+    out
 }
 
 #[cfg(test)]
@@ -417,6 +443,22 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_paragraph_of_help_is_broken_at_the_width_of_the_terminal_alone() {
+        let text = "\none two\nthree\n\nExamples:\n  a b\n  c\n\nExit codes: 0,\n1.";
+        let whole = "\none two three\n\nExamples:\n  a b\n  c\n\nExit codes: 0, 1.";
+        assert_eq!(in_whole_paragraphs(text).trim_start(), whole.trim_start());
+        for sub in command().get_subcommands() {
+            let help = sub.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let lines: Vec<&str> = help.lines().collect();
+            for pair in lines.windows(2) {
+                let flow = |line: &str| !line.is_empty() && !line.starts_with(' ');
+                let is_broken = flow(pair[0]) && flow(pair[1]) && !pair[0].ends_with(':');
+                assert!(!is_broken, "{}: {pair:?}", sub.get_name());
+            }
+        }
     }
 
     #[test]
