@@ -114,13 +114,13 @@ impl LineKind {
         match self {
             LineKind::Failed(_) => "requests that the device failed",
             LineKind::Refused(_) => "requests that were refused",
-            LineKind::Cut => "connections that were cut for what they sent",
+            LineKind::Cut => "connections that were cut for invalid data",
             LineKind::Slow => "connections that were too slow",
             LineKind::Late => "connections that were cut at the deadline of a drain",
-            LineKind::Idle => "connections that asked for nothing",
+            LineKind::Idle => "connections without a request",
             LineKind::Handshake => "handshakes that failed",
             LineKind::Tls => "failures of TLS",
-            LineKind::Forbidden => "choices of an export that isn't for it",
+            LineKind::Forbidden => "choices of an export that the client may not use",
             LineKind::Evicted => "connections that made way for others",
             LineKind::Ours => "faults of this server",
         }
@@ -172,7 +172,7 @@ fn tell_left_out(peer: &dyn fmt::Display, export: Option<&str>, kinds: Vec<(Line
     }
     tell(|| {
         all.tell(|all| {
-            tracing::warn!(%peer, export, left_out = all, "more of a client was not told: {words}");
+            tracing::warn!(%peer, export, left_out = all, "further lines about a client were suppressed: {words}");
         });
     });
 }

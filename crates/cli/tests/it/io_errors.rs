@@ -47,7 +47,8 @@ fn errors_of_a_disk_are_told_with_what_was_asked_and_a_flood_of_them_in_a_few_li
     }
     let ran = server.stop().ok();
     assert!(!ran.stderr.contains("a request failed"), "an error is one line, the client's: {ran}");
-    let (client, all) = told(&ran.stderr, "a client's request failed", "more of a client");
+    let (client, all) =
+        told(&ran.stderr, "a client's request failed", "further lines about a client");
     assert_eq!(all, FAILED, "{ran}");
     assert!((1..100).contains(&client.len()), "{} lines: {ran}", client.len());
     let (user, process) = (rustix::process::getuid().as_raw(), std::process::id());
@@ -149,7 +150,10 @@ fn a_client_that_does_all_it_can_to_fill_the_log_gets_a_few_lines_and_all_of_it_
     assert!((3..80).contains(&lines.len()), "{} lines: {ran}", lines.len());
     let left_out = |line: &serde_json::Value| line["left_out"].as_u64().unwrap_or_default();
     let is_sum = |line: &&serde_json::Value| {
-        line["message"].as_str().unwrap().starts_with("more of a client was not told: ")
+        line["message"]
+            .as_str()
+            .unwrap()
+            .starts_with("further lines about a client were suppressed: ")
     };
     let sums = lines.iter().filter(is_sum).count();
     let told = (lines.len() - sums) as u64 + lines.iter().map(left_out).sum::<u64>();

@@ -389,7 +389,7 @@ fn a_volume_by_tls_knows_its_other_side_by_its_certificate() {
     let folder = Folder::new();
     stranger.server(&folder);
     for (uri, keys, says) in [
-        (&plain, String::new(), "it asks for TLS: write nbds"),
+        (&plain, String::new(), "the remote server requires TLS (write nbds in the URI)"),
         (&named, ca, "no TLS: "),
         (&uri("nbds", ""), "tls_ca = \"server/ca.pem\"".to_owned(), "no TLS: "),
     ] {

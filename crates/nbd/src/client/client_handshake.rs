@@ -99,21 +99,31 @@ impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Refusal::Io(error) => match error.kind() {
-                io::ErrorKind::UnexpectedEof => f.write_str("it hung up during the handshake"),
-                io::ErrorKind::TimedOut => f.write_str("it did not answer in time"),
+                io::ErrorKind::UnexpectedEof => {
+                    f.write_str("the remote server hung up during the handshake")
+                }
+                io::ErrorKind::TimedOut => f.write_str("the remote server did not answer in time"),
                 _ => error.fmt(f),
             },
             Refusal::No(option, kind, words) => {
                 match *kind {
-                    OptionReplyKind::ERR_UNKNOWN => f.write_str("it has no such export")?,
-                    OptionReplyKind::ERR_TLS_REQD => f.write_str("it asks for TLS: write nbds")?,
-                    OptionReplyKind::ERR_SHUTDOWN => f.write_str("it is shutting down")?,
-                    _ if *option == OptionKind::STARTTLS => write!(f, "it refuses TLS ({kind})")?,
-                    _ => write!(f, "it refuses {option} ({kind})")?,
+                    OptionReplyKind::ERR_UNKNOWN => {
+                        f.write_str("the remote server has no such export")?
+                    }
+                    OptionReplyKind::ERR_TLS_REQD => {
+                        f.write_str("the remote server requires TLS (write nbds in the URI)")?
+                    }
+                    OptionReplyKind::ERR_SHUTDOWN => {
+                        f.write_str("the remote server is shutting down")?
+                    }
+                    _ if *option == OptionKind::STARTTLS => {
+                        write!(f, "the remote server refuses TLS ({kind})")?
+                    }
+                    _ => write!(f, "the remote server refuses {option} ({kind})")?,
                 }
                 if words.is_empty() { Ok(()) } else { write!(f, ": {words}") }
             }
-            Refusal::Wrong(why) => write!(f, "it does not speak NBD as it should: {why}"),
+            Refusal::Wrong(why) => write!(f, "the remote server violates the NBD protocol: {why}"),
         }
     }
 }
@@ -138,7 +148,7 @@ pub fn greet(wire: &mut impl Wire) -> Result<bool, Refusal> {
     let Greeting { flags } =
         Greeting::decode(&greeting).map_err(|error| Refusal::Wrong(error.to_string()))?;
     if !flags.contains(HandshakeFlags::FIXED_NEWSTYLE) {
-        return wrong("it negotiates in an old style");
+        return wrong("the remote server offers only the old style of negotiation");
     }
     let no_zeroes = flags.contains(HandshakeFlags::NO_ZEROES);
     let ours = ClientFlags::FIXED_NEWSTYLE.with_if(no_zeroes, ClientFlags::NO_ZEROES);
@@ -215,7 +225,9 @@ pub fn choose(
     });
     match answer {
         Ok(()) => {
-            let Some(summary) = summary else { return wrong("it doesn't say how large it is") };
+            let Some(summary) = summary else {
+                return wrong("the remote server reports no size of the export");
+            };
             Ok(RemoteAgreement { summary, ..agreed })
         }
         // The server is older than GO.
@@ -375,7 +387,7 @@ mod tests {
     fn answers_that_are_none_end_the_handshake() {
         let go = OptionKind::GO;
         for (part, says) in [
-            (reply(go, OptionReplyKind::ACK, &[]), "how large"),
+            (reply(go, OptionReplyKind::ACK, &[]), "no size"),
             (reply(go, OptionReplyKind::INFO, &[0]), "kind"),
             (reply(go, OptionReplyKind::INFO, &[0, 0, 1]), "of 1 bytes"),
             (reply(OptionKind::LIST, OptionReplyKind::ACK, &[]), "LIST"),

@@ -134,7 +134,7 @@ impl RemoteOptions {
     fn verify(&self) -> Result<(), RemoteError> {
         let lacks = match (self.uri.tls(), &self.tls, self.uri.hostname()) {
             (true, None, _) => "TLS needs the certificates of an authority",
-            (true, _, None) => "TLS needs a name: write tls-hostname=NAME behind the '?'",
+            (true, _, None) => "TLS needs the server's name: write tls-hostname=NAME after the '?'",
             _ => return Ok(()),
         };
         Err(RemoteError(format!("{}: {lacks}", self.uri)))
@@ -222,7 +222,7 @@ impl fmt::Display for RemoteStatus {
             write!(f, ", lost {} times, {} requests sent again", self.losses, self.repeated)?;
         }
         if self.unflushed > 0 {
-            write!(f, ", {} flushes failed for it", self.unflushed)?;
+            write!(f, ", {} flushes failed because of that", self.unflushed)?;
         }
         Ok(())
     }
@@ -449,15 +449,16 @@ impl Driver for Remote {
         let new = size.unwrap_or(sizes.device.max(sizes.export));
         if new < sizes.device || new % u64::from(self.geometry.block_size) != 0 {
             let why = format!(
-                "{new} bytes are no whole blocks of {}, or less than the {} that it has",
+                "the new size {new} is not a multiple of the block size {}, or is less than the \
+                 present size {}",
                 self.geometry.block_size, sizes.device
             );
             return Err(IoError::with(IoErrorKind::InvalidInput, why));
         }
         if new > sizes.export {
             let why = format!(
-                "the other side had {} bytes when it was connected the last time: make it longer there, and let the connections \
-                 end, as a restart of that server does",
+                "the export had {} bytes at the last handshake. Enlarge the export at its server, \
+                 then restart that server: the next handshake reports the new size",
                 sizes.export
             );
             return Err(IoError::with(IoErrorKind::NoSpace, why));

@@ -33,19 +33,24 @@ pub(super) fn geometry(agreed: &RemoteAgreement, read_only: bool) -> Result<Geom
     let BlockSizes { minimum, preferred, maximum } = agreed.sizes;
     if !minimum.is_power_of_two() || minimum > 64 << 10 {
         return Err(format!(
-            "it says a minimum block size of {minimum}, which is no power of two up to 64 KiB"
+            "the remote server announces a minimum block size of {minimum}, which is not a power of \
+             two up to 64 KiB"
         ));
     }
     let block = minimum.max(512);
     if maximum < block {
         return Err(format!(
-            "it says a maximum block size of {maximum}, less than a block of {block}"
+            "the remote server announces a maximum block size of {maximum}, less than one \
+             block of {block}"
         ));
     }
     let whole = |bytes: u64| bytes / u64::from(block) * u64::from(block);
     let size = whole(agreed.summary.size);
     if size == 0 {
-        return Err(format!("it has {} bytes, less than a block of {block}", agreed.summary.size));
+        return Err(format!(
+            "the export has {} bytes, less than one block of {block}",
+            agreed.summary.size
+        ));
     }
     let has = |flag| agreed.summary.flags.contains(flag);
     let read_only = read_only || has(TransmissionFlags::READ_ONLY);
@@ -83,25 +88,25 @@ pub(super) fn still(
     let (flushed, flushes) = (flushes(before), flushes(now));
     let now = geometry(now, false)?;
     if now.size < device.size {
-        return Err(format!("it had {} bytes, and has {} now", device.size, now.size));
+        return Err(format!("the export shrank from {} bytes to {}", device.size, now.size));
     }
     if now.block_size > device.block_size || now.max_transfer < device.max_transfer {
         return Err(format!(
-            "it took blocks of {} bytes and up to {} at once, and takes {} and {} now",
+            "the export took blocks of {} bytes and requests up to {}; now it takes {} and {}",
             device.block_size, device.max_transfer, now.block_size, now.max_transfer
         ));
     }
     for (what, had, has) in [
-        ("be changed", !device.read_only, !now.read_only),
-        ("be flushed", flushed, flushes),
-        ("make a change durable by itself (FUA)", device.can_fua, now.can_fua),
-        ("trim", device.can_discard, now.can_discard),
-        ("write zeroes", device.can_write_zeroes, now.can_write_zeroes),
-        ("zero fast", device.can_fast_zero, now.can_fast_zero),
-        ("cache", device.can_prefetch, now.can_prefetch),
+        ("writes", !device.read_only, !now.read_only),
+        ("flushes", flushed, flushes),
+        ("durable writes (FUA)", device.can_fua, now.can_fua),
+        ("trims", device.can_discard, now.can_discard),
+        ("writes of zeroes", device.can_write_zeroes, now.can_write_zeroes),
+        ("fast zeroing", device.can_fast_zero, now.can_fast_zero),
+        ("prefetches", device.can_prefetch, now.can_prefetch),
     ] {
         if had && !has {
-            return Err(format!("it could {what}, and can't now"));
+            return Err(format!("the export supported {what} before, and doesn't now"));
         }
     }
     Ok(now.size / u64::from(device.block_size) * u64::from(device.block_size))
@@ -229,10 +234,10 @@ mod tests {
         assert!(still(&agreed(1 << 20, coarse)).unwrap_err().contains("blocks"));
         let mut read_only = agreed(1 << 20, USUAL_SIZES);
         read_only.summary.flags = TransmissionFlags::READ_ONLY;
-        assert!(still(&read_only).unwrap_err().contains("be changed"));
+        assert!(still(&read_only).unwrap_err().contains("writes"));
         let mut forgetful = agreed(1 << 20, USUAL_SIZES);
         forgetful.summary.flags = TransmissionFlags::HAS_FLAGS;
-        assert!(still(&forgetful).unwrap_err().contains("be flushed"));
+        assert!(still(&forgetful).unwrap_err().contains("flushes"));
     }
 
     #[test]

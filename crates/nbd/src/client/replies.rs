@@ -195,7 +195,10 @@ impl ReplyParser {
         ends: &mut Vec<RequestOutcome>,
     ) -> Result<bool, BrokenConnection> {
         let Some(slot) = table.find(reply.cookie, on) else {
-            return broken(format!("an answer to {:#x}, which nobody asked", reply.cookie));
+            return broken(format!(
+                "an answer with the cookie {:#x}, which no request has",
+                reply.cookie
+            ));
         };
         let entry = table.get_mut(slot);
         if reply.error != 0 {
@@ -225,7 +228,10 @@ impl ReplyParser {
         ends: &mut Vec<RequestOutcome>,
     ) -> Result<bool, BrokenConnection> {
         let Some(slot) = table.find(chunk.tag.cookie, on) else {
-            return broken(format!("a chunk for {:#x}, which nobody asked", chunk.tag.cookie));
+            return broken(format!(
+                "a chunk with the cookie {:#x}, which no request has",
+                chunk.tag.cookie
+            ));
         };
         let (entry, last) = (table.get_mut(slot), chunk.flags.contains(ReplyFlags::DONE));
         let (op, length) = (entry.rq.op(), chunk.length);
@@ -373,8 +379,8 @@ fn failed(slot: usize, before: Option<IoError>, error: u32, message: &str) -> Re
 fn io_error(error: u32, message: &str) -> IoError {
     let kind: IoErrorKind = policy::kind(error);
     match words(message.as_bytes()) {
-        none if none.is_empty() => IoError::with(kind, "the other side says so"),
-        words => IoError::with(kind, format!("the other side says: {words}")),
+        none if none.is_empty() => IoError::with(kind, "the remote server reports this error"),
+        words => IoError::with(kind, format!("the remote server reports: {words}")),
     }
 }
 

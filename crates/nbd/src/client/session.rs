@@ -50,7 +50,7 @@ impl RemoteSession {
         let (stream, ahead, agreed) =
             stream::open(options, &wait, Replies::Simple).map_err(&failed)?;
         if !ahead.is_empty() {
-            return Err(failed("it answered before it was asked".to_owned()));
+            return Err(failed("the remote server sent an answer before any request".to_owned()));
         }
         Ok(RemoteSession { stream, agreed })
     }

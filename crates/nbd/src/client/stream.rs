@@ -103,7 +103,7 @@ impl Stream {
                 Ok(stream(socket))
             }
             Address::Tcp(host, port) => {
-                let mut why = io::Error::new(ErrorKind::NotFound, "the name has no address");
+                let mut why = io::Error::new(ErrorKind::NotFound, "the host name has no address");
                 let look_up = || (host.as_str(), *port).to_socket_addrs();
                 let found = wait.clock.borrow_mut().working(look_up);
                 for address in found? {
@@ -311,7 +311,7 @@ pub(super) fn open(
     if let (true, Some(tls), Some(name)) = (uri.tls(), &options.tls, uri.hostname()) {
         client_handshake::start_tls(&mut wire).map_err(|why| why.to_string())?;
         if !wire.ahead.is_empty() {
-            return Err("it sent something before its TLS began".to_owned());
+            return Err("the remote server sent data before TLS began".to_owned());
         }
         wire.stream = wire
             .stream
@@ -327,8 +327,8 @@ pub(super) fn open(
 /// Returns the error of a connection in words.
 pub(super) fn in_words(error: &io::Error) -> String {
     match error.kind() {
-        ErrorKind::TimedOut => "it did not answer in time".to_owned(),
-        ErrorKind::UnexpectedEof => "it hung up".to_owned(),
+        ErrorKind::TimedOut => "the remote server did not answer in time".to_owned(),
+        ErrorKind::UnexpectedEof => "the remote server hung up".to_owned(),
         _ => error.to_string(),
     }
 }

@@ -114,7 +114,7 @@ impl FromStr for Uri {
             "nbds+unix" => (true, true),
             _ => {
                 return wrong(format!(
-                    "'{scheme}' is not known: it is one of nbd, nbds, nbd+unix, nbds+unix"
+                    "the scheme '{scheme}' is unknown: use nbd, nbds, nbd+unix or nbds+unix"
                 ));
             }
         };
@@ -132,7 +132,8 @@ impl FromStr for Uri {
                 "tls-hostname" => hostname = Some(text_of(value)?),
                 _ => {
                     return wrong(format!(
-                        "'{key}' is not known: behind the '?' stand socket and tls-hostname"
+                        "the key '{key}' is unknown: the keys after the '?' are socket and \
+                         tls-hostname"
                     ));
                 }
             }
@@ -280,7 +281,7 @@ mod tests {
     fn what_is_no_uri_is_answered_with_what_to_write() {
         for (text, why) in [
             ("/dev/sda", "no '://'"),
-            ("http://host", "one of nbd"),
+            ("http://host", "use nbd, nbds"),
             ("nbd:///x", "no host"),
             ("nbd://h:99999", "no port"),
             ("nbd://[::1", "without its"),

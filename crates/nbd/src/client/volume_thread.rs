@@ -274,7 +274,7 @@ impl VolumeThread {
     /// being closed.
     fn give_up(&mut self) {
         if !self.down {
-            self.broke("a request was not sent in its time");
+            self.broke("a request could not be sent in time");
             let why = self.shared.why.lock().clone();
             self.go_down(why);
         }
@@ -289,7 +289,7 @@ impl VolumeThread {
         self.connections = connections;
         // No request was sent yet, so a reply belongs to none.
         if self.connections.iter().any(|connection| !connection.bytes.is_empty()) {
-            self.broke("it answered before it was asked");
+            self.broke("the remote server sent an answer before any request");
         }
     }
 
@@ -319,7 +319,9 @@ impl VolumeThread {
                 Some(result) => often.push((slot, result)),
                 None if self.table.requeue(slot) => {}
                 None => {
-                    let why = format!("each connection on which it was sent broke; now: {why}");
+                    let why = format!(
+                        "every connection that carried this request broke; the last error: {why}"
+                    );
                     often.push((slot, Err(IoError::with(IoErrorKind::Io(EIO), why))));
                 }
             }
@@ -380,7 +382,8 @@ impl VolumeThread {
             }
             // The server may return older data. Another copy, as on a mirror's other leg, is right.
             Op::Read if self.durable.is_doubtful(range) => {
-                let why = "a connection was lost, and a change that was acknowledged here may be lost with it: no flush has told that yet";
+                let why = "a connection was lost, and an acknowledged change here may be lost \
+                           with it. The next flush reports this";
                 Some(Err(IoError::with(IoErrorKind::Io(EIO), why)))
             }
             // Bytes of unknown state count as data.
@@ -499,7 +502,7 @@ impl VolumeThread {
             }
         }
         if self.closing && self.table.on_their_way == 0 {
-            self.broke("the other side is shutting down");
+            self.broke("the remote server is shutting down");
         }
     }
 
@@ -537,14 +540,14 @@ impl VolumeThread {
                 stream.receive(bytes, room).map(|came| (came, room))
             });
             let (came, room) = match received {
-                Ok((0, _)) => return Err("the other side hung up".to_owned()),
+                Ok((0, _)) => return Err("the remote server hung up".to_owned()),
                 Ok(came) => came,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),
                 Err(error) => return Err(in_words(&error)),
             };
-            parser
-                .take(bytes, table, on, ends)
-                .map_err(|broken| format!("the other side is out of order: {}", broken.0))?;
+            parser.take(bytes, table, on, ends).map_err(|broken| {
+                format!("the remote server violates the NBD protocol: {}", broken.0)
+            })?;
             if came < room && !stream.may_have_more() {
                 return Ok(());
             }
@@ -570,7 +573,7 @@ impl VolumeThread {
                     self.unload(slot);
                     if !self.table.requeue(slot) {
                         let rq = self.table.remove(slot);
-                        let why = "the other side is shutting down";
+                        let why = "the remote server is shutting down";
                         self.complete(rq, Err(IoError::with(IoErrorKind::Gone, why)));
                     }
                 }
@@ -578,7 +581,7 @@ impl VolumeThread {
         }
         self.ends = ends;
         if over {
-            self.broke("the other side is shutting down");
+            self.broke("the remote server is shutting down");
         }
     }
 

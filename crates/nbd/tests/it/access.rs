@@ -65,7 +65,7 @@ fn a_user_sees_and_gets_only_the_exports_that_are_for_him() {
     let me = uid();
     let (kind, why) = refusal(&mut client, "theirs");
     assert_eq!(kind, OptionReplyKind::ERR_POLICY);
-    assert_eq!(why, format!("the export 'theirs' is not for user {me} without a certificate"));
+    assert_eq!(why, format!("user {me} without a certificate may not use the export 'theirs'"));
     assert_eq!(refusal(&mut client, "certified").0, OptionReplyKind::ERR_POLICY);
     assert_eq!(refusal(&mut client, "nobody's").0, OptionReplyKind::ERR_UNKNOWN);
     client.option(OptionKind::INFO, &GoRequest::encode("theirs", &[]));
@@ -90,7 +90,7 @@ fn a_tcp_client_is_no_user_of_this_machine() {
     assert_eq!(list(&mut client), [""; 0]);
     let (kind, why) = refusal(&mut client, "mine");
     assert_eq!(kind, OptionReplyKind::ERR_POLICY);
-    assert_eq!(why, "the export 'mine' is not for 127.0.0.1 without a certificate");
+    assert_eq!(why, "127.0.0.1 without a certificate may not use the export 'mine'");
     assert_eq!(
         refusal(&mut client, "").0,
         OptionReplyKind::ERR_POLICY,

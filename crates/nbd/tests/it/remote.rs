@@ -162,7 +162,9 @@ fn the_errors_of_the_other_side_are_told_as_what_they_are() {
         assert_eq!(disk.read_at(0, 512).unwrap_err().kind(), kind);
         assert_eq!(disk.write_at(0, vec![1; 512]).unwrap_err().kind(), kind);
         let extents = disk.extents_of(0, 512, 1).unwrap_err();
-        assert!(extents.kind() == kind && extents.to_string().contains("the other side says"));
+        assert!(
+            extents.kind() == kind && extents.to_string().contains("the remote server reports")
+        );
     }
 }
 
@@ -422,6 +424,6 @@ fn an_export_that_comes_back_smaller_is_not_taken_for_the_same() {
         second.add_export(Export::new("disk", TestDevice::new(MIB / 2))).unwrap();
         second.listen_unix(rig.path("s")).unwrap();
         let why = disk.read_at(0, 512).unwrap_err().to_string();
-        assert!(why.contains("had 1048576 bytes, and has 524288 now"), "{why}");
+        assert!(why.contains("the export shrank from 1048576 bytes to 524288"), "{why}");
     });
 }

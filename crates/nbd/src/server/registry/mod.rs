@@ -537,14 +537,14 @@ impl Registry {
         log.tell(LineKind::Forbidden, |ClientFacts { client, .. }| {
             let (peer, export) = (who.clone(), export.name().to_owned());
             move |left_out: Option<u64>| {
-                tracing::warn!(client, %peer, export, left_out, "a client was refused: the export is not for it");
+                tracing::warn!(client, %peer, export, left_out, "the server refused a client that may not use this export");
             }
         });
         let name = export.name().escape_debug();
         // The process makes no difference.
         let who = Identity { pid: None, ..who.clone() };
         let without = if who.names.is_empty() { " without a certificate" } else { "" };
-        Err(NotOffered::Forbidden(format!("the export '{name}' is not for {who}{without}")))
+        Err(NotOffered::Forbidden(format!("{who}{without} may not use the export '{name}'")))
     }
 
     pub(super) fn for_each(&self, who: &Identity, each: &mut dyn FnMut(&str, &str)) {
