@@ -131,13 +131,17 @@ pub(crate) fn mirror(args: &args::Mirror) -> Result<(), Failure> {
     let wrong: u64 = checks.map(Check::wrong).sum();
     if args.check && args.wait && wrong != 0 {
         return Err(Failure::new(format!(
-            "{wrong} bytes differ or can't be read; --check --repair writes them anew"
+            "{wrong} bytes differ or can't be read; --check --repair rewrites them"
         )));
     }
     match still_out(&disks, &asked).filter(|_| args.wait) {
         Some(Leg { name, why, .. }) => {
-            let why = why.as_deref().unwrap_or("it failed");
-            Err(Failure::new(format!("'{}' is still out: {}", printable(name), printable(why))))
+            let why = why.as_deref().unwrap_or("the leg failed");
+            Err(Failure::new(format!(
+                "the leg '{}' is still out: {}",
+                printable(name),
+                printable(why)
+            )))
         }
         None => Ok(()),
     }
@@ -160,10 +164,14 @@ fn mirrors(client: &mut Client, name: Option<&str>) -> Result<(Value, Vec<Disk>)
         let names: Vec<String> = disks.iter().map(|disk| disk["name"].to_string()).collect();
         disks.retain(|disk| disk["name"] == name);
         if disks.is_empty() {
-            let names = printable(&names.join(", "));
-            return Err(Failure::new(format!(
-                "there is no mirror '{name}'; the mirrors are: {names}"
-            )));
+            let why = match names.is_empty() {
+                true => format!("there is no mirror '{name}': the server has no mirrors"),
+                false => {
+                    let names = printable(&names.join(", "));
+                    format!("there is no mirror '{name}'; the mirrors are: {names}")
+                }
+            };
+            return Err(Failure::new(why));
         }
     }
     let disks = client::part(&answer, "disks")?;
@@ -186,7 +194,7 @@ fn show(out: &mut dyn Write, disks: &[Disk]) -> Result<(), Failure> {
         client::write_lines(out, &text)?;
     }
     if disks.is_empty() {
-        writeln!(out, "there is no mirror")?;
+        writeln!(out, "the server has no mirrors")?;
     }
     Ok(())
 }
@@ -218,7 +226,7 @@ pub(crate) fn snapshot(args: &args::Snapshot) -> Result<(), Failure> {
 
 fn snapshots_table(volume: &str, all: &[Snapshot]) -> String {
     if all.is_empty() {
-        return format!("'{volume}' has no snapshot\n");
+        return format!("'{volume}' has no snapshots\n");
     }
     let row = |one: &Snapshot| {
         let clones = if one.clones.is_empty() { "-".to_string() } else { one.clones.join(", ") };

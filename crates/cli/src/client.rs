@@ -44,14 +44,16 @@ impl Client {
     }
 
     fn connect(path: PathBuf, name: String) -> Result<Client, Failure> {
-        let failed = |why: String| Failure::new(format!("cannot ask {name}: {why}"));
+        let failed = |why: String| Failure::new(format!("cannot reach {name}: {why}"));
         let stream = match probe(&path) {
             SocketState::Live(stream) => stream,
             SocketState::Busy => {
-                return Err(failed("it is too busy to answer; try again".to_string()));
+                return Err(failed("the server is too busy to answer; try again".to_string()));
             }
             SocketState::Stale => {
-                return Err(failed("no process listens on its socket; it was killed".into()));
+                return Err(failed(
+                    "the server was killed: no process listens on the socket. Start the server again".into(),
+                ));
             }
             SocketState::Other(error) if error.kind() == ErrorKind::NotFound => {
                 return Err(failed(format!("the socket {} does not exist", path.display())));
@@ -83,9 +85,9 @@ impl Client {
         let mut line = String::new();
         match (&mut self.stream).take(LONGEST_ANSWER).read_line(&mut line) {
             Ok(_) if line.ends_with('\n') => Ok(line.trim_end().to_string()),
-            Ok(_) => Err(failed("it has ended".to_string())),
+            Ok(_) => Err(failed("the server has ended".to_string())),
             Err(error) if error.kind() == ErrorKind::ConnectionReset => {
-                Err(failed("it has ended".to_string()))
+                Err(failed("the server has ended".to_string()))
             }
             Err(error) => Err(failed(error.to_string())),
         }
@@ -100,7 +102,9 @@ impl Client {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => {
                 failed(format!("no answer within {}", duration(PATIENCE)))
             }
-            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => failed("it has ended".into()),
+            ErrorKind::BrokenPipe | ErrorKind::ConnectionReset => {
+                failed("the server has ended".into())
+            }
             _ => failed(error.to_string()),
         };
         self.stream.get_mut().write_all(&line).map_err(words)?;
@@ -114,15 +118,19 @@ impl Client {
                 return Err(words(error));
             }
             let name = &self.name;
-            let message = "is still at it; Ctrl-C ends this wait, and not the change";
+            let message = "is still working on the change; Ctrl-C ends only the wait";
             screen::warning(format_args!("{name} {message}"));
         }
         if answer.last() != Some(&b'\n') {
-            let why = if answer.is_empty() { "it has ended" } else { "it cut its answer short" };
+            let why = if answer.is_empty() {
+                "the server has ended"
+            } else {
+                "the server sent only a part of its answer"
+            };
             return Err(failed(why.to_string()));
         }
         let answer: Value = serde_json::from_slice(&answer)
-            .map_err(|error| failed(format!("its answer is not JSON: {error}")))?;
+            .map_err(|error| failed(format!("the server's answer is not JSON: {error}")))?;
         // Checked first: a server of another version may report that as an error.
         if let Some(error) = answer.get("error").and_then(Value::as_str) {
             let lines: Vec<String> = error.lines().map(printable).collect();
@@ -131,7 +139,8 @@ impl Client {
         let spoken = who(&answer).corewise;
         if spoken != VERSION {
             return Err(failed(format!(
-                "it speaks protocol version {spoken}, and this program version {VERSION}"
+                "the server speaks protocol version {spoken}, and this program version {VERSION}; \
+                 use the `corewise` that runs the server"
             )));
         }
         Ok(answer)

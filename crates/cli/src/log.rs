@@ -106,7 +106,7 @@ fn now() -> String {
 /// Returns the line that reports how many lines a blocked stderr has lost.
 pub(crate) fn lost(lines: u64) -> String {
     let lines = units::count(lines, "line");
-    let message = format!("{lines} of the log left out: nobody took them");
+    let message = format!("stderr was blocked, so the log lost {lines}");
     own(MessageKind::Warning, &message, &format!("warning: {message}"))
 }
 

@@ -199,7 +199,8 @@ fn begin<'a>(
     let block = first.block_size().max(*BLOCK_SIZES.start());
     if !BLOCK_SIZES.contains(&block) || !block.is_power_of_two() {
         return Err(Failure::new(format!(
-            "{uri}: its blocks have {block} bytes, and Linux's client has blocks of 512 to 4096"
+            "{uri}: the export has blocks of {block} bytes, but Linux's client takes blocks of \
+             512 to 4096"
         )));
     }
     if size > i64::MAX as u64 {
@@ -208,7 +209,9 @@ fn begin<'a>(
         )));
     }
     if size < u64::from(block) {
-        return Err(Failure::new(format!("{uri}: the export has {size} bytes: no whole block")));
+        return Err(Failure::new(format!(
+            "{uri}: the export has {size} bytes, less than one block of {block}"
+        )));
     }
     let wanted = if first.can_multi_conn() { args.connections } else { 1 };
     let mut sessions = vec![first];
@@ -217,7 +220,7 @@ fn begin<'a>(
         let Ok(more) = open() else { break };
         if (sectors(more.size()), more.flags()) != (size, sessions[0].flags()) {
             return Err(Failure::new(format!(
-                "{uri}: the export changes at this moment; try again"
+                "{uri}: the export changed between two connections; try again"
             )));
         }
         sessions.push(more);
@@ -362,7 +365,9 @@ impl Attached<'_> {
         }
         let lost = self.flags & ABILITIES & !session.flags();
         if lost != 0 || session.read_only() && self.flags & READ_ONLY == 0 {
-            return Err("the export can do less than when it was attached".to_string());
+            return Err(
+                "the export no longer supports all that the device was attached with".to_string()
+            );
         }
         let socket = socket(session).map_err(|failure| failure.words())?;
         let grown = (size > self.size).then_some(size);
@@ -381,7 +386,7 @@ impl Attached<'_> {
     fn end(self) -> Result<(), Failure> {
         let path = devices::path(self.index);
         if is_in_use(self.index) {
-            screen::warning(format_args!("{path} is in use, and stays attached"));
+            screen::warning(format_args!("{path} is in use, so it stays attached"));
             screen::help(format_args!(
                 "'corewise attach {} {path}' takes over its connections; unmount it, then \
                  'corewise detach {path}'",
@@ -420,8 +425,8 @@ fn watch_signals(tell: Sender<Happening>) -> Result<(), Failure> {
 fn words(error: &KernelError) -> String {
     match error {
         KernelError::NoClient => "the kernel has no NBD client".to_string(),
-        KernelError::Errno(error) => format!("the kernel refuses it: {error}"),
-        KernelError::Protocol(why) => format!("the kernel can't be asked: {why}"),
+        KernelError::Errno(error) => format!("the kernel refuses this: {error}"),
+        KernelError::Protocol(why) => format!("cannot talk to the kernel's NBD client: {why}"),
     }
 }
 
@@ -434,7 +439,7 @@ fn refused(verb: &str, error: &KernelError) -> Failure {
             failure.help("run it as root, or with CAP_SYS_ADMIN")
         }
         KernelError::Errno(Errno::BUSY) => {
-            failure.help("the device is taken: 'corewise attach --list' shows by what")
+            failure.help("another process has the device: 'corewise attach --list' shows which")
         }
         KernelError::Errno(Errno::NOENT | Errno::INVAL) if verb == "detach" => {
             failure.help("'corewise attach --list' shows the devices that are attached")

@@ -101,7 +101,7 @@ impl KernelClient {
         let index = answers.iter().find_map(|message| {
             message.attrs().get_attr_handle().get_attr_payload_as::<u32>(INDEX).ok()
         });
-        index.ok_or_else(|| KernelError::Protocol("it names no device".to_string()))
+        index.ok_or_else(|| KernelError::Protocol("the answer names no device".to_string()))
     }
 
     /// Gives a device one more socket in place of a dead one, and another size if there is one.

@@ -436,10 +436,10 @@ fn answers_of_a_strange_server_are_not_trusted() {
     let folder = Folder::new();
     let listener = UnixListener::bind(folder.join("strange")).unwrap();
     let answers: [(&[u8], &str); 5] = [
-        (b"", "it has ended"),
-        (b"{\"corewise\":1", "it cut its answer short"),
-        (b"hello\n", "its answer is not JSON"),
-        (b"{\"corewise\":7}\n", "it speaks protocol version 7, and this program version 1"),
+        (b"", "the server has ended"),
+        (b"{\"corewise\":1", "the server sent only a part of its answer"),
+        (b"hello\n", "the server's answer is not JSON"),
+        (b"{\"corewise\":7}\n", "the server speaks protocol version 7, and this program version 1"),
         (b"{\"corewise\":1,\"error\":\"\\u001b[2Jno\"}\n", "\u{fffd}[2Jno"),
     ];
     for (answer, says) in answers {

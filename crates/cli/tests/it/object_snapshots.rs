@@ -147,7 +147,7 @@ fn snapshots_are_refused_with_a_reason() {
     ] {
         folder.corewise([&["snapshot"], args].concat()).fails().complains(&[says]);
     }
-    folder.corewise(["snapshot", "v", "--list"]).ok().says(&["'v' has no snapshot"]);
+    folder.corewise(["snapshot", "v", "--list"]).ok().says(&["'v' has no snapshots"]);
     server.stop().ok();
     for (clone, says) in
         [(clone(&folder, "c", "v", "none"), "none"), (clone(&folder, "c", "w", "monday"), "w")]

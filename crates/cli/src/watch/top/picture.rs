@@ -449,9 +449,9 @@ mod tests {
     #[test]
     fn a_server_that_has_gone_is_told_and_what_was_known_stays_until_it_is_back() {
         let mut view = view();
-        view.gone = Some("process 4711: it has ended".to_string());
+        view.gone = Some("process 4711: the server has ended".to_string());
         let gone = picture(&view, 100, 12);
-        assert!(gone.contains("it has ended (waiting for it; q leaves)"), "{gone}");
+        assert!(gone.contains("the server has ended (waiting for it; q leaves)"), "{gone}");
         assert!(gone.contains("hidden, read-only"), "{gone}");
         // Another process counts from zero, so no rate is computed from the two.
         let mut other = document(1.0, 5_000);
