@@ -116,7 +116,7 @@ impl fmt::Display for FileFault {
             FileFault::NoAccess => f.write_str(
                 "its permissions were changed while in use, and it couldn't be opened again",
             ),
-            FileFault::Unknown(why) => write!(f, "it can't be looked at: {why}"),
+            FileFault::Unknown(why) => write!(f, "its state can't be read: {why}"),
         }
     }
 }
@@ -134,7 +134,7 @@ impl FileGuard {
         let path = std::path::absolute(path)?;
         let seen = look_at(&file)?;
         if look_up(&path)?.identity != seen.identity {
-            let why = "it was replaced while it was opened; try again";
+            let why = "the file was replaced while it was opened; try again";
             return Err(io::Error::new(io::ErrorKind::StaleNetworkFileHandle, why));
         }
         let FileSeen { length, has_name, identity, access, .. } = seen;

@@ -439,12 +439,14 @@ impl Driver for ObjectDriver {
 
     fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
         let Some(size) = size else {
-            let why = "an object store says no size: give one";
+            let why = "an object store reports no size: give the new size";
             return Err(IoError::with(IoErrorKind::NotSupported, why));
         };
         let has = self.geometry.size;
         if size < has || size % BLOCK != 0 {
-            let why = format!("{size} is less than {has}, or no multiple of {BLOCK}");
+            let why = format!(
+                "the new size {size} is less than the present {has}, or not a multiple of {BLOCK}"
+            );
             return Err(IoError::with(IoErrorKind::InvalidInput, why));
         }
         self.ask(|told| Message::Grow(size, told))?;

@@ -134,10 +134,10 @@ impl Report {
         });
         let who = match held_up {
             [] => String::new(),
-            held_up => format!("; it holds up {}", held_up.join(", ")),
+            held_up => format!(", which holds up {}", held_up.join(", ")),
         };
         let after = duration(after);
-        self.warning(format_args!("{what} of {device}: still at it after {after}{who}"));
+        self.warning(format_args!("{what} of {device}: not done after {after}{who}"));
     }
 
     /// Reports that volumes and exports came, went or changed while others were served. Any thread
@@ -155,7 +155,7 @@ impl Report {
 
     /// Reports that a change which nobody waits for wasn't made.
     pub(crate) fn refused(&self, what: &str, why: &str) {
-        self.error(format_args!("{what}: nothing was changed: {why}"));
+        self.error(format_args!("{what}: the server changed nothing: {why}"));
         self.event("refused", || json!({"what": what, "why": why}));
     }
 

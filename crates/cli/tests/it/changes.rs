@@ -133,7 +133,7 @@ fn of_an_addition_that_fails_nothing_stays() {
          [[export]]\ndevice = \"good\"\n",
     );
     let ran = up.corewise(&["add", "more.toml"]).code(1);
-    ran.complains(&["nothing was added: bad: ", "the file does not exist"]);
+    ran.complains(&["the server added nothing: bad: ", "the file does not exist"]);
     assert_eq!(up.names(), set(["disk", "ram", "export:disk", "export:ram"]));
     let problem = |text: &str| {
         up.folder.write("wrong.toml", text);
@@ -332,16 +332,16 @@ fn a_file_grows_under_its_clients_and_nothing_becomes_shorter() {
     new.flush().unwrap();
     assert_eq!(new.read(1 << 20, 512).unwrap(), [0; 512]);
     for (args, why) in [
-        (["disk", "1M"], "doesn't become shorter"),
-        (["disk", "2000001"], "doesn't become shorter"),
-        (["disk", "3000001"], "not whole blocks of 512"),
+        (["disk", "1M"], "can't shrink to"),
+        (["disk", "2000001"], "can't shrink to"),
+        (["disk", "3000001"], "is not a multiple of the block size 512"),
         (["ram", "2M"], "a 'memory' device cannot grow"),
     ] {
         up.corewise(&[&["grow"][..], &args[..]].concat()).code(1).complains(&[why]);
         up.corewise(&[&["grow", "--dry-run"][..], &args[..]].concat()).code(1).complains(&[why]);
     }
     let stale = up.corewise(&["reload"]).code(1);
-    stale.complains(&["device 'disk' has 2 MiB by now, and the manifest says 1 MiB"]);
+    stale.complains(&["device 'disk' has grown to 2 MiB, but the manifest says 1 MiB"]);
     let of = |size: &str| BASE.replacen("size = \"1M\"", &format!("size = \"{size}\""), 1);
     up.folder.write("up.toml", of("2M"));
     up.corewise(&["reload"]).ok().says(&["nothing to change"]);
@@ -380,7 +380,7 @@ fn a_manifest_that_came_through_a_pipe_cannot_be_read_again() {
     let folder = Folder::new();
     let server = Server::start(&folder, &["--control", "c"]);
     let ran = folder.corewise(["reload", "--control", "c"]).code(1);
-    ran.complains(&["the server has no manifest that could be read again"]);
+    ran.complains(&["the server can't read its manifest again"]);
     server.stop().ok();
 }
 
@@ -481,7 +481,7 @@ fn a_device_that_hangs_holds_a_change_up_only_as_on_hang_says_and_is_named() {
     client.send(READ, 0, 0, 512, &[]).unwrap();
     up.wait_in_flight("slow");
     let ran = up.corewise(&["remove", "slow", "--mode", "hard"]).code(1);
-    ran.complains(&["slow: it still isn't down after 100 ms, and isn't waited for any more"]);
+    ran.complains(&["slow: the device isn't down after 100 ms, and the server waits no longer"]);
     let overdue = up.server.wait_event("overdue");
     assert_eq!((&overdue["device"], &overdue["phase"]), (&"slow".into(), &"removal".into()));
     // Others are changed all the same, and one whose file hangs is given up likewise.
@@ -501,7 +501,7 @@ fn a_device_that_hangs_holds_a_change_up_only_as_on_hang_says_and_is_named() {
     // Nor does the removal that goes on hold up the end.
     let ran = up.server.stop().code(1);
     ran.complains(&[
-        "shutdown of slow: still at it after",
+        "shutdown of slow: not done after",
         "shutdown given up after",
         "slow has been running for",
         "disk waits for slow",

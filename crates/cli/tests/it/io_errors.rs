@@ -315,14 +315,13 @@ fn a_device_whose_write_log_is_cut_off_is_lost_and_says_what_to_do_about_the_log
     assert_eq!(client.write(0, &[8; 512], 0), Err(5));
     assert_eq!(server.wait_event("file")["what"], "moved");
     let says = [
-        "lost\n  a: no change is made: its write log ",
+        "lost\n  a: the device refuses changes: its write log ",
         "was truncated",
         "Move the write log away",
     ];
     folder.corewise(["health"]).code(4).says(&says);
     let ran = server.stop().code(1);
-    let ran =
-        ran.complains(&["a file device makes no change, since its write log isn't what it was"]);
+    let ran = ran.complains(&["a file device refuses changes, since its write log was moved"]);
     assert!(!ran.stderr.contains("doesn't lead to its file"), "{ran}");
     // The file is no log any more, and the error says what to do.
     folder.corewise(["up", "up.toml", "--for", "1ms"]).code(1).complains(&["move it away"]);

@@ -163,7 +163,7 @@ fn a_leg_that_can_not_be_copied_from_the_only_one_in_sync_is_out_and_says_why() 
     let alone = behind_errors(fails, "degraded = \"always\"");
     folder.write("up.toml", alone.replace("\"a.img\"", "\"nowhere.img\""));
     let ran = folder.corewise(["up", "up.toml"]).code(1);
-    ran.complains(&["no leg that is present is complete: 'x' is missing", "a mirror never serves"]);
+    ran.complains(&["no leg that is in sync is present: 'x' is missing", "A mirror never serves"]);
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn a_leg_that_had_everything_may_be_missing_only_where_the_manifest_says_so() {
     let ran = folder.corewise(["up", "known.toml"]).code(1);
     ran.complains(&[
         "known.toml:8:8: device 'b': cannot open",
-        "device 'm': 'b' is missing, and it was complete",
+        "device 'm': 'b' is missing, but was in sync",
         "degraded = \"always\"",
     ]);
     let mut server = Server::start(&folder, &["always.toml"]);

@@ -25,7 +25,7 @@ fn a_leg_is_added_and_another_removed_while_a_client_goes_on_and_the_manifest_ha
     let ran = mirror(&folder, &["--remove", "a"]).ok();
     ran.says(&["m: 2 of 2 legs in sync"]).complains(&[
         "write over = [\"b\", \"c\"] for 'm' into the manifest",
-        "`corewise remove a` closes it",
+        "`corewise remove a` closes the device",
     ]);
     assert_eq!(server.wait_mirror("removed")["legs"], serde_json::json!(["a"]));
     assert_eq!(legs(&folder), in_sync(&["b", "c"]));
@@ -33,7 +33,7 @@ fn a_leg_is_added_and_another_removed_while_a_client_goes_on_and_the_manifest_ha
     folder.corewise(["remove", "c"]).code(1).complains(&["'m' needs 'c'"]);
     // A manifest without the change doesn't undo it.
     let ran = folder.corewise(["reload", "--mode", "hard"]).code(1);
-    ran.complains(&["the legs of 'm' are [\"b\", \"c\"] since", "still says [\"a\", \"b\"]"]);
+    ran.complains(&["the legs of 'm' to [\"b\", \"c\"], but", "still says [\"a\", \"b\"]"]);
     let is = busy.stop();
     assert!(is.iter().filter(|n| **n != 0).count() > 10, "the client did nothing");
     server.stop().ok();
@@ -42,7 +42,7 @@ fn a_leg_is_added_and_another_removed_while_a_client_goes_on_and_the_manifest_ha
     for over in [&["a", "b"][..], &["a", "b", "c"], &["b", "c", "a"]] {
         folder.write("old.toml", manifest(over, ""));
         let ran = folder.corewise(["up", "old.toml"]).code(1);
-        ran.complains(&["'a' was removed from this mirror, which has 2 legs: leave it out"]);
+        ran.complains(&["'a' was removed from this mirror, which has 2 legs. Leave 'a' out"]);
     }
     folder.write("up.toml", manifest(&["b", "c"], "") + &files(&["a"]));
     let server = Server::start(&folder, &["up.toml"]);
@@ -51,7 +51,7 @@ fn a_leg_is_added_and_another_removed_while_a_client_goes_on_and_the_manifest_ha
     mirror(&folder, &["--add", "a", "--wait"]).ok().says(&["m: 3 of 3 legs in sync"]);
     mirror(&folder, &["--remove", "b"]).ok();
     mirror(&folder, &["--remove", "c"]).ok();
-    let why = "'a' is the only complete leg of the mirror";
+    let why = "'a' is the only leg in sync";
     mirror(&folder, &["--remove", "a"]).code(1).complains(&[why]);
     has_all(&server.socket(), &is);
     server.stop().ok();
@@ -70,7 +70,7 @@ fn after_kill_9_amid_an_addition_the_mirror_is_right_with_the_disk_or_refused_wi
     server.kill();
     let is = busy.cut();
     let ran = folder.corewise(["up", "up.toml"]).code(1);
-    ran.complains(&["this mirror has 3 legs by its record, and 2 of them were given"]);
+    ran.complains(&["the record of this mirror has 3 legs, but only 2 of them were given"]);
     let server = in_sync_over(&folder, &["a", "b", "c"]);
     assert_eq!(legs(&folder), in_sync(&["a", "b", "c"]));
     has_all(&server.socket(), &is);
@@ -150,7 +150,8 @@ fn a_leg_that_a_reload_can_not_have_leaves_the_mirror_as_it_was_and_is_told() {
     let small = files(&["c"]).replace("\"8M\"", "\"4M\"");
     folder.write("up.toml", files(&["a"]) + &small + &mirror);
     let ran = folder.corewise(["reload"]).code(1);
-    let ran = ran.says(&["added device 'c'"]).complains(&["'c' has ", "b: 'm' still needs it"]);
+    let ran =
+        ran.says(&["added device 'c'"]).complains(&["'c' has ", "b: 'm' still needs this device"]);
     assert!(!ran.stdout.contains("leg"), "{}", ran.stdout);
     assert_eq!(legs(&folder), in_sync(&["a", "b"]));
     folder.write("up.toml", manifest(&["a", "b"], ""));
@@ -178,7 +179,9 @@ fn a_disk_that_hangs_holds_a_change_of_its_mirror_up_only_as_on_hang_says_and_jo
     folder.corewise(["add", "c.toml"]).ok();
     hangs.signal(Signal::STOP);
     let ran = mirror(&folder, &["--add", "c"]).code(1);
-    ran.complains(&["it still isn't done after 100 ms, and isn't waited for any more ('on_hang')"]);
+    ran.complains(&[
+        "the change isn't done after 100 ms, and the server waits no longer ('on_hang')",
+    ]);
     loop {
         let overdue = server.wait_event("overdue");
         if overdue["phase"] == "change" {
@@ -186,7 +189,7 @@ fn a_disk_that_hangs_holds_a_change_of_its_mirror_up_only_as_on_hang_says_and_jo
             break;
         }
     }
-    let goes_on = |name: &str| format!("a change of '{name}' still goes on; try again");
+    let goes_on = |name: &str| format!("an earlier change of '{name}' is still running; try again");
     mirror(&folder, &["--remove", "b"]).code(1).complains(&[&goes_on("m")]);
     folder.corewise(["remove", "c"]).code(1).complains(&[&goes_on("c")]);
     hangs.signal(Signal::CONT);
@@ -199,7 +202,7 @@ fn a_disk_that_hangs_holds_a_change_of_its_mirror_up_only_as_on_hang_says_and_jo
     }
     mirror(&folder, &["--wait"]).ok();
     assert_eq!(legs(&folder), in_sync(&["a", "b", "c"]));
-    folder.corewise(["reload"]).code(1).complains(&["[\"a\", \"b\", \"c\"] since"]);
+    folder.corewise(["reload"]).code(1).complains(&["[\"a\", \"b\", \"c\"], but"]);
     mirror(&folder, &["--remove", "b"]).ok();
     server.stop().ok();
 }

@@ -315,7 +315,7 @@ fn a_leg_whose_flushes_were_given_up_is_restored_from_the_other_leg() {
             // The second start, too, when the flushes are already given up.
             for _ in 0..2 {
                 let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]);
-                ran.code(1).complains(&["'v' was opened without changes", "Name 'b' first"]);
+                ran.code(1).complains(&["'v' lacks changes", "name 'b' first"]);
             }
             folder.write("up.toml", stack(&accepted, "[\"b\", \"v\"]"));
         }

@@ -101,7 +101,7 @@ fn a_file_grows_unless_a_program_of_qemu_counts_on_its_size() {
     while folder.client("nbdinfo", ["--size", &uri]).code != Some(0) {
         assert!(nbd.0.try_wait().unwrap().is_none(), "it has ended");
     }
-    folder.corewise(["grow", "disk", "2M"]).fails().complains(&["counts on its size"]);
+    folder.corewise(["grow", "disk", "2M"]).fails().complains(&["relies on its size"]);
     drop(nbd);
     folder.corewise(["grow", "disk", "2M"]).ok();
     server.stop().ok();

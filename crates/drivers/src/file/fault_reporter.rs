@@ -30,7 +30,8 @@ pub enum FileEvent {
 }
 
 const MOVED: &str = "the path of a file device doesn't lead to its file any more";
-const UNLOGGED: &str = "a file device makes no change, since its write log isn't what it was";
+const UNLOGGED: &str =
+    "a file device refuses changes, since its write log was moved, replaced or truncated";
 
 /// A file, or a write log, that is displaced, or was replaced.
 #[derive(Clone, Debug)]
@@ -75,7 +76,7 @@ impl FileDisplacement {
     /// Returns the error with which a request ends.
     pub(super) fn error(&self) -> IoError {
         let why = match self.log {
-            Some(_) => format!("{}; no change is made. {}", self.why, self.todo),
+            Some(_) => format!("{}; the device refuses changes. {}", self.why, self.todo),
             None => self.why.clone(),
         };
         IoError::with(IoErrorKind::Io(libc::EIO), why)

@@ -271,7 +271,7 @@ impl Driver for FileDriver {
         let Some(why) = self.lost() else {
             let in_words = |displacement: FileDisplacement| {
                 let is_stuck = displacement.displaced().blocks_changes;
-                let how = if is_stuck { "no change is made" } else { "moved" };
+                let how = if is_stuck { "the device refuses changes" } else { "moved" };
                 format!("{how}: {}", displacement.why())
             };
             return self.displacement().map(in_words);

@@ -151,28 +151,30 @@ impl Store {
             there.map_err(|error| IoError::from_errno(error.raw_os_error().unwrap_or(0)))?;
         let size = wanted.unwrap_or(there / block * block);
         if size < least {
-            let why =
-                format!("it has {least} bytes, and doesn't become shorter: {size} were asked for");
+            let why = format!("the file has {least} bytes and can't shrink to {size}");
             return Err(IoError::with(InvalidInput, why));
         }
         if size % block != 0 {
-            let why = format!("{size} bytes are not whole blocks of {block}");
+            let why = format!("the new size {size} is not a multiple of the block size {block}");
             return Err(IoError::with(InvalidInput, why));
         }
         match &self.loss {
             Some(_) if size > there && !geometry.read_only => {
                 let resize = || rustix::fs::ftruncate(self.file(), size);
                 let resized = qemu_locks::resizing(self.file(), resize).map_err(|_| {
-                    let why = "a program of QEMU has it open, and counts on its size";
+                    let why = "a program of QEMU has the file open and relies on its size; stop \
+                               that program first";
                     IoError::with(IoErrorKind::Io(Errno::BUSY.raw_os_error()), why)
                 })?;
                 resized.map_err(|error| {
-                    let why = format!("it cannot be made {size} bytes long: {error}");
+                    let why = format!("the file cannot grow to {size} bytes: {error}");
                     IoError::with(IoErrorKind::Io(error.raw_os_error()), why)
                 })?;
             }
             _ if size > there => {
-                let why = format!("it has {there} bytes: {size} were asked for");
+                let why = format!(
+                    "the file or disk has {there} bytes, less than the new size {size}; enlarge it first"
+                );
                 return Err(IoError::with(NoSpace, why));
             }
             _ => {}

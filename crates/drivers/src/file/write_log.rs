@@ -217,7 +217,7 @@ impl WriteLog {
         const TEXT: &str = "a flush that failed";
         let entry = sector(&[0, 0, MARK, TEXT.len() as u64], TEXT);
         if let Err(error) = self.file.file().write_all_at(&entry, at) {
-            tracing::error!(log = self.name, %error, "a write log tells of a flush that failed");
+            tracing::error!(log = self.name, %error, "a write log keeps the entry of a flush that failed");
         }
     }
 }

@@ -65,7 +65,7 @@ impl MirrorState {
             (state.head.legs, state.head.removed) = (legs, removed);
         }
         let enrolled = greeted.and_then(|()| {
-            self.legs.set_why(n, "it was just added".to_owned());
+            self.legs.set_why(n, "the leg was just added".to_owned());
             self.legs.admit(n);
             state.unwritten = true;
             self.say_so(keeper, state, n).inspect_err(|_| {
@@ -79,9 +79,9 @@ impl MirrorState {
             let step = keeper.cursor.lock();
             drop(self.legs.take(n));
             drop(step);
-            return Err(StackError::new(format!("'{name}' cannot be its leg: {why}")));
+            return Err(StackError::new(format!("'{name}' cannot be a leg of the mirror: {why}")));
         }
-        tracing::info!(leg = n, device = name, "a mirror has another leg");
+        tracing::info!(leg = n, device = name, "a leg was added to a mirror");
         Ok(())
     }
 
@@ -213,7 +213,7 @@ impl MirrorState {
     /// Checks that legs may change at all.
     pub(super) fn may_change(&self, keeper: &Keeper) -> Result<(), StackError> {
         if keeper.settling.load(Ordering::Relaxed) || keeper.end.has_come() {
-            return Err(StackError::new("the mirror has come to its end"));
+            return Err(StackError::new("the mirror is being shut down"));
         }
         Ok(())
     }
@@ -259,13 +259,15 @@ impl MirrorState {
         let (name, states) = (self.legs.name(n), &self.legs.states);
         if states.active() & 1 << n != 0 && !states.drop_leg(n) && states.active() & 1 << n != 0 {
             let why = match states.in_sync() == 1 << n {
-                true => "is the only complete leg of the mirror, which the others are copied from",
-                false => "is the first leg of a mirror without a record, and stands for the mirror",
+                true => "is the only leg in sync, from which the mirror copies the others",
+                false => {
+                    "is the first leg of a mirror without a record, which can't run without it"
+                }
             };
             return Err(StackError::new(format!("'{name}' {why}")));
         }
         self.legs.set_why(n, reason.to_owned());
-        tracing::info!(leg = n, device = &*name, reason, "a leg of a mirror leaves");
+        tracing::info!(leg = n, device = &*name, reason, "a leg of a mirror is being removed");
         Ok(())
     }
 
@@ -316,8 +318,8 @@ impl MirrorState {
 
     fn find(&self, keeper: &Keeper, n: usize) -> Result<(), StackError> {
         let Some(find) = &keeper.options.find else { return Ok(()) };
-        let found =
-            caught(|| find(n)).unwrap_or_else(|| Err("the search for it panicked".to_owned()));
+        let found = caught(|| find(n))
+            .unwrap_or_else(|| Err("the search for the leg's device panicked".to_owned()));
         let device = found.map_err(StackError::new)?;
         let (name, theirs) = (self.legs.name(n), device.geometry());
         self.fits(keeper, &name, &theirs)?;
@@ -336,7 +338,7 @@ impl MirrorState {
         theirs: &Geometry,
     ) -> Result<(), StackError> {
         if let Some(why) = leg_states::misfit(&self.geometry, theirs) {
-            return Err(StackError::new(format!("'{name}' cannot be its leg: {why}")));
+            return Err(StackError::new(format!("'{name}' cannot be a leg of the mirror: {why}")));
         }
         let room = keeper.disk.room_on(name, theirs.size)?;
         if room < self.geometry.size {

@@ -145,7 +145,7 @@ fn from_nothing(legs: &Legs, degraded: Degraded) -> Result<Assembled, StackError
     if let Some(n) = each(needed).next() {
         let (name, why) = (legs.name(n), legs.why(n));
         return Err(StackError::new(format!(
-            "'{name}' is missing ({why}), and a mirror without a record needs all its legs"
+            "'{name}' is missing ({why}), but a mirror without a record needs all its legs"
         )));
     }
     Ok(Assembled { in_sync: SOURCE, blank: here & !SOURCE, missing, ..Assembled::default() })
@@ -181,13 +181,13 @@ impl MirrorState {
         for leg in each(assembled.outdated) {
             let device = &*self.legs.name(leg);
             let what = match assembled.in_sync & 1 << leg != 0 {
-                true => "no other leg is complete: the mirror lacks these changes, too",
-                false => "everything is copied to it from a complete leg",
+                true => "no other leg is in sync, so the mirror lacks these changes, too",
+                false => "the mirror copies this leg in full from a leg in sync",
             };
             tracing::warn!(
                 leg,
                 device,
-                "a leg of a mirror was opened without changes that were flushed to it; {what}"
+                "a leg of a mirror lacks changes that were flushed to it; {what}"
             );
         }
         let dirty = state.dirty();
@@ -231,8 +231,8 @@ fn fit_on_all(disk: &Disk, legs: &Legs) -> Result<(), StackError> {
     match others.iter().find(|(_, room)| room < size) {
         None => Ok(()),
         Some((name, room)) => Err(StackError::new(format!(
-            "'{name}' has room for {room} bytes, and '{first}', whose content a new mirror has, for \
-             {size}: give it a larger leg in place of '{name}'"
+            "'{name}' has room for {room} bytes, but a new mirror starts with the {size} bytes of \
+             '{first}'. Use a larger device in place of '{name}'"
         ))),
     }
 }
@@ -264,8 +264,8 @@ pub(super) fn vacant(disk: &Disk, device: &dyn BlockDevice) -> Result<(), StackE
         return Ok(());
     }
     Err(StackError::new(format!(
-        "'{}' has other data at its end, where a mirror keeps its record; to discard that data, \
-         overwrite the last 256 KiB with zeroes",
+        "'{}' has other data at its end, where a mirror keeps its record. To discard that data, \
+         overwrite the last 256 KiB of the device with zeroes",
         device.name()
     )))
 }
@@ -339,7 +339,7 @@ fn bits(
             }
             Err(error) => {
                 return Err(StackError::new(format!(
-                    "'{}' is the only complete leg, and its record cannot be read: {error}",
+                    "'{}' is the only leg in sync, and its record cannot be read: {error}",
                     legs.name(n)
                 )));
             }
@@ -385,17 +385,15 @@ pub(super) fn may_be_first(legs: &Legs, size: u64) -> Result<(), StackError> {
     if is_outdated {
         let first = legs.name(0);
         return Err(StackError::new(format!(
-            "the first leg '{first}' was opened without changes that were flushed to it, and would \
-             be copied over '{other}', which {holds} data, perhaps with these changes. Name \
-             '{other}' first: the mirror then begins with what '{other}' has; to discard that, zero \
-             '{other}' before"
+            "the first leg '{first}' lacks changes that were flushed to it. It would be copied \
+             over '{other}', which {holds} data, perhaps with these changes. To start with the \
+             data of '{other}', name '{other}' first. To discard that data, zero '{other}'"
         )));
     }
     let (first, state) = (legs.name(0), if is_new { "new" } else { "empty" });
     Err(StackError::new(format!(
         "the first leg '{first}' is {state}, and would be copied over '{other}', which {holds} \
-         data. If '{first}' had data, bring it back (is its disk mounted?). If that is lost, name \
-         '{other}' first: the mirror then begins with what '{other}' has; to discard that, zero \
-         '{other}' before"
+         data. If '{first}' had data, bring that back (is its disk mounted?). Otherwise, to start \
+         with the data of '{other}', name '{other}' first. To discard that data, zero '{other}'"
     )))
 }

@@ -307,16 +307,19 @@ impl Assembled {
         name: impl Fn(usize) -> String,
     ) -> Result<(), StackError> {
         let (needed, why) = match policy {
-            Degraded::Never if self.missing != 0 => (self.missing, "the mirror needs all its legs"),
+            Degraded::Never if self.missing != 0 => {
+                (self.missing, "but the mirror needs all its legs")
+            }
             Degraded::Never | Degraded::Known => (
                 self.lost(),
-                "it was complete when the mirror was last up: give what has replaced it since, if anything \
-                 has; degraded = \"always\" starts the mirror without it",
+                "but was in sync when the mirror was last up. If another device has taken its \
+                 place since, name that one. degraded = \"always\" starts the mirror without this \
+                 leg",
             ),
             Degraded::Always => return Ok(()),
         };
         let Some(n) = each(needed).next() else { return Ok(()) };
-        Err(StackError::new(format!("'{}' {}, and {why}", name(n), self.fate(n))))
+        Err(StackError::new(format!("'{}' {}, {why}", name(n), self.fate(n))))
     }
 
     /// Returns in words why leg `n` isn't in sync.
@@ -326,7 +329,7 @@ impl Assembled {
         } else if self.unwritten & 1 << n != 0 {
             "has no record"
         } else {
-            "is an older state of itself"
+            "is an older copy of this leg"
         }
     }
 }
@@ -368,8 +371,8 @@ pub(super) fn assemble(
     let Some(newest) = newest(&goes_on).or_else(|| newest(&|_| true)) else {
         if let Some(unread) = found.iter().position(Option::is_none) {
             return Err(StackError::new(format!(
-                "no readable leg has a record of this mirror, and '{}', which may have it, cannot \
-                 be read",
+                "no readable leg has a record of this mirror, and '{}', which may have one, can't \
+                 be read. Repair or replace its disk",
                 name(unread)
             )));
         }
@@ -424,8 +427,8 @@ pub(super) fn assemble(
             .filter_map(|n| Some(format!("'{}' {}", name(at(n)?), all.fate(n))))
             .collect();
         return Err(StackError::new(format!(
-            "no leg that is present is complete: {}; a mirror never serves a leg that was not in \
-             sync",
+            "no leg that is in sync is present: {}. A mirror never serves another leg, so bring \
+             back one that was in sync",
             lost.join(", ")
         )));
     }
@@ -472,17 +475,18 @@ fn numbers(
     let heads = || found.iter().enumerate().filter_map(|(at, f)| Some((at, f.as_ref()?.as_ref()?)));
     if let Some((at, _)) = heads().find(|(_, head)| newest.removed & head.bit() != 0) {
         return Err(StackError::new(format!(
-            "'{0}' was removed from this mirror, which has {has}: leave it out. To have it join as a \
-             new leg, which gets everything, overwrite the last 256 KiB of '{0}' with zeroes",
+            "'{0}' was removed from this mirror, which has {has}. Leave '{0}' out. To add it \
+             again as a new leg, which is copied in full, overwrite the last 256 KiB of '{0}' \
+             with zeroes",
             name(at)
         )));
     }
     let given = found.len();
     if given < members.len() {
         return Err(StackError::new(format!(
-            "this mirror has {has} by its record, and {given} of them were given: give all in their \
-             order, the one that was added last too; one that is lost may be missing, and be \
-             removed when the mirror is up"
+            "the record of this mirror has {has}, but only {given} of them were given. Name all \
+             of them in their order, with the one that was added last. A lost leg may be missing: \
+             remove it when the mirror is up"
         )));
     }
     for (at, head) in heads() {
@@ -500,8 +504,8 @@ fn numbers(
     let is_new_and_missing = |at: &usize| found[*at].is_none();
     if let Some(at) = (members.len()..given).find(is_new_and_missing) {
         return Err(StackError::new(format!(
-            "this mirror has {has} by its record, and '{}', which is missing, is none of them: leave \
-             it out, or have it there",
+            "the record of this mirror has {has}, and '{}' is none of them and is missing. Leave \
+             this device out, or bring it back",
             name(at)
         )));
     }
@@ -509,8 +513,8 @@ fn numbers(
     let numbers: Vec<usize> = members.into_iter().chain(new).take(given).collect();
     if numbers.len() < given {
         return Err(StackError::new(format!(
-            "this mirror has {has}, and no number is left for '{}': add it when the mirror is up, \
-             which uses those of legs that were removed",
+            "this mirror has {has}, and no leg number is left for '{}'. Add this device when the \
+             mirror is up: the mirror then reuses the numbers of removed legs",
             name(numbers.len())
         )));
     }
@@ -523,9 +527,9 @@ pub(super) const SOURCE: u32 = 1;
 /// Makes the error that the legs of a mirror were used without each other.
 pub(super) fn diverged(name: &str) -> StackError {
     StackError::new(format!(
-        "'{name}' was used without the other legs, and they without it, so nothing tells which \
-         side is right. To replace the content of '{name}' by theirs, overwrite its last 256 KiB \
-         with zeroes"
+        "'{name}' and the other legs were written without each other, so the mirror can't tell \
+         which side is right. To replace the content of '{name}' by that of the others, overwrite \
+         the last 256 KiB of '{name}' with zeroes"
     ))
 }
 
@@ -642,22 +646,22 @@ mod tests {
             put_together(&[Some(Some(head(1, 5, 3))), Some(Some(head(0, 5, 3)))]).unwrap_err();
         assert!(error.contains("is leg 2 of 2"), "{error}");
         let error = put_together(&[Some(Some(head(0, 5, 0b10))), None]).unwrap_err();
-        assert!(error.contains("no leg that is present is complete: 'leg1' is missing"), "{error}");
+        assert!(error.contains("no leg that is in sync is present: 'leg1' is missing"), "{error}");
         let error = put_together(&[Some(Some(head(0, 5, 0b10))), Some(None)]).unwrap_err();
         assert!(error.contains("'leg1' has no record"), "{error}");
         let error = put_together(&[Some(None), None]).unwrap_err();
-        assert!(error.contains("cannot be read"), "{error}");
+        assert!(error.contains("can't be read"), "{error}");
     }
 
     #[test]
     fn legs_that_were_used_without_each_other_are_not_put_together() {
         let alone = |leg: u32, events| forked(5, 70 + u64::from(leg), head(leg, events, 1 << leg));
         let error = put_together(&[Some(Some(alone(0, 9))), Some(Some(alone(1, 6)))]).unwrap_err();
-        assert!(error.contains("'leg1' was used without"), "{error}");
+        assert!(error.contains("'leg1' and the other legs were written without"), "{error}");
         // Leg 1 failed at the end; it went on alone later.
         let failed = head(0, 8, 0b01);
         let error = put_together(&[Some(Some(failed)), Some(Some(alone(1, 6)))]).unwrap_err();
-        assert!(error.contains("'leg1' was used without"), "{error}");
+        assert!(error.contains("'leg1' and the other legs were written without"), "{error}");
     }
 
     #[test]
@@ -728,8 +732,8 @@ mod tests {
         }
         assert!(may(&whole, Degraded::Never).is_ok());
         let error = may(&news, Degraded::default()).unwrap_err();
-        assert!(error.starts_with("'leg1' is missing, and it was complete"), "{error}");
+        assert!(error.starts_with("'leg1' is missing, but was in sync"), "{error}");
         let error = may(&old, Degraded::default()).unwrap_err();
-        assert!(error.starts_with("'leg1' is an older state of itself, and it was"), "{error}");
+        assert!(error.starts_with("'leg1' is an older copy of this leg, but was"), "{error}");
     }
 }

@@ -113,7 +113,8 @@ impl Partition {
 
 fn untold(below: &dyn BlockDevice) -> IoError {
     let what = format!(
-        "a flush of '{}' failed, which another partition there was told: changes here since its last flush that succeeded may be lost, too",
+        "a flush of '{}' failed, and another partition of that device got the error. Changes of \
+         this partition since its last successful flush may be lost, too",
         below.name()
     );
     IoError::with(IoErrorKind::Io(libc::EIO), what)

@@ -101,7 +101,7 @@ fn nothing_is_changed_that_a_write_log_would_not_have_and_the_log_goes_on_when_i
     queue.write_zeroes(0, 512).unwrap_err();
     queue.discard(0, 512).unwrap_err();
     assert_eq!(queue.read_at(0, 512).unwrap(), vec![7; 512], "nothing was changed");
-    assert!(driver.condition().unwrap().starts_with("no change is made: its write log"));
+    assert!(driver.condition().unwrap().starts_with("the device refuses changes: its write log"));
     let displaced = driver.displaced().unwrap();
     assert!(displaced.blocks_changes && displaced.todo.starts_with("Put the write log back"));
     rename(&other, &log);

@@ -92,7 +92,7 @@ fn a_leg_that_was_out_may_be_missing_and_is_resynced_when_found() {
 fn a_leg_that_had_everything_may_be_missing_only_where_that_is_said() {
     let legs = Legs::new(2).made();
     let refused = |policy| without(&legs, 1, &empty(""), policy).err().unwrap();
-    assert!(refused(Degraded::Known).contains("'lost' is missing, and it was complete"));
+    assert!(refused(Degraded::Known).contains("'lost' is missing, but was in sync"));
     assert!(refused(Degraded::Never).contains("needs all its legs"));
     let up = without(&legs, 1, &empty(""), Degraded::Always).unwrap();
     assert_eq!(up.states(), [InSync, Out]);
@@ -124,13 +124,15 @@ fn legs_that_were_used_without_each_other_are_refused_until_one_gives_in() {
         up.close();
     }
     let error = legs.try_open(legs.disks.clone(), false).err().unwrap();
-    assert!(error.contains("used without the other legs"), "{error}");
+    assert!(error.contains("the other legs were written without each other"), "{error}");
 
     let slot: Slot = Arc::new(Mutex::new(Ok(legs.disks[1].clone())));
     let up = without(&legs, 1, &slot, Degraded::Known).unwrap();
     let _ = up.mirror.take_back(1);
     assert_eq!(decided(&up), Out);
-    assert!(up.mirror.why_out(1).unwrap().contains("used without the other legs"));
+    assert!(
+        up.mirror.why_out(1).unwrap().contains("the other legs were written without each other")
+    );
     assert!(legs.disks[1].read_at(5 * REGION, 512).unwrap().iter().all(|&b| b == 7), "left alone");
 
     legs.disks[1].write_at(SIZE, vec![0; REGION as usize]).unwrap();
@@ -191,7 +193,7 @@ fn an_older_copy_of_a_leg_is_not_taken_for_the_leg_after_a_clean_stop() {
         up.close();
         legs.put_back(n, &before);
         let error = legs.try_open(legs.disks.clone(), false).err().unwrap();
-        assert!(error.contains("is an older state of itself, and it was complete"), "{error}");
+        assert!(error.contains("is an older copy of this leg, but was in sync"), "{error}");
         let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
         let up = legs.open_with(parts(), |options| options.degraded = Degraded::Always).unwrap();
         assert_eq!(up.resynced(), (vec![n], SIZE));
@@ -216,7 +218,7 @@ fn parts_of_two_copies_of_a_mirror_that_were_both_used_are_not_put_together() {
     let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
     for degraded in [Degraded::Known, Degraded::Always] {
         let error = legs.open_with(parts(), |options| options.degraded = degraded).err().unwrap();
-        assert!(error.contains("used without the other legs"), "{error}");
+        assert!(error.contains("the other legs were written without each other"), "{error}");
     }
     legs.put_back(0, &other[0]);
     legs.open().close();
@@ -325,7 +327,7 @@ fn writes_go_on_during_the_search_for_a_leg_even_if_it_panics() {
     assert_eq!(up.states(), [InSync, Returning]);
     go.send(()).unwrap();
     assert_eq!(decided(&up), Out);
-    assert_eq!(up.mirror.why_out(1).unwrap(), "the search for it panicked");
+    assert_eq!(up.mirror.why_out(1).unwrap(), "the search for the leg's device panicked");
     up.close();
 }
 

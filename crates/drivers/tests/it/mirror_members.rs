@@ -110,13 +110,13 @@ fn the_next_start_is_given_all_legs_and_a_new_one_behind_them_joins() {
     assert_eq!(added(&up, &spare), 2);
     up.close();
     let error = legs.try_open(legs.disks.clone(), false).err().unwrap();
-    assert!(error.contains("has 3 legs by its record, and 2 of them were given"), "{error}");
+    assert!(error.contains("has 3 legs, but only 2 of them were given"), "{error}");
     legs.disks.push(spare);
     let missing = MirrorLeg::Missing { name: "gone".into(), why: "it burned".into() };
     let mut with = legs.disks.iter().cloned().map(MirrorLeg::Here).collect::<Vec<_>>();
     with.push(missing);
     let error = legs.open_with(with, |_| {}).err().unwrap();
-    assert!(error.contains("'gone', which is missing, is none of them"), "{error}");
+    assert!(error.contains("'gone' is none of them and is missing"), "{error}");
     legs.disks.push(other);
     let up = legs.open();
     assert_eq!(up.resynced().0, [3]);
@@ -143,12 +143,15 @@ fn what_can_not_be_a_leg_is_not_added_and_the_last_complete_one_stays() {
     let fault = Fault::new().on(&[Op::Write]).range(SIZE..LEG);
     let dead = Faulty::new(disk(&legs, LEG), vec![fault], 0);
     let why = refused(legs.rig.named("dead", dead));
-    assert!(why.contains("'dead' cannot be its leg: ") && why.contains("I/O error"), "{why}");
+    assert!(
+        why.contains("'dead' cannot be a leg of the mirror: ") && why.contains("I/O error"),
+        "{why}"
+    );
     assert_eq!(up.states(), [LegState::InSync; 2], "nothing has changed");
     assert!(up.mirror.remove(2).is_err());
     up.mirror.remove(0).unwrap();
     let why = up.mirror.remove(1).err().unwrap().to_string();
-    assert!(why.contains("is the only complete leg of the mirror"), "{why}");
+    assert!(why.contains("is the only leg in sync"), "{why}");
     up.fill(1, 1);
     up.close();
     let up = legs.try_open(here(&[&legs.disks[1]]), false).unwrap();
@@ -174,7 +177,7 @@ fn the_number_of_a_leg_that_was_removed_is_used_again_when_there_is_no_other() {
     }
     up.close();
     let error = refused(&legs, &[a, b]);
-    assert!(error.contains("has 3 legs by its record"), "{error}");
+    assert!(error.contains("the record of this mirror has 3 legs"), "{error}");
 }
 
 #[test]

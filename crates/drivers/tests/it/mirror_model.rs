@@ -420,7 +420,8 @@ impl Case {
                         self.turn_round();
                         continue;
                     }
-                    if let Some(old) = self.old.filter(|_| error.contains("used without the other"))
+                    if let Some(old) =
+                        self.old.filter(|_| error.contains("written without each other"))
                     {
                         // Too much has happened since: he does what he is told to do.
                         self.parts[old].disk.lock().fill(SIZE as usize, &[0; SIZE as usize]);

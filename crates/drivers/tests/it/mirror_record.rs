@@ -256,7 +256,7 @@ fn a_leg_that_is_new_gets_everything() {
     up.close();
     legs.disks[1] = legs.rig.queue(Memory::new(LEG).unwrap());
     let error = legs.try_open(legs.disks.clone(), false).err().unwrap();
-    assert!(error.contains("has no record, and it was complete"), "{error}");
+    assert!(error.contains("has no record, but was in sync"), "{error}");
     let parts = || legs.disks.iter().cloned().map(MirrorLeg::Here).collect();
     let up = legs.open_with(parts(), |options| options.degraded = Degraded::Always).unwrap();
     assert_eq!(up.states(), [InSync, Resyncing]);

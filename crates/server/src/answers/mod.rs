@@ -78,7 +78,8 @@ fn answer_change(
                 let snapshots = Some(snapshots.map_err(|error| error.to_string())?);
                 return Ok(Answer { snapshots, ..Answer::default() });
             }
-            let request = ChangeRequest::of(&question).ok_or("it is not about a change")??;
+            let request =
+                ChangeRequest::of(&question).ok_or("the question asks for no change")??;
             let mode = question.mode.unwrap_or_default();
             let change = Change { request, mode, dry_run: question.dry_run };
             let changed = view.live.change(&change).map_err(|error| error.to_string())?;
@@ -91,8 +92,8 @@ fn answer_change(
             .and_then(|()| (&*stream).write_all(&answer));
     };
     if let Err(error) = spare.run("change", run) {
-        let why = format!("nothing was changed: {}", no_thread(&error));
-        tracing::warn!("a change was asked for, and {why}");
+        let why = format!("the server changed nothing: {}", no_thread(&error));
+        tracing::warn!("a client asked for a change: {why}");
         // The socket has room for that, as nothing else was sent.
         let _ = (&*stream).write_all(&answered(&view, || Err(why)));
     }

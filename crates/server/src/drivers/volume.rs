@@ -129,16 +129,16 @@ impl Volume {
         let has = self.made.get().ok_or("it is missing")?.queue.geometry();
         let block = u64::from(has.block_size);
         match (&self.device.driver, size) {
-            (Driver::Object(_), None) => Err("an object store says no size: give one".to_string()),
+            (Driver::Object(_), None) => {
+                Err("an object store reports no size: give the new size".to_string())
+            }
             (Driver::File(_) | Driver::Remote(_), None) => Ok(()),
             (Driver::File(_) | Driver::Object(_) | Driver::Remote(_), Some(size)) => {
                 if size < has.size {
                     let has = has.size;
-                    Err(format!(
-                        "it has {has} bytes, and doesn't become shorter: {size} were asked for"
-                    ))
+                    Err(format!("the volume has {has} bytes and can't shrink to {size}"))
                 } else if size % block != 0 {
-                    Err(format!("{size} bytes are not whole blocks of {block}"))
+                    Err(format!("the new size {size} is not a multiple of the block size {block}"))
                 } else {
                     Ok(())
                 }

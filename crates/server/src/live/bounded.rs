@@ -66,7 +66,8 @@ impl Live {
         }
         *given_up = true;
         let why = format!(
-            "it still isn't done after {}, and isn't waited for any more ('on_hang'); it goes on",
+            "the change isn't done after {}, and the server waits no longer ('on_hang'); the \
+             change continues",
             duration(limit)
         );
         self.stuck.lock().extend(of);
@@ -81,7 +82,9 @@ impl Live {
         let stuck = self.stuck.lock();
         match names.find(|name| stuck.iter().any(|one| one == name)) {
             Some(name) => {
-                let why = format!("a change of '{name}' still goes on; try again when it is over");
+                let why = format!(
+                    "an earlier change of '{name}' is still running; try again when it ends"
+                );
                 Err(Error::of(ErrorKind::Busy, why))
             }
             None => Ok(()),

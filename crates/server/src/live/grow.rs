@@ -27,11 +27,12 @@ impl Live {
         let device = has.device(name);
         let device = device.ok_or_else(|| format!("there is no device '{name}'{}", known(has)))?;
         if let Some(above) = has.built_over(&device.name).next() {
-            let why = format!("'{}' is built over '{name}', and knows its size", above.name);
+            let why =
+                format!("'{}' is built over '{name}', and can't follow a new size", above.name);
             return Err(Error::refused(why));
         }
         self.refuse_stuck(std::iter::once(name))?;
-        self.manager.bound::<Volume>(name).ok_or("it is not up")?.may_grow(size)?;
+        self.manager.bound::<Volume>(name).ok_or("the device is not up")?.may_grow(size)?;
         let written = matches!(&device.driver, Driver::File(FileDriver { size: Some(_), .. }));
         if dry_run {
             return Ok(ChangeReport {
@@ -62,7 +63,7 @@ impl Live {
         size: Option<u64>,
         has: &mut Manifest,
     ) -> Result<(u64, u64), Error> {
-        let volume = self.manager.bound::<Volume>(name).ok_or("it is not up")?;
+        let volume = self.manager.bound::<Volume>(name).ok_or("the device is not up")?;
         let had = volume.device().map_err(|error| error.to_string())?.geometry().size;
         let of = name.to_string();
         let late = move |live: &Live, has: &mut Manifest, done: Result<u64, String>| match done {

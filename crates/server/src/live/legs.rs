@@ -59,8 +59,9 @@ impl WrittenLegs {
             if over(new, mirror).is_some_and(|new| new == written && new != now) {
                 let (now, written) = (list(now), list(written));
                 return Err(Error::refused(format!(
-                    "the legs of '{mirror}' are {now} since they were changed by `corewise mirror`, and the \
-                     manifest still says {written}: write over = {now}, and a [[device]] for each, into the manifest"
+                    "`corewise mirror` changed the legs of '{mirror}' to {now}, but the manifest \
+                     still says {written}. Write over = {now}, and a [[device]] for each leg, \
+                     into the manifest"
                 )));
             }
         }
@@ -144,15 +145,15 @@ impl Live {
         if self.source.is_some() {
             let table = change.comes().map(|with| format!(", and a [[device]] '{with}',"));
             changed.notes.push(format!(
-                "write over = {} for '{mirror}'{} into the manifest: the next start goes by that",
+                "write over = {} for '{mirror}'{} into the manifest: the next start reads that",
                 list(now),
                 table.unwrap_or_default()
             ));
         }
         if let Some(leg) = change.leaves() {
-            changed
-                .notes
-                .push(format!("'{leg}' is no leg any more; `corewise remove {leg}` closes it"));
+            changed.notes.push(format!(
+                "'{leg}' is not a leg any more; `corewise remove {leg}` closes the device"
+            ));
         }
         self.report.changed(changed);
     }
@@ -210,7 +211,7 @@ impl Live {
             let needs = |device: &&Device| device.suppliers.contains(name);
             if let Some(above) = has.devices.iter().find(needs) {
                 changed.steps.retain(|step| (step.what, &step.name) != (StepKind::Remove, name));
-                let why = format!("'{}' still needs it", above.name);
+                let why = format!("'{}' still needs this device", above.name);
                 changed.failed.push(StepFailure { name: name.clone(), why });
                 continue;
             }
@@ -307,7 +308,7 @@ impl Live {
         if let (Some(why), Some(with)) = (still_out, change.comes()) {
             changed.failed.push(StepFailure {
                 name: with.to_string(),
-                why: format!("it is a leg of '{mirror}', and is out: {why}"),
+                why: format!("the device is a leg of '{mirror}' now, but is out: {why}"),
             });
         }
         Ok(now)
@@ -318,7 +319,7 @@ impl Live {
 fn is_free(name: &str, mirror: &str, has: &Manifest) -> Result<(), Error> {
     if has.device(name).is_none() {
         return Err(Error::refused(format!(
-            "there is no device '{name}'; `corewise add` brings one up that a manifest declares{}",
+            "there is no device '{name}': bring the device up first, with `corewise add`{}",
             known(has)
         )));
     }
@@ -330,7 +331,8 @@ fn is_free(name: &str, mirror: &str, has: &Manifest) -> Result<(), Error> {
         }));
     }
     if let Some(export) = has.exports.iter().find(|export| export.device == name) {
-        let why = format!("'{name}' is in use: the export '{}' shows it", export.name);
+        let why =
+            format!("'{name}' is in use: the export '{}' gives clients access to it", export.name);
         return Err(Error::refused(why));
     }
     let (mut below, mut todo) = (Vec::new(), vec![name]);
@@ -342,7 +344,7 @@ fn is_free(name: &str, mirror: &str, has: &Manifest) -> Result<(), Error> {
     }
     match name == mirror || below.contains(&mirror) {
         true => Err(Error::refused(format!(
-            "'{name}' can't be a leg of '{mirror}': it is built over that, or needs it"
+            "'{name}' can't be a leg of '{mirror}', since '{name}' needs '{mirror}'"
         ))),
         false => Ok(()),
     }

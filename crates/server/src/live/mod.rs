@@ -181,7 +181,7 @@ impl Live {
     /// too. Blocks as long as it takes.
     pub(crate) fn change(self: &Arc<Self>, change: &Change) -> Result<ChangeReport, Error> {
         let Some(mut has) = self.has.try_lock() else {
-            let why = "another change is being made; try again when it is done";
+            let why = "the server is making another change; try again when that one is done";
             return Err(Error::of(ErrorKind::Busy, why));
         };
         self.make_and_share(&mut has, change)
@@ -332,9 +332,11 @@ impl Live {
                 }
                 is_gone
             });
-            changed
-                .notes
-                .push("the rest was not done; try again when that device is down".to_string());
+            changed.notes.push(
+                "the server left out the rest of the change; try again when that device is \
+                       down"
+                    .to_string(),
+            );
             self.report.changed(&changed);
             return Ok(changed);
         }
@@ -359,7 +361,7 @@ impl Live {
             let each =
                 changed.failed.iter().map(|failed| format!("{}: {}", failed.name, failed.why));
             let each = each.collect::<Vec<_>>().join("; ");
-            return Err(Error::refused(format!("nothing was added: {each}")));
+            return Err(Error::refused(format!("the server added nothing: {each}")));
         }
         self.note_left_out(request, &changed);
         self.report.changed(&changed);
@@ -458,20 +460,24 @@ impl Live {
     /// Reads the manifest again.
     fn read_again(&self, old: &Manifest) -> Result<Manifest, Error> {
         let file = self.source.as_ref().ok_or(
-            "the server has no manifest that could be read again: it is built in, or came through a pipe",
+            "the server can't read its manifest again, since that is built in or came through a \
+             pipe",
         )?;
         let read = |text: &str, base: &Path| manifest::read(text, base);
         let manifest = checked(file, read)?;
         if let Some((name, had, asked)) = shrunk(old, &manifest).next() {
             return Err(Error::refused(format!(
-                "device '{name}' has {} by now, and the manifest says {}: a volume doesn't become shorter; write size = \"{had}\" into the manifest",
+                "device '{name}' has grown to {}, but the manifest says {}. A volume can't \
+                 shrink: write size = \"{had}\" into the manifest",
                 units::size(had),
                 units::size(asked)
             )));
         }
         self.written.lock().refuse_old(old, &manifest)?;
         match manifest.devices.is_empty() {
-            true => Err(Error::refused(format!("{}: it declares no device", file.display()))),
+            true => {
+                Err(Error::refused(format!("{}: the manifest declares no device", file.display())))
+            }
             false => Ok(manifest),
         }
     }
@@ -546,7 +552,7 @@ impl Live {
             exports.iter().find(|name| hiding.contains(*name)).filter(|_| mode == Mode::Hide)
         {
             return Err(Error::refused(format!(
-                "the export '{name}' is hidden already, and goes with its last client"
+                "the export '{name}' is hidden already; the server removes it with its last client"
             )));
         }
         let mut used = Vec::new();
@@ -565,7 +571,7 @@ impl Live {
             });
             let used = used.collect::<Vec<_>>().join(", ");
             return Err(Error::refused(format!(
-                "{used}; --mode soft answers what they have asked for and disconnects them, --mode hard \
+                "{used}; --mode soft answers their requests, then disconnects them, --mode hard \
                  disconnects them at once"
             )));
         }
@@ -603,15 +609,13 @@ impl Live {
         let request = ChangeRequest::Remove(name.to_string());
         let change = Change { request, mode: Mode::Soft, dry_run: false };
         if let Err(error) = self.make_and_share(has, &change) {
-            self.report.refused(
-                &format!("removal of '{name}', which has no client any more"),
-                &error.to_string(),
-            );
+            self.report
+                .refused(&format!("removal of '{name}' after its last client"), &error.to_string());
         }
     }
 }
 
-const ENDS: &str = "the server ends meanwhile, and shuts all of it down";
+const ENDS: &str = "the server is ending, and shuts everything down";
 
 fn as_json(timeline: &Timeline) -> serde_json::Value {
     serde_json::from_str(&json::render(timeline)).unwrap_or_default()

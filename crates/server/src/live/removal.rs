@@ -69,7 +69,8 @@ impl Live {
                     // The deadline gave the flush no time.
                     FlushOutcome::Unfinished if deadline.is_zero() => {}
                     FlushOutcome::Unfinished => changed.notes.push(format!(
-                        "{name}: its flush takes longer than {}, and goes on; the end of its device waits for it",
+                        "{name}: the flush takes longer than {}, and continues; the device ends \
+                         after the flush",
                         duration(deadline)
                     )),
                 }
@@ -104,7 +105,8 @@ impl Live {
                 RemovalResult::Hangs(after) => {
                     left.extend(std::iter::once(name.clone()).chain(rest()));
                     Some(format!(
-                        "it still isn't down after {}, and isn't waited for any more ('on_hang'); it goes on",
+                        "the device isn't down after {}, and the server waits no longer \
+                         ('on_hang'); the shutdown continues",
                         duration(after)
                     ))
                 }
