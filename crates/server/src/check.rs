@@ -68,7 +68,10 @@ pub(crate) fn missing_nodes(devices: &[Device], topology: &Topology) -> Vec<Prob
         let known = topology.nodes().iter().map(|known| known.node.to_string());
         let known = known.collect::<Vec<_>>().join(", ");
         let message = format!("this machine has no NUMA node {}", at.value);
-        let help = format!("leave 'node' out, or name one of: {known}");
+        let help = match known.is_empty() {
+            true => "leave 'node' out".to_string(),
+            false => format!("leave 'node' out, or name one of: {known}"),
+        };
         let subject = Subject::Device(Ok(device.name.clone()));
         Some(Problem::new(at.place, subject, message).help(help))
     };

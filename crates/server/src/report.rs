@@ -228,11 +228,11 @@ impl Report {
         if let Some(why) = &why {
             let leg = legs.first().copied().unwrap_or_default();
             let (how, so) = match what {
-                "checked" => (String::new(), "to write there what the first leg in sync has"),
+                "checked" => (String::new(), "to overwrite them from the first leg in sync"),
                 "missing" => {
-                    (format!("its leg '{leg}' is missing{before}: "), "once its disk works")
+                    (format!("leg '{leg}' is missing{before}: "), "once the leg's disk works")
                 }
-                _ => (format!("its leg '{leg}' is left out{before}: "), "once its disk works"),
+                _ => (format!("leg '{leg}' is left out{before}: "), "once the leg's disk works"),
             };
             let todo = todo.as_ref().map(|todo| format!("; {so}: {todo}")).unwrap_or_default();
             self.warning(format_args!("device '{device}': {how}{why}{todo}"));
@@ -263,7 +263,8 @@ impl Report {
         self.observer.message(
             Severity::Note,
             format_args!(
-                "device '{device}': nothing was at {at}, so a new volume of {bytes} was made there"
+                "device '{device}': the server found nothing at {at}, and made a new volume of \
+                 {bytes} there"
             ),
         );
         self.event(driver, || json!({"device": device, "what": "made", "at": at, "size": size}));

@@ -203,8 +203,11 @@ struct LoggedHandshakes {
 /// Returns how many clients the server refused or closed between two counts, by cause.
 fn refusals(before: &HandshakeCounts, now: &HandshakeCounts) -> String {
     let causes = [
-        (now.no_place - before.no_place, "were told that all places are taken"),
-        (now.evicted - before.evicted, "were closed in their handshake, since others waited"),
+        (now.no_place - before.no_place, "were refused, since all places are taken"),
+        (
+            now.evicted - before.evicted,
+            "were closed in their handshake, since other clients waited",
+        ),
         (now.timed_out - before.timed_out, "took too long for their handshake"),
         (
             now.failed - before.failed,
@@ -229,8 +232,8 @@ mod tests {
         assert_eq!(refusals(&counts(1, 0, 0), &counts(1, 0, 9)), "", "they left by themselves");
         assert_eq!(
             refusals(&counts(1, 0, 0), &counts(3, 700, 0)),
-            "2 were told that all places are taken, 700 were closed in their handshake, since \
-             others waited"
+            "2 were refused, since all places are taken, 700 were closed in their handshake, since \
+             other clients waited"
         );
     }
 }

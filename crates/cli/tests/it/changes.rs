@@ -170,7 +170,7 @@ fn a_file_that_an_addition_makes_is_announced_once_it_stays() {
     let event = up.server.wait_event("file");
     assert_eq!((&event["device"], &event["what"]), (&"good".into(), &"made".into()), "{event}");
     let ran = up.server.stop().ok();
-    assert_eq!(ran.stderr.matches("new.img, so a new volume").count(), 1, "{ran}");
+    assert_eq!(ran.stderr.matches("new.img, and made a new volume").count(), 1, "{ran}");
 }
 
 #[test]

@@ -74,7 +74,7 @@ fn the_command_of_a_leg_that_is_out_brings_it_back() {
     let mut lines = ran.stdout.lines();
     assert_eq!(lines.next(), Some("degraded"), "{ran}");
     let line = lines.find(|line| line.contains("'b' is out")).unwrap_or_else(|| panic!("{ran}"));
-    let (_, command) = line.split_once("Once its disk works: corewise ").unwrap();
+    let (_, command) = line.split_once("Once the leg's disk works: corewise ").unwrap();
     assert_eq!(dropped["todo"], format!("corewise {command}"));
     folder.corewise(["mirror"]).ok().says(&[command]);
     folder.corewise(["dump"]).ok().says(&[command]);
@@ -91,8 +91,8 @@ fn the_command_of_a_leg_that_is_out_brings_it_back() {
     }
     let ran = server.stop().ok();
     ran.complains(&[
-        "its leg 'b' is left out: ",
-        &format!("once its disk works: corewise {command}"),
+        "leg 'b' is left out: ",
+        &format!("once the leg's disk works: corewise {command}"),
     ]);
 }
 
@@ -108,7 +108,7 @@ fn a_file_that_somebody_truncates_is_lost_until_it_is_opened_anew() {
     file.set_len(512).unwrap();
     client.flush().unwrap_err();
     let ran = health(&folder).code(4);
-    ran.says(&["lost\n", "  disk: its file has lost data: ", "restart the server"]);
+    ran.says(&["lost\n", "  disk: the file has lost data: ", "restart the server"]);
     let found = json(&folder);
     assert_eq!(found["health"]["reasons"][0]["reason"], "file_lost", "{found}");
     drop(client);
@@ -127,7 +127,7 @@ fn what_is_left_out_is_lost_until_a_reload_brings_it_up() {
     folder.write("up.toml", format!("{FILE}{more}"));
     let server = Server::start(&folder, &["up.toml", "--keep-going"]);
     let ran = health(&folder).code(4);
-    ran.says(&["lost\n", "\n  gone: it isn't up", "\n  export:gone: ", "corewise reload"]);
+    ran.says(&["lost\n", "\n  gone: the device isn't up", "\n  export:gone: ", "corewise reload"]);
     folder.write("gone.img", vec![0; 1 << 20]);
     folder.corewise(["reload"]).ok();
     health(&folder).ok();
@@ -143,7 +143,7 @@ fn what_is_left_out_is_lost_until_a_reload_brings_it_up() {
     );
     folder.corewise(["reload", "--mode", "hard"]).code(1);
     let ran = health(&folder).code(4);
-    ran.says(&["  new: the manifest asks for it", "  export:new: "]);
+    ran.says(&["  new: declared in the manifest", "  export:new: "]);
     folder.write("up.toml", FILE);
     folder.corewise(["reload"]).ok();
     health(&folder).ok();
@@ -159,10 +159,10 @@ fn a_socket_that_somebody_removes_is_told_of() {
     health(&folder).ok();
     std::fs::remove_file(folder.join("m")).unwrap();
     let ran = health(&folder).code(3);
-    ran.says(&["degraded\n  server: its socket ", "/m was removed or replaced, and scrapers"]);
+    ran.says(&["degraded\n  server: the socket ", "/m was removed or replaced, so scrapers"]);
     std::fs::remove_file(folder.join("s")).unwrap();
     let ran = health(&folder).code(4);
-    ran.says(&["lost\n  server: its socket ", "/s was removed or replaced, and new clients"]);
+    ran.says(&["lost\n  server: the socket ", "/s was removed or replaced, so new clients"]);
     server.stop().ok();
 }
 
@@ -180,7 +180,7 @@ fn a_flush_that_failed_is_lost_until_the_next_one_succeeds() {
     client.write(0, &pattern(1, 4096), 0).unwrap();
     client.flush().unwrap_err();
     let ran = health(&folder).code(4);
-    ran.says(&["lost\n", "  e: its last flush failed, and changes before it may be lost"]);
+    ran.says(&["lost\n", "  e: the last flush failed, and changes before it may be lost"]);
     client.flush().unwrap();
     // The last minute counts the failure itself.
     let ran = until(&folder, 3);
@@ -207,7 +207,7 @@ fn a_flush_that_fails_after_its_client_has_left_is_lost_until_the_next_one_is_to
     other.write(512 << 10, &pattern(1, 4096), FUA).unwrap_err();
     let ran = health(&folder).code(4);
     ran.says(&[
-        "  e: a flush failed, by which 1 client that had left may have lost data unnoticed",
+        "  e: a flush failed after 1 client had disconnected, so their data may be lost without notice",
     ]);
     let mut again = Client::new(&server.socket(), "e");
     again.flush().unwrap_err();
@@ -305,7 +305,7 @@ fn a_mirror_with_a_schedule_is_checked_by_itself_and_a_restart_remembers_that() 
     let leg = std::fs::OpenOptions::new().write(true).open(folder.join("b.img")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&leg, &[7; 512], 1 << 20).unwrap();
     let ran = until(&folder, 4);
-    ran.says(&["lost\n  m: its last check found that 512 bytes differ"]);
+    ran.says(&["lost\n  m: the last check found that 512 bytes differ"]);
     folder.write("up.toml", checked("check_every = \"1h\"\n"));
     folder.corewise(["reload"]).ok();
     // A check may have begun before.

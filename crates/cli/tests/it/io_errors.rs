@@ -115,7 +115,7 @@ fn a_leg_that_a_mirror_drops_is_told_of_in_one_line_that_has_the_error_and_names
     let ran = server.stop().ok();
     let told: Vec<_> = ran.stderr.lines().filter(|line| line.contains("injected")).collect();
     assert_eq!(told.len(), 1, "{ran}");
-    assert!(told[0].contains("device 'm': its leg 'leg' is left out: bad: I/O error"), "{ran}");
+    assert!(told[0].contains("device 'm': leg 'leg' is left out: bad: I/O error"), "{ran}");
     assert!(told[0].ends_with("corewise mirror m --take-back=leg"), "{ran}");
 }
 

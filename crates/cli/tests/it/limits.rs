@@ -216,7 +216,7 @@ fn clients_that_got_no_export_are_counted_in_the_dump_in_metrics_and_in_few_line
     let ran = server.stop().ok();
     let told = ran.stderr.lines().filter_map(|line| {
         let (_, counts) = line.split_once("clients got no export: ")?;
-        let (count, _) = counts.split_once(" were told that all places are taken")?;
+        let (count, _) = counts.split_once(" were refused, since all places are taken")?;
         count.parse::<u64>().ok()
     });
     let told: Vec<u64> = told.collect();

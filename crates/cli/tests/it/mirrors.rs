@@ -112,7 +112,7 @@ fn a_leg_that_is_well_again_comes_back_while_clients_write() {
     assert_eq!(disks(&folder), "2 of 2 legs in sync");
     folder.corewise(["dump"]).ok().says(&["  m: 2 of 2 legs in sync"]);
     client.write(15 * MIB as u64, &pattern(9, 4096), 0).unwrap();
-    server.stop().ok().complains(&["its leg 'b2' is left out: "]);
+    server.stop().ok().complains(&["leg 'b2' is left out: "]);
     let [a, b] = data(&folder);
     assert!(a == b && a[15 * MIB..15 * MIB + 4096] == pattern(9, 4096));
 }
@@ -158,7 +158,7 @@ fn a_leg_that_can_not_be_copied_from_the_only_one_in_sync_is_out_and_says_why() 
     ran.says(&["m: 1 of 2 legs in sync, 1 out", "its source 'x' cannot be read (byte"]);
     drop(client);
     let ran = server.stop().ok();
-    ran.complains(&["its leg 'b' is left out: ", "its source 'x' cannot be read"]);
+    ran.complains(&["leg 'b' is left out: ", "its source 'x' cannot be read"]);
     // The first leg goes: the other one was never in sync.
     let alone = behind_errors(fails, "degraded = \"always\"");
     folder.write("up.toml", alone.replace("\"a.img\"", "\"nowhere.img\""));
@@ -188,13 +188,13 @@ fn a_check_tells_what_differs_repairs_it_where_asked_and_can_be_stopped() {
     let [a, b] = data(&folder);
     assert!(a == b && a[..MIB] == pattern(1, MIB));
     corewise(&["--check", "--rate", "1"]).ok().says(&["check: running"]);
-    corewise(&["--check"]).fails().complains(&["goes on already"]);
+    corewise(&["--check"]).fails().complains(&["is running already"]);
     corewise(&["--stop"]).ok().says(&["check: stopped"]);
-    corewise(&["--stop"]).fails().complains(&["no check of 'm' goes on"]);
+    corewise(&["--stop"]).fails().complains(&["no check of 'm' is running"]);
     corewise(&["--repair"]).code(2);
     let ran = server.stop().ok();
     let ran =
-        ran.complains(&["and repaired 0; to write there what the first leg in sync has: corewise"]);
+        ran.complains(&["and repaired 0; to overwrite them from the first leg in sync: corewise"]);
     // Repaired bytes need no command.
     let repaired = ran.stderr.lines().find(|line| line.contains("and repaired 4096"));
     assert!(repaired.unwrap().ends_with("and repaired 4096"), "{ran}");

@@ -74,7 +74,7 @@ fn a_leg_that_had_everything_may_be_missing_only_where_the_manifest_says_so() {
     assert_eq!(missing["legs"], serde_json::json!(["b"]));
     assert!(missing["why"].as_str().unwrap().contains("the file does not exist"), "{missing}");
     let ran = server.stop().ok();
-    ran.complains(&["warning: device 'm': its leg 'b' is missing: cannot open"]);
+    ran.complains(&["warning: device 'm': leg 'b' is missing: cannot open"]);
     // Now it is known. A user who requires all legs gets no other behaviour.
     Server::start(&folder, &["known.toml"]).stop().ok();
     folder.write("never.toml", manifest(false, "degraded = \"never\""));
@@ -96,7 +96,7 @@ fn a_leg_that_is_back_gets_what_was_written_meanwhile_and_nothing_else() {
     ran.says(&["b  out: cannot open"]).complains(&["'b' is still out: cannot open"]);
     let ran = mirror(&folder, &["m", "--wait"]).code(1);
     ran.says(&["b  out: cannot open"]).complains(&["'b' is still out: cannot open"]);
-    mirror(&folder, &["m", "--take-back=a"]).code(1).complains(&["'a' is not out of 'm'"]);
+    mirror(&folder, &["m", "--take-back=a"]).code(1).complains(&["the leg 'a' of 'm' is not out"]);
     mirror(&folder, &["m", "--take-back=x"]).code(1).complains(&["'x' is not a leg of 'm'; the \
                                                                   legs are: a, b"]);
     mirror(&folder, &["a", "--take-back"]).code(1).complains(&["'a' is not a mirror"]);
@@ -107,7 +107,7 @@ fn a_leg_that_is_back_gets_what_was_written_meanwhile_and_nothing_else() {
     ran.says(&["m: 2 of 2 legs in sync", "b  in sync"]);
     let ended = server.wait_mirror("resynced");
     assert_eq!((&ended["legs"], &ended["bytes"]), (&serde_json::json!(["b"]), &(3 * MIB).into()));
-    mirror(&folder, &["m", "--take-back"]).code(1).complains(&["all legs of 'm' are in"]);
+    mirror(&folder, &["m", "--take-back"]).code(1).complains(&["no leg of 'm' is out"]);
     let disks = folder.dump();
     let disk = |name: &str| {
         disks["disks"].as_array().unwrap().iter().find(|disk| disk["name"] == name).cloned()

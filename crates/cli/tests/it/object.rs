@@ -81,9 +81,9 @@ fn a_new_volume_is_announced_and_one_that_is_there_is_not() {
     let manifest = device(&folder, "v", "size = \"16M\"") + file + &export("v");
     folder.write("up.toml", &manifest);
     let notes = [
-        "note: device 'v': nothing was at file:///",
-        "note: device 'f': nothing was at /",
-        "so a new volume of 1 MiB was made there",
+        "note: device 'v': the server found nothing at file:///",
+        "note: device 'f': the server found nothing at /",
+        "and made a new volume of 1 MiB there",
     ];
     let ran = Server::start(&folder, &["up.toml"]).stop().ok();
     let [event, made] = [r#"{"event":"object","at":"file:///"#, r#""what":"made""#];
@@ -140,7 +140,7 @@ fn a_volume_that_lacks_an_object_is_lost_until_it_is_opened_again() {
     std::fs::rename(&away, &segments).unwrap();
     assert!(client.read(0, 4096).unwrap() == pattern(1, 4096));
     let health = folder.corewise(["health", "--control", &control]);
-    health.code(4).says(&["lost", "v: data is missing or damaged: seg/", "Put the object back"]);
+    health.code(4).says(&["lost", "v: data is missing or damaged: seg/", "Restore the object"]);
     folder.corewise(["dump", "--control", &control]).ok().says(&["data is missing or damaged"]);
     assert!(scrape(&metrics_of(&server)).contains("corewise_store_damaged{volume=\"v\"} 1"));
     let ran = server.stop().ok();
@@ -168,7 +168,7 @@ fn a_volume_whose_folder_is_deleted_is_not_to_be_started_with_a_size() {
     folder
         .corewise(["health", "--control", &control])
         .code(4)
-        .says(&["was deleted", "start it, without 'size'"]);
+        .says(&["was deleted", "start the server, without 'size'"]);
     server.stop().code(1);
 }
 

@@ -263,12 +263,12 @@ fn a_store_that_takes_no_writes_is_told_of_within_seconds_and_gets_what_waited()
         assert_eq!(client.flush().is_ok(), local);
         let event = server.wait_event("object");
         assert_eq!((&event["device"], &event["what"]), (&"v".into(), &"unwritable".into()));
-        let alone = ["flushes fail until they are", "are in its flush file alone"];
+        let alone = ["flushes fail until they are", "are only in the flush file"];
         health().code(if local { 3 } else { 4 }).says(&[
-            "v: its store takes no writes since 20",
-            "1048576 bytes aren't there yet",
+            "v: the store has taken no writes since 20",
+            "1048576 bytes wait to be sent",
             alone[usize::from(local)],
-            "Mend the store",
+            "Repair the store",
         ]);
         let metrics = scrape(&metrics_of(&server));
         assert!(metrics.contains("corewise_store_writable{volume=\"v\"} 0"), "{metrics}");

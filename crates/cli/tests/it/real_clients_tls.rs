@@ -242,7 +242,10 @@ fn a_certificate_that_is_about_to_expire_is_told_of_until_a_reload_renews_it() {
     );
     let server = Server::start(&folder, &["up.toml"]);
     let ran = folder.corewise(["health"]).code(3);
-    ran.says(&["degraded\n  server: its certificate expires in 9d23h. Renew", "corewise reload"]);
+    ran.says(&[
+        "degraded\n  server: the server's certificate expires in 9d23h. Renew",
+        "corewise reload",
+    ]);
     pki.server_for(&folder, day, 89 * day);
     folder.corewise(["reload"]).ok();
     folder.corewise(["health"]).ok();

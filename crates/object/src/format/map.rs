@@ -129,11 +129,13 @@ impl Map {
             0 => String::new(),
             more => format!(", and {more} older ones"),
         };
-        let there = match newest.is_empty() {
-            true => "none".to_owned(),
-            false => newest.join(", "),
-        };
-        format!("there is no snapshot '{name}'; there are: {there}{more}")
+        match newest.is_empty() {
+            true => format!("there is no snapshot '{name}': the volume has no snapshots"),
+            false => {
+                let there = newest.join(", ");
+                format!("there is no snapshot '{name}'; the snapshots are: {there}{more}")
+            }
+        }
     }
 
     /// Returns the map that a clone begins with: all of it lies at its parent's prefix, or at the

@@ -246,8 +246,13 @@ fn dump(view: &ServerView, question: &Question) -> Result<Answer, String> {
         if !dump.queues.iter().any(|queue| matches(pattern, &queue.name)) {
             let mut names: Vec<&str> = dump.queues.iter().map(|q| q.name.as_str()).collect();
             names.dedup();
-            let names = names.join(", ");
-            return Err(format!("there is no queue '{pattern}'; the queues are: {names}"));
+            return Err(match names.is_empty() {
+                true => format!("there is no queue '{pattern}': the server has no queues"),
+                false => {
+                    let names = names.join(", ");
+                    format!("there is no queue '{pattern}'; the queues are: {names}")
+                }
+            });
         }
     }
     if !question.queues.is_empty() {

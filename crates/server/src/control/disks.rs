@@ -106,7 +106,7 @@ fn begin_due_check(up: &[OpenDisk]) {
         let (name, mirror, _) = scheduled[next];
         // False means that the mirror ends, or that somebody else began a check.
         if mirror.check(None, false) {
-            tracing::info!(device = name, "a check of a mirror was due, and begins");
+            tracing::info!(device = name, "the server begins a check of a mirror that was due");
         }
     }
 }
@@ -183,7 +183,10 @@ impl Disks {
         let up = self.up();
         let Some(found) = up.iter().find(|up| up.queue.name() == disk) else {
             let names: Vec<&str> = up.iter().map(|up| up.queue.name()).collect();
-            return Err(format!("there is no disk '{disk}'; the disks are: {}", names.join(", ")));
+            return Err(match names.is_empty() {
+                true => format!("there is no disk '{disk}': the server has no disks"),
+                false => format!("there is no disk '{disk}'; the disks are: {}", names.join(", ")),
+            });
         };
         match &found.mirror {
             Some((mirror, over)) => ask(mirror, over),

@@ -285,7 +285,7 @@ impl MirrorReport {
             let why = leg.why.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
             let todo = match leg.state {
                 LegStatus::Out => {
-                    format!("; once its disk works: {}", take_back_todo(mirror, name))
+                    format!("; once the leg's disk works: {}", take_back_todo(mirror, name))
                 }
                 _ => String::new(),
             };
@@ -332,12 +332,12 @@ pub(crate) fn names(mirror: &Mirror) -> Vec<String> {
 pub(super) fn check(disk: &str, mirror: &Mirror, how: &CheckOptions) -> Result<(), String> {
     if how.stop {
         let stopped = mirror.stop_check();
-        return stopped.then_some(()).ok_or_else(|| format!("no check of '{disk}' goes on"));
+        return stopped.then_some(()).ok_or_else(|| format!("no check of '{disk}' is running"));
     }
     let began = mirror.check(how.rate, how.repair);
     began
         .then_some(())
-        .ok_or_else(|| format!("a check of '{disk}' goes on already; --stop ends it"))
+        .ok_or_else(|| format!("a check of '{disk}' is running already; --stop ends that check"))
 }
 
 /// The options of a check.
@@ -370,8 +370,8 @@ pub(super) fn take_back(
         wanted.filter(|(n, _)| mirror.take_back(*n)).map(|(_, name)| name.clone()).collect();
     match (back.is_empty(), leg) {
         (false, _) => Ok(back),
-        (true, Some(leg)) => Err(format!("'{leg}' is not out of '{disk}'")),
-        (true, None) => Err(format!("all legs of '{disk}' are in")),
+        (true, Some(leg)) => Err(format!("the leg '{leg}' of '{disk}' is not out")),
+        (true, None) => Err(format!("no leg of '{disk}' is out")),
     }
 }
 
@@ -446,7 +446,7 @@ mod tests {
             leg("long", LegStatus::Out, Some("no such file")),
         ];
         let mirror = MirrorReport { legs, ..MirrorReport::default() };
-        let todo = "once its disk works: corewise mirror m --take-back=long";
+        let todo = "once the leg's disk works: corewise mirror m --take-back=long";
         let text = format!("  a     in sync\n  long  out: no such file; {todo}\n");
         assert_eq!(mirror.text("m"), text);
         assert!(!mirror.is_busy());

@@ -56,9 +56,9 @@ pub(super) fn open(
         .resync_most(asked.resync_most)
         .observer(move |event: &MirrorEvent| lines.tell(&named(), event))
         .find(move |n| {
-            let name = found().into_iter().nth(n).ok_or("there is no such leg")?;
+            let name = found().into_iter().nth(n).ok_or("the mirror has no such leg")?;
             let leg = theirs.lock().iter().find(|leg| leg.name() == name).cloned();
-            let leg = leg.ok_or("it is no device any more")?;
+            let leg = leg.ok_or("the leg's device was removed")?;
             leg.appear()
         });
     let side = |(leg, device): (&Arc<Volume>, Result<_, ProbeError>)| match device {
@@ -149,7 +149,7 @@ impl Drop for EventLimiter {
             };
             throttle.take_left_out().tell(|times| {
                 self.report.warning(format_args!(
-                    "device '{device}': its leg '{leg}' {what} {times} more times"
+                    "device '{device}': leg '{leg}' {what} {times} more times"
                 ));
             });
         }

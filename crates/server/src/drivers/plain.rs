@@ -96,10 +96,13 @@ pub(super) fn partition(
                 name => format!("{} ('{name}')", p.number),
             })
             .collect();
-        let known = if known.is_empty() { "none".to_string() } else { known.join(", ") };
-        return Err(failed(format!(
-            "'{which}' names no partition, or several; the partitions are: {known}"
-        )));
+        return Err(failed(match known.is_empty() {
+            true => format!("there is no partition '{which}': the table has no partitions"),
+            false => format!(
+                "'{which}' names no partition, or several; the partitions are: {}",
+                known.join(", ")
+            ),
+        }));
     };
     let range = entry.start..entry.start + entry.size;
     below.claims.claim(range, device).map_err(|owner| {

@@ -107,7 +107,10 @@ pub(super) fn known(manifest: &Manifest) -> String {
     let devices = manifest.devices.iter().map(|device| device.name.clone());
     let exports = manifest.exports.iter().map(|export| export_name(&export.name));
     let all: Vec<String> = devices.chain(exports).collect();
-    format!("; there are {}", text::first_names(all.iter().map(String::as_str)))
+    match all.is_empty() {
+        true => "; the server has none".to_string(),
+        false => format!("; there are {}", text::first_names(all.iter().map(String::as_str))),
+    }
 }
 
 /// Returns the files that would have to shrink: their devices, with the old and the new size.

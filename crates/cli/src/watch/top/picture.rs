@@ -396,17 +396,14 @@ mod tests {
         let mut document = document(104.0, 9_000);
         document["health"] = json!({"state": "degraded", "reasons": [{
             "reason": "leg_out", "state": "degraded", "subject": "data", "part": "b",
-            "what": "its leg 'b' is out: I/O error", "todo": "Run: corewise mirror data --take-back=b",
+            "what": "leg 'b' is out: I/O error", "todo": "Run: corewise mirror data --take-back=b",
         }]});
         view.look(serde_json::from_value(document).unwrap());
         let head = picture(&view, 100, 12);
         assert_eq!(head.lines().nth(2), Some("degraded: data (press 7)"), "{head}");
         view.show(Part::Health);
         let part = picture(&view, 140, 12);
-        assert!(
-            part.contains("data  its leg 'b' is out: I/O error. Run: corewise mirror"),
-            "{part}"
-        );
+        assert!(part.contains("data  leg 'b' is out: I/O error. Run: corewise mirror"), "{part}");
     }
 
     #[test]

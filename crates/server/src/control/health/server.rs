@@ -90,19 +90,20 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
     }
     for (name, why) in &server.left_out {
         if !is_there(facts, name) {
-            let what = format!("the manifest asks for it, and it was left out: {why}");
+            let what = format!("declared in the manifest, but left out: {why}");
             reasons.push(Reason::new(Fault::LeftOut, HealthState::Lost, name, what).todo(MEND));
         }
     }
     for name in &server.hanging {
-        let what = "a change of it takes too long";
-        let todo = "See what it waits for: corewise dump";
+        let what = "a change of this device takes too long";
+        let todo = "See what the server waits for: corewise dump";
         reasons.push(Reason::new(Fault::ChangeHangs, HealthState::Degraded, name, what).todo(todo));
     }
     reasons.extend(server.unread.iter().map(|(stream, lines)| {
         let lines = units::count(*lines, "line");
-        let what = format!("nobody reads its {stream}, and {lines} were left out");
-        let todo = "Have its reader go on: a pipe is full, or a terminal is stopped (Ctrl-Q)";
+        let what = format!("no process reads the server's {stream}, so {lines} were dropped");
+        let todo = "Let the reader continue: a pipe is full, or a terminal is stopped (Ctrl-Q \
+                    resumes it)";
         Reason::new(Fault::LogUnread, HealthState::Degraded, SERVER, what).part(stream).todo(todo)
     }));
     if server.silent >= HANGS {
@@ -130,7 +131,7 @@ fn is_there(facts: &Facts<'_>, name: &str) -> bool {
     })
 }
 
-const MEND: &str = "Put right what it says, then: corewise reload";
+const MEND: &str = "Fix this cause, then: corewise reload";
 
 fn phase_reason(facts: &Facts<'_>) -> Option<Reason> {
     let bound = facts.devices.iter().filter(|device| device.state == "bound").count();
@@ -138,18 +139,19 @@ fn phase_reason(facts: &Facts<'_>) -> Option<Reason> {
     let (fault, what) = match facts.server.phase {
         LifePhase::Serving => return None,
         LifePhase::Starting => {
-            (Fault::Starting, format!("it starts: {bound} of {all} devices are up"))
+            (Fault::Starting, format!("the server is starting: {bound} of {all} devices are up"))
         }
-        LifePhase::Stopping => {
-            (Fault::Stopping, format!("it stops: {bound} of {all} devices are still up"))
-        }
+        LifePhase::Stopping => (
+            Fault::Stopping,
+            format!("the server is stopping: {bound} of {all} devices are still up"),
+        ),
     };
     let waits = facts
         .devices
         .iter()
         .find_map(|device| Some(format!("; {}: {}", device.name, device.waits.as_ref()?)));
     let what = what + &waits.unwrap_or_default();
-    let todo = "See what it waits for: corewise dump";
+    let todo = "See what the server waits for: corewise dump";
     Some(Reason::new(fault, HealthState::Degraded, SERVER, what).todo(todo))
 }
 
@@ -160,7 +162,7 @@ fn device_reason(device: &Device) -> Option<Reason> {
         return None;
     }
     let why = device.waits.as_ref().map(|why| format!(": {why}")).unwrap_or_default();
-    let what = format!("it isn't up ({}){why}", device.state);
+    let what = format!("the device isn't up ({}){why}", device.state);
     Some(Reason::new(Fault::DeviceDown, HealthState::Lost, &device.name, what).todo(MEND))
 }
 
@@ -172,8 +174,8 @@ fn socket_reason(socket: &LostSocket) -> Reason {
         (SocketUse::Metrics, _) => (HealthState::Degraded, "scrapers"),
     };
     let path = &socket.path;
-    let what = format!("its socket {path} was removed or replaced, and {who} can't connect there");
-    let todo = "Restart the server: clients that are connected go on until then";
+    let what = format!("the socket {path} was removed or replaced, so {who} can't connect there");
+    let todo = "Restart the server: connected clients continue until then";
     Reason::new(Fault::SocketGone, state, SERVER, what).part(path).todo(todo)
 }
 
@@ -182,13 +184,15 @@ fn certificate_reason(certificate: &Certificate) -> Reason {
     let (state, what) = match (certificate.left < 0.0, certificate.required) {
         (true, true) => (
             HealthState::Lost,
-            format!("its certificate expired {time} ago, and clients refuse it"),
+            format!("the server's certificate expired {time} ago, and clients refuse it"),
         ),
         (true, false) => (
             HealthState::Degraded,
-            format!("its certificate expired {time} ago, and clients with TLS refuse it"),
+            format!("the server's certificate expired {time} ago, and clients with TLS refuse it"),
         ),
-        (false, _) => (HealthState::Degraded, format!("its certificate expires in {time}")),
+        (false, _) => {
+            (HealthState::Degraded, format!("the server's certificate expires in {time}"))
+        }
     };
     let todo = "Renew the files of tls_certificate and tls_key, then: corewise reload";
     Reason::new(Fault::CertificateExpires, state, SERVER, what).todo(todo)

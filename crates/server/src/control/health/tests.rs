@@ -63,8 +63,8 @@ fn a_leg_that_is_out_degrades_and_the_line_has_the_command_that_takes_it_back() 
     assert_eq!(
         health.text(),
         "degraded\n  \
-         m: its leg 'b' is out: I/O error. Once its disk works: corewise mirror m --take-back=b\n  \
-         m: its leg 'c' is being resynced. Wait for it: corewise mirror m --wait\n"
+         m: leg 'b' is out: I/O error. Once the leg's disk works: corewise mirror m --take-back=b\n  \
+         m: leg 'c' is being resynced. Wait for the resync: corewise mirror m --wait\n"
     );
     assert_eq!(health.summary().unwrap(), "degraded: m");
     let two = [("a", LegStatus::InSync), ("b", LegStatus::Out), ("c", LegStatus::Out)];
@@ -138,9 +138,9 @@ fn volumes_of_stores_and_of_other_servers_are_lost_while_nobody_can_reach_them()
     };
     assert_eq!(of(&[store(true, false, false)], &["s"]).state, HealthState::Ok);
     for (disk, fault, todo) in [
-        (store(false, true, false), Fault::NotServed, "that fences the other one"),
-        (store(false, false, true), Fault::NotServed, "Only then start it, without 'size'"),
-        (store(true, false, true), Fault::StoreDamaged, "Put the object back"),
+        (store(false, true, false), Fault::NotServed, "the restart fences the other one"),
+        (store(false, false, true), Fault::NotServed, "Only then start the server, without 'size'"),
+        (store(true, false, true), Fault::StoreDamaged, "Restore the object"),
     ] {
         let health = of(&[disk], &["s"]);
         assert_eq!((health.state, faults(&health)), (HealthState::Lost, vec![(fault, "s")]));
@@ -159,8 +159,11 @@ fn volumes_of_stores_and_of_other_servers_are_lost_while_nobody_can_reach_them()
     let waits = of(&[remote(0, false)], &["far"]);
     assert_eq!(waits.state, HealthState::Lost);
     let line = waits.reasons[0].line();
-    assert!(line.starts_with("far: it has no connection, and its requests wait: Conn"), "{line}");
-    assert!(of(&[remote(0, true)], &["far"]).reasons[0].what.contains("its requests fail"));
+    assert!(
+        line.starts_with("far: no connection to the remote server, and requests wait: Conn"),
+        "{line}"
+    );
+    assert!(of(&[remote(0, true)], &["far"]).reasons[0].what.contains("requests fail"));
     let legs = [("far", LegStatus::InSync), ("near", LegStatus::InSync)];
     let both = [remote(0, true), disk("near", &[]), mirror("m", &legs)];
     assert_eq!(of(&both, &["m"]).state, HealthState::Degraded);
@@ -272,7 +275,10 @@ fn a_server_that_starts_or_stops_is_degraded_and_says_what_it_waits_for() {
     let starting = health(&devices, &[], &[], &phase(LifePhase::Starting));
     assert_eq!(starting.state, HealthState::Degraded);
     let line = starting.reasons[0].line();
-    assert!(line.starts_with("server: it starts: 0 of 2 devices are up; b: waits for"), "{line}");
+    assert!(
+        line.starts_with("server: the server is starting: 0 of 2 devices are up; b: waits for"),
+        "{line}"
+    );
     let stopping = health(&devices, &[], &[], &phase(LifePhase::Stopping));
     assert_eq!(faults(&stopping), [(Fault::Stopping, "server")]);
 }
@@ -298,7 +304,10 @@ fn sockets_and_changes_that_hang_are_reasons() {
         (unread.state, faults(&unread)),
         (HealthState::Degraded, vec![(Fault::LogUnread, "server")])
     );
-    assert_eq!(unread.reasons[0].what, "nobody reads its stderr, and 12 lines were left out");
+    assert_eq!(
+        unread.reasons[0].what,
+        "no process reads the server's stderr, so 12 lines were dropped"
+    );
     let hanging = ServerFacts { hanging: vec!["a".to_string()], ..ServerFacts::default() };
     assert_eq!(faults(&health(&[], &[], &[], &hanging)), [(Fault::ChangeHangs, "a")]);
 }

@@ -41,9 +41,11 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
 fn untold(export: &Export) -> Reason {
     let device = export.device.as_deref().unwrap_or(&export.name);
     let who = units::count(export.untold as u64, "client");
-    let what = format!("a flush failed, by which {who} that had left may have lost data unnoticed");
-    let todo = "Look after their data: the first flush of the next client that comes from the same \
-                place, or with the same certificate, fails to tell it";
+    let what = format!(
+        "a flush failed after {who} had disconnected, so their data may be lost without notice"
+    );
+    let todo = "Check the data of these clients. The first flush of the next client from the same \
+                place, or with the same certificate, reports the error";
     Reason::new(Fault::LossUntold, HealthState::Lost, device, what).todo(todo)
 }
 
@@ -53,18 +55,18 @@ fn unwritable(disk: &Disk) -> Option<Reason> {
     let store = disk.store.as_ref()?;
     let refuses = store.refuses.as_ref()?;
     let (since, why) = (units::moment(refuses.since as f64), &refuses.why);
-    let mut what = format!("its store takes no writes since {since}: {why}");
-    let mut todo = "Mend the store (is it read-only or full? may this user write there? does it \
-                    answer?)"
-        .to_string();
+    let mut what = format!("the store has taken no writes since {since}: {why}");
+    let mut todo =
+        "Repair the store (is it read-only or full? may this user write there? does it answer?)"
+            .to_string();
     if store.not_stored != 0 {
         let bytes = units::count(store.not_stored, "byte");
         let (only, keep) = match refuses.has_flush_file {
-            true => ("those that were flushed are in its flush file alone", "and keep that file"),
-            false => ("flushes fail until they are", "and don't stop this server"),
+            true => ("the flushed ones are only in the flush file", "and keep that file"),
+            false => ("flushes fail until they are sent", "and don't stop this server"),
         };
-        what += &format!("; {bytes} aren't there yet, and {only}");
-        todo += &format!(", {keep}: the waiting bytes are sent by themselves then");
+        what += &format!("; {bytes} wait to be sent, and {only}");
+        todo += &format!(", {keep}: the server then sends the waiting bytes by itself");
     }
     let (fault, state) = (Fault::StoreUnwritable, HealthState::Degraded);
     Some(Reason::new(fault, state, &disk.name, what).todo(todo))
@@ -96,10 +98,10 @@ fn loss(disk: &Disk) -> Option<Loss> {
         let why = condition.strip_prefix("lost: ").unwrap_or(&condition);
         return Some(Loss {
             fault: Fault::FileLost,
-            what: format!("its file has lost data: {why}"),
-            todo: "Put the file right and restart the server: its flushes fail until the file is \
-                   opened again. Don't restart it before: with 'create' a start makes an empty file \
-                   where there is none"
+            what: format!("the file has lost data: {why}"),
+            todo: "Repair the file, then restart the server: flushes fail until the server \
+                   reopens the file. Don't restart before the repair: with 'create', a start \
+                   makes an empty file if the file is missing"
                 .to_string(),
         });
     }
@@ -107,19 +109,19 @@ fn loss(disk: &Disk) -> Option<Loss> {
         Some(store) if !store.served => {
             let todo = match (store.fenced, store.damaged) {
                 (true, _) => {
-                    "Restart this server only if no other one is to have the volume: that fences \
-                     the other one"
+                    "Restart this server only if no other server should have the volume: the \
+                     restart fences the other one"
                 }
                 (false, true) => {
-                    "Stop this server, and put the folder or the objects back from a copy or older \
-                     versions. Only then start it, without 'size': with it a start makes a new, \
-                     empty volume where nothing is left"
+                    "Stop this server, and restore the folder or the objects from a copy or older \
+                     versions. Only then start the server, without 'size': with 'size', a start \
+                     makes a new, empty volume if nothing is left"
                 }
                 (false, false) => "See the log, and restart this server",
             };
             return Some(Loss {
                 fault: Fault::NotServed,
-                what: format!("it isn't served any more: {}", condition()),
+                what: format!("this server no longer serves the volume: {}", condition()),
                 todo: todo.to_string(),
             });
         }
@@ -128,8 +130,8 @@ fn loss(disk: &Disk) -> Option<Loss> {
                 fault: Fault::StoreDamaged,
                 what: condition(),
                 todo:
-                    "Reads of that data fail. Put the object back from a copy or an older version, \
-                       then restart the server, which forgets this"
+                    "Reads of that data fail. Restore the object from a copy or an older version, \
+                     then restart the server to clear this reason"
                         .to_string(),
             });
         }
@@ -138,19 +140,20 @@ fn loss(disk: &Disk) -> Option<Loss> {
     if disk.in_doubt {
         return Some(Loss {
             fault: Fault::FlushFailed,
-            what: "its last flush failed, and changes before it may be lost".to_string(),
-            todo: "See the error in the log and mend the device: the next flush that succeeds \
-                   ends this"
+            what: "the last flush failed, and changes before it may be lost".to_string(),
+            todo: "See the error in the log and repair the device: the next successful flush \
+                   clears this reason"
                 .to_string(),
         });
     }
     let remote = disk.remote.as_ref().filter(|remote| remote.connections == 0)?;
-    let waits = if remote.down { "its requests fail" } else { "its requests wait" };
+    let waits = if remote.down { "requests fail" } else { "requests wait" };
     Some(Loss {
         fault: Fault::RemoteDisconnected,
-        what: format!("it has no connection, and {waits}: {}", remote.why),
-        todo: "Start the server at the other end, or mend the network: it connects again by itself"
-            .to_string(),
+        what: format!("no connection to the remote server, and {waits}: {}", remote.why),
+        todo:
+            "Start the remote server, or repair the network: the volume then reconnects by itself"
+                .to_string(),
     })
 }
 
@@ -163,8 +166,12 @@ fn request_reasons(disk: &Disk, facts: &Facts<'_>) -> Vec<Reason> {
     };
     let mut reasons = Vec::new();
     if let Some(age) = hangs(disk).filter(|_| !below().any(|other| hangs(other).is_some())) {
-        let what = format!("its oldest request has been in flight for {}", served::seconds(age));
-        reasons.push(reason(Fault::RequestHangs, what, "See what its device waits for"));
+        let what = format!("the oldest request has been in flight for {}", served::seconds(age));
+        reasons.push(reason(
+            Fault::RequestHangs,
+            what,
+            "See what the device waits for: corewise dump",
+        ));
     }
     let failed = failed(disk);
     if !failed.is_empty() && !below().any(|other| !self::failed(other).is_empty()) {
@@ -207,9 +214,9 @@ fn mirror_reasons(
         if mirrors::is_overdue(*since, *every_seconds, facts.server.now) {
             let since = units::moment(*since);
             let every = served::seconds(*every_seconds);
-            let what = format!("it was not checked since {since}, and is to be each {every}");
+            let what = format!("the last check was at {since}, but one is due each {every}");
             let todo = format!(
-                "Begin a check, which all legs should be in sync for: corewise mirror {name} --check"
+                "Bring all legs in sync, then start a check: corewise mirror {name} --check"
             );
             let reason = Reason::new(Fault::CheckOverdue, HealthState::Degraded, name, what);
             reasons.push(reason.todo(todo));
@@ -219,23 +226,23 @@ fn mirror_reasons(
 }
 
 fn leg_reason(mirror: &str, leg: &Leg) -> Option<Reason> {
-    let why = leg.why.as_deref().unwrap_or("it failed");
+    let why = leg.why.as_deref().unwrap_or("the leg failed");
     let (fault, what, todo) = match leg.state {
         LegStatus::InSync => return None,
         LegStatus::Resyncing => (
             Fault::LegResyncing,
-            format!("its leg '{}' is being resynced", leg.name),
-            format!("Wait for it: corewise mirror {mirror} --wait"),
+            format!("leg '{}' is being resynced", leg.name),
+            format!("Wait for the resync: corewise mirror {mirror} --wait"),
         ),
         LegStatus::Returning => (
             Fault::LegOut,
-            format!("its leg '{}' is out, and being tried again: {why}", leg.name),
-            format!("Wait for it: corewise mirror {mirror} --wait"),
+            format!("leg '{}' is out, and the server retries it: {why}", leg.name),
+            format!("Wait for the resync: corewise mirror {mirror} --wait"),
         ),
         LegStatus::Out => (
             Fault::LegOut,
-            format!("its leg '{}' is out: {why}", leg.name),
-            format!("Once its disk works: {}", take_back_todo(mirror, &leg.name)),
+            format!("leg '{}' is out: {why}", leg.name),
+            format!("Once the leg's disk works: {}", take_back_todo(mirror, &leg.name)),
         ),
     };
     Some(Reason::new(fault, HealthState::Degraded, mirror, what).part(&leg.name).todo(todo))
@@ -255,7 +262,7 @@ fn check_reason(mirror: &str, found: CheckFindings, stack: &Stack<'_>) -> Reason
             what.push(format!("{} {how}", units::count(bytes, "byte")));
         }
     }
-    let mut what = format!("its last check found that {}", what.join(" and "));
+    let mut what = format!("the last check found that {}", what.join(" and "));
     if lost != 0 {
         what += &format!(", {} on no leg", units::count(lost, "byte"));
     }
@@ -263,8 +270,8 @@ fn check_reason(mirror: &str, found: CheckFindings, stack: &Stack<'_>) -> Reason
         what += &format!(", and repaired {}", units::count(repaired, "byte"));
     }
     let todo = format!(
-        "See where: corewise mirror {mirror}. To write there what the first leg in sync has: \
-         corewise mirror {mirror} --check --repair"
+        "See where: corewise mirror {mirror}. To overwrite these places from the first leg in \
+         sync: corewise mirror {mirror} --check --repair"
     );
     Reason::new(Fault::CheckFound, state, mirror, what).todo(todo)
 }
