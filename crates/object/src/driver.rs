@@ -98,7 +98,7 @@ impl ObjectDriver {
         started.map_err(|error| failed(no_thread(&error)))?;
         let opened =
             context::blocking("the opening of an object volume", || opened.blocking_recv());
-        let volume = opened.map_err(|_| failed("its thread has ended".into()))??;
+        let volume = opened.map_err(|_| failed("the volume's thread has ended".into()))??;
         let mut geometry = Geometry::new(volume.opening.size);
         geometry.block_size = BLOCK as u32;
         geometry.physical_block = BLOCK as u32;
@@ -211,7 +211,7 @@ impl ObjectDriver {
         what: impl FnOnce(oneshot::Sender<Result<T, Fault>>) -> Message,
     ) -> Result<T, IoError> {
         let (told, answered) = oneshot::channel();
-        let gone = || IoError::with(IoErrorKind::Gone, "its thread has ended");
+        let gone = || IoError::with(IoErrorKind::Gone, "the volume's thread has ended");
         self.requests.send(what(told)).map_err(|_| gone())?;
         let answered = context::blocking("an object volume", || answered.blocking_recv());
         answered.map_err(|_| gone())?.map_err(error)
@@ -354,7 +354,8 @@ fn run(
                 Message::Close(closed) => {
                     // Time for the flush, and then for the record.
                     let ended = timeout(2 * options.patience, volume.close()).await;
-                    let slow = "it isn't closed in time; recent writes may be lost, and the next server waits for the lease";
+                    let slow = "the volume didn't close in time; recent writes may be lost, and \
+                                the next server waits for the lease";
                     let ended = ended.unwrap_or_else(|_| Err(Fault::Store(slow.into())));
                     let _ = closed.send(ended);
                 }
@@ -474,7 +475,7 @@ impl Driver for ObjectDriver {
         if let Err(mpsc::error::SendError(Message::Request(rq))) =
             self.requests.send(Message::Request(rq))
         {
-            rq.complete(Err(IoError::with(IoErrorKind::Gone, "its thread has ended")));
+            rq.complete(Err(IoError::with(IoErrorKind::Gone, "the volume's thread has ended")));
         }
         Dispatch::Started
     }

@@ -213,7 +213,7 @@ impl ObjectOptions {
         }
         match self.size {
             Some(size) if size == 0 || size % BLOCK != 0 => {
-                let why = format!("size {size} is no multiple of {BLOCK}: round it");
+                let why = format!("size {size} is not a multiple of {BLOCK}: round the size");
                 Err(self.error(OpenErrorKind::InvalidInput, why))
             }
             _ => Ok(()),
@@ -246,7 +246,7 @@ impl ObjectOptions {
             // The only moment at which the folder is made.
             if self.size.is_some() || self.from.is_some() {
                 std::fs::create_dir_all(folder)
-                    .map_err(|error| bad(format!("the folder can't be made: {error}")))?;
+                    .map_err(|error| bad(format!("the server can't make the folder: {error}")))?;
             } else if !folder.try_exists().map_err(|error| bad(error.to_string()))? {
                 return Err(self.not_open(NotOpen::NoVolume));
             }
@@ -284,7 +284,7 @@ impl ObjectOptions {
             }
             NotOpen::Unfit(why) => self.error(
                 OpenErrorKind::Unfit,
-                format!("the store can't keep two servers apart: {why}; take another store"),
+                format!("the store can't keep two servers apart: {why}. Use another store"),
             ),
             NotOpen::Local(why) => {
                 let file = self.flush_file.as_deref().unwrap_or(FilePath::new("")).display();
@@ -295,52 +295,59 @@ impl ObjectOptions {
                 let file = self.flush_file.as_deref().unwrap_or(FilePath::new("")).display();
                 let here = match found {
                     Some(found) => format!("the flush file {file} {found}"),
-                    None => "it is opened without a flush file".to_owned(),
+                    None => "no flush file was given".to_owned(),
                 };
                 let why = format!(
-                    "the last server of the volume ({id}, on {host}) kept flushes in a flush file and wasn't stopped in order; {here}. Open \
-                     the volume with the file of that server. If it is lost, accept_lost_flushes = \"{id}\" opens the volume without what only the file had ({A_LEG})"
+                    "the last server of the volume ({id}, on {host}) kept flushes in a flush file \
+                     and didn't stop in order; {here}. Open the volume with the file of that \
+                     server. If the file is lost, accept_lost_flushes = \"{id}\" opens the volume \
+                     without the flushes that only the file had ({A_LEG})"
                 );
                 self.error(OpenErrorKind::FlushFile, why)
             }
             NotOpen::NoVolumeOfFile { of, changes } => {
                 let file = self.flush_file.as_deref().unwrap_or(FilePath::new("")).display();
                 let why = format!(
-                    "there is no volume here (is its store mounted?). The flush file {file} has {changes} that the \
-                     server {of} of a volume flushed, and they may be nowhere else: keep it, and start again when \
-                     the volume is there. To make another volume here, name another flush file"
+                    "there is no volume here (is its store mounted?). The flush file {file} has \
+                     {changes} that the server {of} of a volume flushed, perhaps the only copy. \
+                     Keep the file, and start again when the volume is there. To make another \
+                     volume here, name another flush file"
                 );
                 self.error(OpenErrorKind::FlushFile, why)
             }
             NotOpen::NoVolume => self.error(
                 OpenErrorKind::NoVolume,
-                "there is no volume; give a size, and one is made".into(),
+                "there is no volume; give a size to make one".into(),
             ),
             NotOpen::Size { has } => {
                 let asked = self.size.unwrap_or_default();
-                let why = format!(
-                    "the volume has {has} bytes, and {asked} were asked for: it can't be made shorter"
-                );
+                let why = format!("the volume has {has} bytes and can't shrink to {asked}");
                 self.error(OpenErrorKind::InvalidInput, why)
             }
             NotOpen::Origin(why) => self.error(OpenErrorKind::InvalidInput, why),
             NotOpen::Overlap(overlap) => {
                 let found = match overlap {
                     Overlap::Around(place) if place.is_empty() => {
-                        "a volume lies at the root of the bucket, around it".to_owned()
+                        "another volume lies at the root of the bucket, around this location"
+                            .to_owned()
                     }
-                    Overlap::Around(place) => format!("a volume lies around it, at {place}"),
-                    Overlap::Inside(place) => format!("a volume lies in it, at {place}"),
+                    Overlap::Around(place) => {
+                        format!("another volume lies around this location, at {place}")
+                    }
+                    Overlap::Inside(place) => {
+                        format!("another volume lies in this location, at {place}")
+                    }
                     Overlap::Remains(name) => {
                         let why = format!(
-                            "the first record of its log is missing ({}), and {name} is there. Put the log back from a copy or an older version; for a \
-                             new volume, delete what is left, or take another location",
+                            "the first record of the log is missing ({}), but {name} is there. \
+                             Restore the log from a copy or an older version. For a new volume, \
+                             delete what is left, or take another location",
                             names::record(1)
                         );
                         return self.error(OpenErrorKind::Damaged, why);
                     }
                 };
-                let why = format!("{found}: take a location beside that one");
+                let why = format!("{found}: take a location beside the other volume");
                 self.error(OpenErrorKind::InvalidInput, why)
             }
             NotOpen::Key(why) => self.error(OpenErrorKind::Key, why),

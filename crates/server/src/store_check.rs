@@ -38,14 +38,16 @@ pub(crate) fn problems(asked: &manifest::Object) -> Vec<(Position, String)> {
         let around = folder.ancestors().skip(1).find(|around| is_new && volume_in(around));
         let found = may_be_made(folder).and_then(|()| match (around, lacks_size) {
             _ if left.is_some() => Err(format!(
-                "the first record of its log is missing, and {} is there: put the log back, or delete what is left",
+                "the first record of the log is missing, but {} is there: restore the log, or \
+                 delete what is left",
                 left.unwrap_or_default()
             )),
             (Some(around), _) => Err(format!(
-                "a volume lies around it, at {}: take a location beside that one",
+                "another volume lies around this location, at {}: take a location beside the \
+                 other volume",
                 around.display()
             )),
-            (None, true) => Err("there is no volume; give a size, and one is made".to_owned()),
+            (None, true) => Err("there is no volume; give a size to make one".to_owned()),
             (None, false) => Ok(()),
         });
         let why = found.map_err(|why| format!("{}: {why}", asked.location.value));

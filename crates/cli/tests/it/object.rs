@@ -109,8 +109,8 @@ fn a_folder_that_is_renamed_under_a_server_is_told_of_and_gets_what_is_written()
     let event = server.wait_event("object");
     assert_eq!((&event["device"], &event["what"]), (&"v".into(), &"moved".into()), "{event}");
     let control = server.control().display().to_string();
-    folder.corewise(["dump", "--control", &control]).ok().says(&["store/v: it isn't there"]);
-    server.stop().code(1).complains(&["shutdown of v: ", "store/v: it isn't there any more"]);
+    folder.corewise(["dump", "--control", &control]).ok().says(&["store/v: the folder is gone"]);
+    server.stop().code(1).complains(&["shutdown of v: ", "store/v: the folder is gone"]);
     assert!(!own.exists(), "it was made again");
     std::fs::rename(&old, &own).unwrap();
     let server = Server::start(&folder, &["up.toml"]);
@@ -313,7 +313,7 @@ fn a_volume_grows_while_clients_go_on_and_stays_so_long() {
     let server = Server::start(&folder, &["up.toml"]);
     let mut client = Client::new(&server.socket(), "v");
     client.write(16 * MIB - 4096, &pattern(1, 4096), 0).unwrap();
-    folder.corewise(["grow", "v"]).fails().complains(&["give one"]);
+    folder.corewise(["grow", "v"]).fails().complains(&["give the new size"]);
     folder.corewise(["grow", "v", "24M"]).ok();
     folder.write("up.toml", manifest("32M"));
     folder.corewise(["reload"]).ok();
@@ -338,7 +338,7 @@ fn a_volume_that_is_not_there_is_made_only_with_a_size() {
     folder.write("up.toml", device(&folder, "v", "size = \"16M\"") + &export("v"));
     Server::start(&folder, &["up.toml"]).stop().ok();
     folder.write("up.toml", device(&folder, "v", "size = \"8M\"") + &export("v"));
-    folder.corewise(["up", "up.toml"]).code(1).complains(&["it can't be made shorter"]);
+    folder.corewise(["up", "up.toml"]).code(1).complains(&["can't shrink to"]);
 }
 
 #[test]
@@ -360,8 +360,8 @@ fn a_volume_is_encrypted_by_the_key_of_a_file_and_opens_by_no_other() {
         server.stop().ok();
     }
     for (key, says) in [
-        ("", "the volume is encrypted, and no key was given"),
-        ("key_file = \"wrong\"", "the key isn't the one that the volume was made with"),
+        ("", "the volume is encrypted, but no key was given"),
+        ("key_file = \"wrong\"", "the volume was made with another key"),
         ("key_file = \"up.toml\"", "a key has 64 hexadecimal digits"),
         ("key_env = \"COREWISE_NO_SUCH_KEY\"", "COREWISE_NO_SUCH_KEY"),
     ] {

@@ -99,7 +99,7 @@ fn a_flush_file_that_lost_what_was_flushed_is_refused_and_one_damaged_head_loses
     let remove = |file: &Path| fs::remove_file(file).unwrap();
     let damages: [&dyn Fn(&Path); 5] = [&zero, &cut, &remove, &both, &last];
     let words = ["is new or empty"; 3].into_iter();
-    let words = words.chain(["has two damaged heads", "it lacks the changes from 10 to 10"]);
+    let words = words.chain(["has two damaged heads", "the changes from 10 to 10 are missing"]);
     for (damage, words) in damages.into_iter().zip(words) {
         again(damage);
         let was = fs::metadata(&file).map(|meta| meta.len()).ok();
@@ -113,7 +113,7 @@ fn a_flush_file_that_lost_what_was_flushed_is_refused_and_one_damaged_head_loses
     let accepted = accept_lost_flushes(&ran.stderr);
     folder.write("up.toml", manifest(&folder, &accepted));
     let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]).ok();
-    ran.complains(&["given up from this one on", "from=10"]);
+    ran.complains(&["given up from this number on", "from=10"]);
     let server = Server::start(&folder, &["up.toml"]);
     assert_eq!(kept(&server), FLUSHED as usize - 1);
     // Only the past was given up.
@@ -125,7 +125,7 @@ fn a_flush_file_that_lost_what_was_flushed_is_refused_and_one_damaged_head_loses
     folder
         .corewise(["up", "up.toml", "--for", "1ms"])
         .code(1)
-        .complains(&["it is opened without a flush file"]);
+        .complains(&["no flush file was given"]);
 }
 
 /// Returns the key with its value that the error of a refused start names.
@@ -233,12 +233,13 @@ fn a_flush_file_that_is_out_is_told_everywhere_and_used_again_once_it_is_back() 
     let condition = condition.as_str().unwrap().to_owned();
     assert!(is && condition.contains("flushes wait for the store") && condition.contains("away"));
     folder.corewise(["dump"]).ok().says(&["flushes wait for the store: the flush file "]);
-    folder.corewise(["health"]).code(3).says(&["degraded", "away. Put it back in its place"]);
+    folder.corewise(["health"]).code(3).says(&["degraded", "away. Put the file back in its place"]);
     fs::rename(folder.join("away"), folder.join("flushes")).unwrap();
     assert_eq!(server.wait_event("object")["what"], "flush_file_back");
     assert!(!displaced().0);
     let ran = server.stop().ok();
-    let told: Vec<_> = ran.stderr.lines().filter(|l| l.contains("flush file isn't used")).collect();
+    let told: Vec<_> =
+        ran.stderr.lines().filter(|l| l.contains("no longer uses the flush file")).collect();
     assert!(told.len() == 1 && told[0].contains("leads to no file"), "{ran}");
 }
 
@@ -308,7 +309,7 @@ fn a_leg_whose_flushes_were_given_up_is_restored_from_the_other_leg() {
         flush_and_kill(Server::start(&folder, &["up.toml"]));
         fs::remove_file(folder.join("flushes")).unwrap();
         let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]).code(1);
-        assert!(ran.stderr.contains("the mirror copies everything to it"), "{ran}");
+        assert!(ran.stderr.contains("its mirror copies it in full"), "{ran}");
         let accepted = accept_lost_flushes(&ran.stderr);
         folder.write("up.toml", stack(&accepted, "[\"v\", \"b\"]"));
         if !bitmap {
@@ -335,7 +336,7 @@ fn a_store_that_is_not_mounted_keeps_the_flush_file_and_leaves_no_folder() {
     flush_and_kill(Server::start(&folder, &["up.toml"]));
     fs::rename(folder.join("store"), folder.join("away")).unwrap();
     let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]).code(1);
-    ran.complains(&["is its store mounted?", "has 10 changes", "keep it"]);
+    ran.complains(&["is its store mounted?", "has 10 changes", "Keep the file"]);
     assert!(!folder.join("store").exists());
     fs::rename(folder.join("away"), folder.join("store")).unwrap();
     let server = Server::start(&folder, &["up.toml"]);

@@ -76,7 +76,7 @@ impl ObjectKey {
         read.map_err(|error| named(error.to_string()))?;
         if text.len() > LONGEST_FILE {
             return Err(named(format!(
-                "a key is {} hexadecimal digits, and this is longer",
+                "a key is {} hexadecimal digits, but the file has more",
                 2 * KEY
             )));
         }
@@ -195,7 +195,7 @@ impl Seal {
 }
 
 fn not_ours() -> Damaged {
-    Damaged("it wasn't sealed by this volume's key for this place".into())
+    Damaged("the data wasn't sealed by this volume's key for this place".into())
 }
 
 fn wrap_for(first: u128) -> [u8; 32] {

@@ -175,14 +175,14 @@ pub(crate) fn heads(medium: &dyn Medium) -> io::Result<Heads> {
     let newest = heads.filter(|head| head.ring > 0).max_by_key(|head| head.generation);
     let is_blank = |block: &Vec<u8>| block.iter().all(|byte| *byte == 0);
     let found = match newest {
-        Some(FileHead { epoch: 0, .. }) => "has nobody's flushes yet".to_owned(),
-        Some(FileHead { epoch, .. }) => format!("has those of the server of record {epoch}"),
+        Some(FileHead { epoch: 0, .. }) => "has no server's flushes yet".to_owned(),
+        Some(FileHead { epoch, .. }) => format!("has the flushes of the server of record {epoch}"),
         None if blocks.iter().all(is_blank) => "is new or empty".to_owned(),
         // A head may be torn, but not in its first sector.
         None if blocks.iter().all(|block| block.starts_with(MAGIC) || is_blank(block)) => {
             "has two damaged heads".to_owned()
         }
-        None => return Err(io::Error::other("it is no flush file; name another one")),
+        None => return Err(io::Error::other("this is not a flush file; name another one")),
     };
     Ok(Heads { newest, found })
 }
@@ -323,7 +323,7 @@ pub(crate) struct FileOut {
     pub(crate) for_good: bool,
 }
 
-const BY_ITSELF: &str = "It is begun anew once the store has everything";
+const BY_ITSELF: &str = "The server starts the file anew once the store has all changes";
 
 impl FileOut {
     fn new(why: impl fmt::Display, todo: &'static str) -> Self {
@@ -336,18 +336,18 @@ impl FileOut {
 
     fn of_others() -> Self {
         let todo = "Restart the server with another flush_file";
-        Self::new("another program's data is at its beginning", todo)
+        Self::new("another program's data is at the start of the file", todo)
     }
 
     pub(super) fn unrecorded() -> Self {
-        let why = "the store doesn't take the record that it is used again";
+        let why = "the store refuses the record that the file is in use again";
         Self::new(why, BY_ITSELF)
     }
 
     /// Creates the reason for a failed sync. The system reports a failure once, so no later sync
     /// proves that earlier writes are durable.
     pub(super) fn failed(why: impl fmt::Display) -> Self {
-        let todo = "Restart the server to use it again, or with another flush_file";
+        let todo = "Restart the server to use the file again, or name another flush_file";
         Self { for_good: true, ..Self::new(why, todo) }
     }
 }
@@ -357,8 +357,10 @@ impl From<FileFault> for FileOut {
         let todo = match fault {
             FileFault::Unlinked => "Restart the server, which makes a new one",
             FileFault::Truncated { .. } => BY_ITSELF,
-            FileFault::NoAccess => "Allow the server to open it, and it is used again",
-            _ => "Put it back in its place, and it is used again",
+            FileFault::NoAccess => {
+                "Allow the server to open the file: the server then uses it again"
+            }
+            _ => "Put the file back in its place: the server then uses it again",
         };
         Self::new(fault, todo)
     }

@@ -47,8 +47,7 @@ impl StoredChange {
 
     /// Decodes the change.
     pub(crate) fn entry(&self, codec: &Codec) -> Result<LocalChange, String> {
-        decode_entry(self, codec)
-            .ok_or_else(|| format!("its change {} can't be read: it is damaged", self.index))
+        decode_entry(self, codec).ok_or_else(|| format!("change {} is damaged", self.index))
     }
 }
 
@@ -86,12 +85,13 @@ pub(crate) struct WriterHistory {
 
 /// Message about a leg whose flushes are given up.
 pub(crate) const A_LEG: &str =
-    "if it is a leg, the mirror copies everything to it from a complete leg";
+    "if the volume is a leg, its mirror copies it in full from a leg in sync";
 
 /// Returns the message that says how to open a volume without the flushes of this opening.
 pub(crate) fn accept_lost(of: OpeningId) -> String {
     format!(
-        "Put back what the file was; to open the volume without what is lost, set accept_lost_flushes = \"{of}\" ({A_LEG})"
+        "Restore the file; to open the volume without the lost flushes, set accept_lost_flushes = \
+         \"{of}\" ({A_LEG})"
     )
 }
 
@@ -113,8 +113,8 @@ pub(crate) fn plan_replay(
 ) -> Result<ReplayPlan, String> {
     if !says.known && !found.entries.is_empty() {
         return Err(format!(
-            "it has {} of another volume, flushed by its server {}, and they may be nowhere else. Keep it for that \
-             volume, and name another file for this one",
+            "the file has {} of another volume, flushed by its server {}, perhaps the only copy. \
+             Keep the file for that volume, and name another one for this volume",
             found.changes(),
             found.head.id()
         ));
@@ -143,11 +143,12 @@ pub(crate) fn plan_replay(
     let bytes: u64 = changes.clone().map(|entry| entry.len * crate::format::BLOCK).sum();
     match (&says.followed, changes.count(), gap) {
         (Some((host, _)), changes @ 1.., _) => Err(format!(
-            "it has {changes} changes ({bytes} bytes) that were flushed and aren't in the store, and since then {host} has opened the volume: they \
-             can't be put over what that one wrote. To give them up, delete the file"
+            "the file has {changes} changes ({bytes} bytes) that were flushed and aren't in the \
+             store. Since then {host} has opened the volume, so they can't overwrite what {host} \
+             wrote. To give them up, delete the file"
         )),
         (_, _, Some((from, to))) if !gives_up => Err(format!(
-            "it is damaged: it lacks the changes from {from} to {to}. {}",
+            "the file is damaged: the changes from {from} to {to} are missing. {}",
             accept_lost(head.id())
         )),
         _ => {
@@ -281,7 +282,7 @@ impl Local {
             (entries, encoded, written)
         };
         let Ok((entries, encoded, written)) = tokio::task::spawn_blocking(write).await else {
-            self.go_out(FileOut::failed("it could not be written: the thread panicked"));
+            self.go_out(FileOut::failed("the file could not be written: the thread panicked"));
             return false;
         };
         match written {

@@ -96,7 +96,7 @@ pub(crate) async fn put(
         let why = match (asked, store.size(name).await) {
             (_, Ok(found)) if found == bytes => return Ok(()),
             (Err(Failure::Other(why)), _) | (_, Err(Failure::Other(why))) => why,
-            _ => "it took an object that isn't there".into(),
+            _ => "the store acknowledged an object that isn't there".into(),
         };
         if !tries.again(name, &why).await {
             return Err(why);
@@ -118,7 +118,7 @@ pub(crate) async fn names<T>(
             Err(Failure::Missing) => return Ok(Vec::new()),
             Err(Failure::Other(why)) if tries.again(folder, &why).await => {}
             Err(Failure::Other(why)) => return Err(why),
-            Err(Failure::Exists) => return Err("it can't list objects".into()),
+            Err(Failure::Exists) => return Err("the store can't list objects".into()),
         }
     }
 }
@@ -154,10 +154,10 @@ pub(crate) async fn place_of(
     let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
     let (head, body) = codec.split(&found).map_err(damaged)?;
     if (head.kind, head.seq, head.writer) != (Kind::Mark, mark.snapshot, mark.nonce) {
-        return Err(damaged(Damaged("it is another object".into())));
+        return Err(damaged(Damaged("another object has this name".into())));
     }
     let place = String::from_utf8(body.to_vec());
-    place.map(Some).map_err(|_| damaged(Damaged("it has no place".into())))
+    place.map(Some).map_err(|_| damaged(Damaged("the mark has no location".into())))
 }
 
 /// Returns true if the volume of a mark exists. If it doesn't, it may still be made.
@@ -264,10 +264,13 @@ pub(crate) async fn base(
     let Some(bytes) = found else { return Ok(None) };
     let (head, body) = codec.split(&bytes).map_err(damaged)?;
     if (head.kind, head.seq, head.epoch) != (Kind::Snapshot, origin.snapshot, origin.epoch) {
-        return Err(damaged(Damaged("it is another object".into())));
+        return Err(damaged(Damaged("another object has this name".into())));
     }
     if !log::is_of(&parent, request, &head).await? {
-        let why = format!("record {} isn't its writer's: of another volume?", origin.epoch);
+        let why = format!(
+            "record {} has another writer: does the snapshot belong to another volume?",
+            origin.epoch
+        );
         return Err(damaged(Damaged(why)));
     }
     Ok(Some(Map::shared(WholeMap::decode(&body).map_err(damaged)?)))

@@ -44,14 +44,14 @@ pub(crate) async fn append(
             (_, Ok((size, found))) => match Head::decode(&found) {
                 Ok(found) if found == *head && size == bytes => return Ok(AppendOutcome::Ours),
                 Ok(found) if found == *head => {
-                    format!("{name} has {size} bytes, of {bytes} that it was sent")
+                    format!("{name} has {size} of the {bytes} bytes that were sent")
                 }
                 Ok(found) => return Ok(AppendOutcome::Others(found)),
                 Err(damaged) => damaged.to_string(),
             },
             (Err(Failure::Other(why)), _) | (_, Err(Failure::Other(why))) => why,
             (_, Err(Failure::Missing | Failure::Exists)) => {
-                "it said that the record is there, and then that it isn't".into()
+                "the store reported first that the record exists, then that it doesn't".into()
             }
         };
         if !tries.again("a record", &why).await {
@@ -78,7 +78,9 @@ pub(crate) async fn fetch(
         match store.get(name, range.clone()).await {
             Ok(found) => return Ok(Some(found)),
             Err(Failure::Missing) => return Ok(None),
-            Err(Failure::Exists) => return Err("the store said that it exists".into()),
+            Err(Failure::Exists) => {
+                return Err("the store reported that the object exists, but returned none".into());
+            }
             // The object has no such bytes, for which each store has its own error: that doesn't
             // pass. This is checked once, as a store seldom fails.
             Err(Failure::Other(_))
@@ -109,7 +111,9 @@ async fn list(
         match store.list(folder).await {
             Ok(names) => return Ok(names.iter().filter_map(|name| names::numbers(name)).collect()),
             Err(Failure::Missing) => return Ok(Vec::new()),
-            Err(Failure::Exists) => return Err(NotOpen::Store("it can't list objects".into())),
+            Err(Failure::Exists) => {
+                return Err(NotOpen::Store("the store can't list objects".into()));
+            }
             Err(Failure::Other(why)) if tries.again(folder, &why).await => {}
             Err(Failure::Other(why)) => return Err(NotOpen::Store(why)),
         }
@@ -165,8 +169,8 @@ impl LogState {
         let by = (head.epoch, head.writer);
         match head.kind {
             Kind::Commit | Kind::Close if self.by != Some(by) => {
-                let why =
-                    "it is of a writer that didn't have the volume: a record of another volume?";
+                let why = "the record's writer didn't have the volume: does the record belong to \
+                     another volume?";
                 return Err(Damaged(why.into()));
             }
             Kind::Open => {
@@ -189,7 +193,7 @@ impl LogState {
             }
             Kind::Close => self.lease = 0,
             Kind::Map | Kind::Segment | Kind::Snapshot | Kind::Mark => {
-                return Err(Damaged("it is no record".into()));
+                return Err(Damaged("the object is not a record".into()));
             }
         }
         self.last = head.seq;
@@ -213,7 +217,7 @@ async fn load(
             // A writer has begun just now.
             return Ok(None);
         }
-        let why = "record 1 is missing, with which the volume began; others are there";
+        let why = "record 1, the first of the volume, is missing, but later ones are there";
         return Err(NotOpen::Damaged(why.into()));
     }
     let mut known = LogState {
@@ -237,10 +241,12 @@ async fn load(
         let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
         let (head, body) = known.codec.split(&bytes).map_err(damaged)?;
         if (head.kind, head.seq, head.epoch) != (Kind::Map, seq, epoch) {
-            return Err(damaged(Damaged("it is another object".into())));
+            return Err(damaged(Damaged("another object has this name".into())));
         }
         if !is_of(store, request, &head).await? {
-            let why = format!("record {epoch} isn't its writer's: a map of another volume?");
+            let why = format!(
+                "record {epoch} has another writer: does the map belong to another volume?"
+            );
             return Err(damaged(Damaged(why)));
         }
         known.by = Some((epoch, head.writer));
@@ -258,7 +264,7 @@ async fn load(
         let why = match read_into(store, request, seq, &mut known).await {
             Ok(true) => continue,
             Ok(false) => {
-                NotOpen::Damaged(format!("record {seq} is missing, and record {last} is there"))
+                NotOpen::Damaged(format!("record {seq} is missing, but record {last} is there"))
             }
             // A record in a place that was cleared is in no history.
             Err(why @ NotOpen::Damaged(_)) => why,
@@ -303,7 +309,7 @@ async fn read_into(
     }
     let (head, body) = known.codec.split(&bytes).map_err(damaged)?;
     if head.seq != seq {
-        return Err(damaged(Damaged(format!("it says that it is record {}", head.seq))));
+        return Err(damaged(Damaged(format!("the object is record {} by its header", head.seq))));
     }
     known.add(&head, &body).map_err(damaged)?;
     if let (1, Some(Opening { origin: Some(origin), .. })) = (seq, &known.opening) {
@@ -311,7 +317,7 @@ async fn read_into(
         known.map = base.ok_or_else(|| {
             let (name, parent) = (&origin.name, origin.homes.first().map_or("", String::as_str));
             damaged(Damaged(format!(
-                "the snapshot '{name}' of {parent} is missing, of which it is a clone"
+                "the snapshot '{name}' of {parent}, of which this volume is a clone, is missing"
             )))
         })?;
     }
@@ -341,7 +347,7 @@ pub(crate) async fn stands_alone(store: &Store, request: &OpenRequest) -> Result
         let why = match store.overlap().await {
             Ok(None) | Err(Failure::Missing) => return Ok(()),
             Ok(Some(overlap)) => return Err(NotOpen::Overlap(overlap)),
-            Err(Failure::Exists) => "it can't list objects".into(),
+            Err(Failure::Exists) => "the store can't list objects".into(),
             Err(Failure::Other(why)) => why,
         };
         if !tries.again("other volumes", &why).await {

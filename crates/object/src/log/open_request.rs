@@ -54,10 +54,10 @@ impl fmt::Display for NotOpen {
             }
             NotOpen::Size { has } => write!(f, "it has {has} bytes"),
             NotOpen::Overlap(Overlap::Around(place)) => {
-                write!(f, "a volume lies around it, at {place}")
+                write!(f, "another volume lies around this location, at {place}")
             }
             NotOpen::Overlap(Overlap::Inside(place)) => {
-                write!(f, "a volume lies in it, at {place}")
+                write!(f, "another volume lies in this location, at {place}")
             }
             NotOpen::Overlap(Overlap::Remains(name)) => {
                 write!(f, "a volume was there, of which {name} is left")
@@ -129,7 +129,7 @@ impl CloneSource {
     /// Checks that an existing volume was cloned from this snapshot.
     pub(crate) fn check(&self, is: Option<&Origin>) -> Result<(), NotOpen> {
         let found = match is {
-            None => "no clone".to_owned(),
+            None => "not a clone".to_owned(),
             Some(is) => {
                 let named = is.name == self.snapshot || is.snapshot.to_string() == self.snapshot;
                 if named && is.homes.first() == Some(&self.parent) {
@@ -141,7 +141,8 @@ impl CloneSource {
         };
         let asked = format!("a clone of '{}' of {}", self.snapshot, self.parent);
         Err(NotOpen::Origin(format!(
-            "it is there, and is {found}; {asked} was asked for: take another location, or don't say of what it is to be a clone"
+            "the volume exists and is {found}, not {asked}: take another location, or leave out \
+             the snapshot to clone"
         )))
     }
 }
@@ -197,7 +198,8 @@ impl OpenRequest {
                 let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
                 let (head, body) = Head::split(first).map_err(damaged)?;
                 if head.kind == Kind::Mark {
-                    let why = "it was to be a clone, and was given up while it was made, as its snapshot was to be deleted: take another location";
+                    let why = "the clone was abandoned while it was made, since its snapshot was \
+                               being deleted: take another location";
                     return Err(NotOpen::Origin(why.into()));
                 }
                 if head.seq != 1 || head.kind != Kind::Open {
@@ -206,11 +208,13 @@ impl OpenRequest {
                 match (head.sealed, key) {
                     (false, None) => None,
                     (false, Some(_)) => {
-                        let why = "a key was given, and the volume isn't encrypted: leave the key out, or copy the data to a new volume";
+                        let why = "a key was given, but the volume isn't encrypted: leave the key \
+                                   out, or copy the data to a new volume";
                         return Err(NotOpen::Key(why.into()));
                     }
                     (true, None) => {
-                        let why = "the volume is encrypted, and no key was given: give the one that it was made with";
+                        let why = "the volume is encrypted, but no key was given: give the key \
+                                   that the volume was made with";
                         return Err(NotOpen::Key(why.into()));
                     }
                     (true, Some(key)) => {
@@ -218,7 +222,7 @@ impl OpenRequest {
                             .first_chunk()
                             .ok_or_else(|| damaged(Damaged("it is too short for a key".into())))?;
                         let seal = Seal::unwrap(key, head.writer, *wrapped).ok_or_else(|| {
-                            let why = "the key isn't the one that the volume was made with: give that one";
+                            let why = "the volume was made with another key: give that key";
                             NotOpen::Key(why.into())
                         })?;
                         Some(seal)
@@ -267,12 +271,12 @@ async fn try_object(
     let mut tries = Retries::new(patience);
     let mut first: Option<Bytes> = None;
     loop {
-        let mut why = "an object that it took is not there".to_owned();
+        let mut why = "the store acknowledged an object that is not there".to_owned();
         for found in join_all((0..racers).map(|racer| create(store, name, racer))).await {
             match found {
                 Ok(found) if first.get_or_insert_with(|| found.clone()) != &found => {
                     let why =
-                        "of several that create an object at once, it lets more than one do it";
+                        "if several requests create one object at once, more than one succeeds";
                     return Err(NotOpen::Unfit(format!("{why} ({CONDITION})")));
                 }
                 Ok(_) => {}
@@ -290,12 +294,12 @@ async fn try_object(
     loop {
         let why = match create(store, name, RACERS).await {
             Ok(found) if Some(&found) != first.as_ref() => {
-                let why = "it creates an object that is there already";
+                let why = "the store overwrites an object that must not exist";
                 return Err(NotOpen::Unfit(format!("{why} ({CONDITION})")));
             }
             Ok(_) => return Ok(()),
             Err(Failure::Other(why)) => why,
-            Err(_) => "an object that it took is not there".into(),
+            Err(_) => "the store acknowledged an object that is not there".into(),
         };
         if !tries.again("a second object", &why).await {
             return Err(NotOpen::Store(why));

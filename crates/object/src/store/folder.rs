@@ -152,8 +152,8 @@ impl Folder {
         }
         let found = match stat(&self.own.name) {
             Ok(found) if is_same(&held, &found) => return Presence::Here,
-            Ok(_) => "another folder is there by now".to_owned(),
-            Err(rustix::io::Errno::NOENT) => "it isn't there any more".to_owned(),
+            Ok(_) => "another folder is there now".to_owned(),
+            Err(rustix::io::Errno::NOENT) => "the folder is gone".to_owned(),
             Err(error) => io::Error::from(error).to_string(),
         };
         Presence::Moved(format!(
@@ -192,7 +192,9 @@ mod tests {
         let folder = open_disk(root.path());
         assert_eq!(folder.presence(), Presence::Here);
         fs::rename(&own, &old).unwrap();
-        assert!(matches!(folder.presence(), Presence::Moved(why) if why.contains("isn't there")));
+        assert!(
+            matches!(folder.presence(), Presence::Moved(why) if why.contains("the folder is gone"))
+        );
         fs::create_dir(&own).unwrap();
         assert!(matches!(folder.presence(), Presence::Moved(why) if why.contains("another")));
         write(&folder, "disk", "one").unwrap();

@@ -554,7 +554,7 @@ impl Retries {
         if self.time.as_mut().is_some_and(|time| self.pause > time.left()) {
             return false;
         }
-        tracing::debug!(what, why, "the object store failed; it is asked again");
+        tracing::debug!(what, why, "the object store failed; the server retries the request");
         sleep(self.pause).await;
         self.pause = (self.pause * 2).min(PAUSES.1);
         true

@@ -178,7 +178,7 @@ async fn what_can_not_be_a_clone_is_refused_and_nothing_is_written() {
     assert_eq!(parent.store.list("clones").await.unwrap(), [""; 0]);
     // The volume exists.
     let why = origin(PARENT, 2 | SEALED, from("b", "s")).await;
-    assert!(why.contains("is no clone"), "{why}");
+    assert!(why.contains("is not a clone"), "{why}");
     drop(open_at(&inner, "b", 2 | SEALED, from(PARENT, "s")).await.unwrap());
     let why = origin("b", 4 | SEALED, from(PARENT, "t")).await;
     assert!(why.contains("a clone of the snapshot 's' of a/volume"), "{why}");

@@ -306,7 +306,7 @@ async fn records_and_maps_of_another_volume_are_refused() {
         let with_data = mixed(|name| name.contains(folder) || name.contains("seg/")).await;
         for opened in [with_data, mixed(|name| name.contains(folder)).await] {
             let Err(NotOpen::Damaged(why)) = opened else { panic!("{folder}: {opened:?}") };
-            assert!(why.contains("of another volume?"), "{why}");
+            assert!(why.contains("belong to another volume?"), "{why}");
         }
     }
 }

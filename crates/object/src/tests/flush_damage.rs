@@ -227,7 +227,7 @@ fn damage_of_what_was_flushed_is_refused_and_the_changes_in_front_of_it_are_kept
             let disk = damaged(&disk, |bytes| bytes[2 * HEAD + n * entry + at] ^= 1);
             let refused = opened(&store, &disk, None);
             assert!(
-                matches!(&refused, Err(NotOpen::Local(why)) if why.contains("it is damaged")),
+                matches!(&refused, Err(NotOpen::Local(why)) if why.contains("the file is damaged")),
                 "{n} {at}: {refused:?}"
             );
             assert_eq!(opened(&store, &disk, Some(server)), Ok(n as u64), "{n} {at}");
@@ -238,7 +238,7 @@ fn damage_of_what_was_flushed_is_refused_and_the_changes_in_front_of_it_are_kept
         let disk = damaged(&disk, |bytes| bytes[block * 4096..][..4096].fill(0));
         let refused = opened(&store, &disk, None);
         assert!(
-            matches!(&refused, Err(NotOpen::Local(why)) if why.contains("it is damaged")),
+            matches!(&refused, Err(NotOpen::Local(why)) if why.contains("the file is damaged")),
             "{block}: {refused:?}"
         );
     }
@@ -246,7 +246,7 @@ fn damage_of_what_was_flushed_is_refused_and_the_changes_in_front_of_it_are_kept
     let before = disk.state.lock().now.clone();
     let refused = opened(&store, &disk, None);
     assert!(
-        matches!(&refused, Err(NotOpen::Local(why)) if why.contains("it was cut off")),
+        matches!(&refused, Err(NotOpen::Local(why)) if why.contains("the file was truncated")),
         "{refused:?}"
     );
     assert!(disk.state.lock().now == before, "a file that is refused is left alone");
@@ -289,7 +289,7 @@ fn a_file_in_which_all_behind_its_heads_is_zeroed_is_refused() {
     for first in 0..FLUSHED as usize {
         let zeroed = damaged(&disk, |bytes| bytes[2 * HEAD + first * entry..].fill(0));
         let refused = opened(&store, &zeroed, None);
-        let words = format!("it lacks the changes from {} to {FLUSHED}", first + 1);
+        let words = format!("the changes from {} to {FLUSHED} are missing", first + 1);
         assert!(
             matches!(&refused, Err(NotOpen::Local(why)) if why.contains(&words)),
             "{first}: {refused:?}"

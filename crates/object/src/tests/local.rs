@@ -148,7 +148,7 @@ fn a_file_that_is_something_else_is_left_alone() {
     std::fs::write(&path, "Dear reader").unwrap();
     let refused = run(open_file(&in_memory(), &path, 1)).unwrap_err();
     assert!(
-        matches!(&refused, NotOpen::Local(why) if why.contains("no flush file")),
+        matches!(&refused, NotOpen::Local(why) if why.contains("not a flush file")),
         "{refused:?}"
     );
     assert_eq!(std::fs::read(&path).unwrap(), b"Dear reader");
@@ -243,7 +243,7 @@ fn a_volume_that_is_closed_while_the_store_is_gone_leaves_all_in_the_file() {
         write(&volume, 0, 2, 7).await.unwrap();
         let closed = volume.close().await;
         assert!(
-            matches!(&closed, Err(Fault::Store(why)) if why.ends_with("; the flush file has what was written: start the server again with it")),
+            matches!(&closed, Err(Fault::Store(why)) if why.ends_with("; the flush file has all flushed writes: start the server again with it")),
             "{closed:?}"
         );
     });
@@ -276,7 +276,7 @@ fn a_volume_that_is_not_closed_says_what_became_of_recent_writes() {
         volume.flush().await.unwrap();
         *is_refused.lock() = "put";
         let Err(Fault::Store(why)) = volume.close().await else { panic!("it was closed") };
-        assert!(why.contains("it has all that was written"), "{why}");
+        assert!(why.contains("the store has all writes"), "{why}");
     });
 }
 

@@ -103,7 +103,7 @@ fn a_folder_without_its_log_is_left_as_it_is_and_so_is_the_flush_file() {
     let heads = std::fs::read(&file).unwrap();
     let error = ObjectDriver::open(options).unwrap_err();
     assert_eq!(error.kind(), OpenErrorKind::Damaged);
-    assert!(error.to_string().contains("Put the log back"), "{error}");
+    assert!(error.to_string().contains("Restore the log"), "{error}");
     assert!(!at.join("log").exists());
     assert!(std::fs::read(&file).unwrap() == heads);
 }
@@ -148,8 +148,11 @@ async fn a_folder_in_a_volume_and_one_around_it_are_refused_before_anything_is_m
         })
     };
     let first = open("a/b").await.unwrap().unwrap();
-    for (place, says) in [("a/b/log", "around it, at "), ("a", "in it, at b"), ("a/b/c/d", "a/b:")]
-    {
+    for (place, says) in [
+        ("a/b/log", "around this location, at "),
+        ("a", "in this location, at b"),
+        ("a/b/c/d", "a/b:"),
+    ] {
         let failed = open(place).await.unwrap().unwrap_err();
         assert_eq!(failed.kind(), OpenErrorKind::InvalidInput);
         assert!(failed.to_string().contains(says), "{failed}");

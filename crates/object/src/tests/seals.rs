@@ -62,7 +62,7 @@ async fn a_wrong_key_is_told_at_opening_and_its_server_writes_nothing() {
     let plain = of_each_kind(0).await;
     let other = OpenRequest { key: Some(key("8")), ..request(9) };
     let tries = [
-        (&sealed, other.clone(), "isn't the one"),
+        (&sealed, other.clone(), "with another key"),
         (&sealed, request(9), "no key was given"),
         (&plain, other, "isn't encrypted"),
     ];

@@ -96,7 +96,7 @@ async fn a_deletion_that_waits_for_a_snapshot_until_its_time_is_over_is_not_done
     volume.snapshot(name("first")).await.unwrap();
     fate.lock().0 = FaultOutcome::Refused;
     let taken = volume.snapshot(name("second")).await;
-    assert!(matches!(&taken, Err(Fault::Store(why)) if why.contains("goes on")), "{taken:?}");
+    assert!(matches!(&taken, Err(Fault::Store(why)) if why.contains("continues")), "{taken:?}");
     let deleted = volume.delete_snapshot("first".into()).await;
     assert!(matches!(&deleted, Err(Fault::Store(why)) if why.contains("nothing")), "{deleted:?}");
     fate.lock().0 = FaultOutcome::Done;

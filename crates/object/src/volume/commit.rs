@@ -77,7 +77,7 @@ impl Volume {
             let why = match (asked, store.size(name).await) {
                 (_, Ok(found)) if found == bytes => return,
                 (Err(Failure::Other(why)), _) | (_, Err(Failure::Other(why))) => why,
-                _ => "it took a segment that isn't there".into(),
+                _ => "the store acknowledged a segment that isn't there".into(),
             };
             tries.again("a segment", &why).await;
         }
@@ -184,7 +184,8 @@ impl Volume {
             return self.fenced(&by);
         }
         let why = format!(
-            "record {gone} is gone: the store was brought back to an older state, or its objects were deleted"
+            "record {gone} is gone: the store was rolled back to an older state, or objects were \
+             deleted"
         );
         self.lost_for_good(why);
     }
@@ -220,7 +221,7 @@ impl Volume {
     /// Ends the volume, as another writer has begun.
     pub(super) fn fenced(&self, by: &Head) {
         let why = format!("another server has opened the volume (record {})", by.seq);
-        tracing::error!(device = self.device(), at = %self.store, "{why}; this one serves it no more");
+        tracing::error!(device = self.device(), at = %self.store, "{why}; this server no longer serves it");
         self.end(Fault::Fenced(why));
     }
 

@@ -289,12 +289,13 @@ impl Volume {
     async fn lacking(&self) -> String {
         match self.store.room().await {
             Some(room) => format!(
-                "{} of {} bytes are free, and {} are kept for trims and deletions: free some there, or trim",
+                "{} of {} bytes are free, and {} are reserved for trims and deletions: free space \
+                 in the store, or trim",
                 room.free,
                 room.total,
                 policy::kept(room)
             ),
-            None => "free some there, or trim".into(),
+            None => "free space in the store, or trim".into(),
         }
     }
 }
@@ -346,7 +347,9 @@ impl Volume {
     pub(crate) fn lacks_data(&self, why: &str) {
         if self.damage.set(why.to_owned()).is_ok() {
             let device = self.device();
-            tracing::error!(device, at = %self.store, "data of the volume is missing or damaged: {why}. Put the object back from a copy or an older version, then restart the server");
+            tracing::error!(device, at = %self.store, "data of the volume is missing or damaged: \
+                                                       {why}. Restore the object from a copy or \
+                                                       an older version, then restart the server");
             self.tell(&ObjectEvent::Damaged { why: why.to_owned() });
         }
     }
@@ -354,7 +357,7 @@ impl Volume {
     /// Ends the volume, as its writes are gone from the store.
     pub(super) fn lost_for_good(&self, why: String) {
         if self.state.read().dead.is_none() {
-            tracing::error!(device = self.device(), at = %self.store, "{why}; this server serves the volume no more");
+            tracing::error!(device = self.device(), at = %self.store, "{why}; this server no longer serves the volume");
             self.end(Fault::Damaged(why));
         }
     }
@@ -417,7 +420,21 @@ impl Volume {
             let Some(FileOut { why, todo, for_good }) = local.fault() else { continue };
             if !std::mem::replace(&mut is_out, true) {
                 let file = local.name();
-                tracing::error!(device = self.device(), at = %self.store, file, error = why, "the flush file isn't used any more, and flushes wait for the store. {todo}");
+                tracing::error!(device = self.device(), at = %self.store, file, error = why, "the \
+                                                                                              server \
+                                                                                              no \
+                                                                                              longer \
+                                                                                              uses \
+                                                                                              the \
+                                                                                              flush \
+                                                                                              file, \
+                                                                                              so \
+                                                                                              flushes \
+                                                                                              wait \
+                                                                                              for \
+                                                                                              the \
+                                                                                              store. \
+                                                                                              {todo}");
                 self.tell(&ObjectEvent::FlushFileOut { why });
             }
             // Without the file, everything flushed is only in the store. If the flush fails, it is
@@ -430,7 +447,7 @@ impl Volume {
             }
             if local.begin_again().await && self.take_up(&local).await {
                 is_out = false;
-                tracing::warn!(device = self.device(), at = %self.store, "the flush file is used again");
+                tracing::warn!(device = self.device(), at = %self.store, "the server uses the flush file again");
                 self.tell(&ObjectEvent::FlushFileBack);
             }
         }

@@ -45,7 +45,7 @@ use cache::Streams;
 /// Maximum wait of a write while compaction is behind.
 const BEHIND: Duration = Duration::from_secs(1);
 /// Message of a close about recent writes, if the flush failed.
-const KEPT_THERE: &str = "the flush file has what was written: start the server again with it";
+const KEPT_THERE: &str = "the flush file has all flushed writes: start the server again with it";
 const MAY_BE_LOST: &str = "recent writes may be lost";
 /// Segments that are uploaded at the same time.
 const UPLOADS: usize = 4;
@@ -464,7 +464,7 @@ impl Volume {
     pub(crate) fn condition(&self) -> Option<String> {
         let dead = self.state.read().dead.as_ref().map(|dead| dead.to_string());
         let full = || self.refusal.lock().full().map(|why| Fault::Full(why).to_string());
-        let stuck = || Some(format!("its store takes no writes: {}", self.refusal.lock().stuck()?));
+        let stuck = || Some(format!("the store takes no writes: {}", self.refusal.lock().stuck()?));
         let file = || Some(format!("flushes wait for the store: {}", self.flush_file_fault()?));
         let damage = || Some(format!("data is missing or damaged: {}", self.damage.get()?));
         let moved = || self.moved.lock().clone();
@@ -590,7 +590,7 @@ impl Volume {
     }
 
     fn too_slow(&self) -> Fault {
-        let why = format!("it doesn't take what was written in time{}", self.store.trouble());
+        let why = format!("no acknowledgement of the writes in time{}", self.store.trouble());
         if self.store.is_full() { Fault::Full(why) } else { Fault::Store(why) }
     }
 
@@ -665,7 +665,7 @@ impl Volume {
                 return Err(dead.clone());
             }
             if state.open.blocks != 0 || !state.sealed.is_empty() {
-                let why = format!("something was written while it was closed; {MAY_BE_LOST}");
+                let why = format!("a write came while the volume was being closed; {MAY_BE_LOST}");
                 return Err(Fault::Store(why));
             }
             // This comes before the record exists: from then on no client gets data that a next
@@ -683,11 +683,13 @@ impl Volume {
         let _alone = self.appending.lock().await;
         match log::append(&self.store, &head, &[object], Some(self.tuning.patience)).await {
             Ok(AppendOutcome::Ours) => self.is_where_it_was().await,
-            Ok(AppendOutcome::Others(found)) => {
-                Err(Fault::Fenced(format!("another server has opened it (record {})", found.seq)))
-            }
+            Ok(AppendOutcome::Others(found)) => Err(Fault::Fenced(format!(
+                "another server has opened the volume (record {})",
+                found.seq
+            ))),
             Err(why) => Err(Fault::Store(format!(
-                "{why}; it has all that was written, but lacks the record of the end, so the next server waits for the lease"
+                "{why}; the store has all writes, but not the record of the end, so the next \
+                 server waits for the lease"
             ))),
         }
     }

@@ -58,14 +58,14 @@ pub(crate) async fn open(
         }
         if let (Some((had, has)), Some(_)) = (found.cut, &seen.unfinished) {
             let why = format!(
-                "it had {had} bytes and has {has}: it was cut off, perhaps with changes that were flushed"
+                "the file was truncated from {had} to {has} bytes, perhaps with flushed changes"
             );
             if !gives_up {
                 return Err(NotOpen::Local(format!("{why}. {}", accept_lost(head.id()))));
             }
             let of = head.id();
             let device = request.device.as_deref();
-            tracing::warn!(device, at = %store, %of, why, "the flush file is opened without what it has lost (accept_lost_flushes)");
+            tracing::warn!(device, at = %store, %of, why, "the flush file is opened without its lost flushes (accept_lost_flushes)");
             at_hand.given_up_behind = Some(last);
         }
         known = Some(found);
@@ -130,13 +130,14 @@ async fn put(
     let ReplayPlan { lacking, given_up_from } =
         plan_replay(found, &says, gives_up).map_err(NotOpen::Local)?;
     if let Some(from) = given_up_from {
-        let why = "the flush file is damaged: the changes that were flushed are given up from this one on (accept_lost_flushes)";
+        let why = "the flush file is damaged: flushed changes are given up from this number on \
+                   (accept_lost_flushes)";
         tracing::warn!(device, at = %store, of = %head.id(), from, "{why}");
     }
     if lacking.is_empty() {
         return Ok(());
     }
-    tracing::info!(device, at = %store, changes = lacking.len(), "the flush file is put into the store");
+    tracing::info!(device, at = %store, changes = lacking.len(), "the server replays the flush file into the store");
     let failed = |fault: Fault| match fault {
         Fault::Store(why) => NotOpen::Store(why),
         other => NotOpen::Store(other.to_string()),

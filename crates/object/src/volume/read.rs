@@ -284,7 +284,7 @@ impl Volume {
     }
 
     fn unanswered(&self) -> Fault {
-        Fault::Store(format!("it doesn't answer in time{}", self.store.trouble()))
+        Fault::Store(format!("no answer in time{}", self.store.trouble()))
     }
 
     /// Waits until it is certain that at a moment no longer ago than the lease there was no other
@@ -318,7 +318,8 @@ impl Volume {
         let alone = within(self.tuning.patience, self.appending.lock()).await;
         let Ok(_alone) = alone else {
             return Err(Fault::Store(format!(
-                "it takes no record{}. Without one this server can't verify that no other one has the volume",
+                "the store takes no record{}. Without one, this server can't verify that no other \
+                 server has the volume",
                 self.store.trouble()
             )));
         };
@@ -343,7 +344,9 @@ impl Volume {
                 }
                 Ok(found) => match Head::decode(&found) {
                     // It was appended just now, and the map doesn't have it yet.
-                    Ok(found) if found.writer == self.writer.nonce => "it is our own".into(),
+                    Ok(found) if found.writer == self.writer.nonce => {
+                        "the record is this server's own".into()
+                    }
                     Ok(found) => {
                         self.fenced(&found);
                         return Err(self.why_dead());
@@ -351,7 +354,7 @@ impl Volume {
                     Err(damaged) => damaged.to_string(),
                 },
                 Err(Failure::Other(why)) => why,
-                Err(Failure::Exists) => "it gave no object".into(),
+                Err(Failure::Exists) => "the store returned no object".into(),
             };
             if !tries.again("the next record", &why).await {
                 return Err(Fault::Store(why));

@@ -136,7 +136,8 @@ impl Volume {
     ) -> Result<T, Fault> {
         let until = Instant::now() + self.tuning.patience;
         let Ok(alone) = timeout_at(until, Arc::clone(&self.snapshotting).lock_owned()).await else {
-            let why = "it still takes or deletes another snapshot, and did nothing";
+            let why = "another snapshot is still being taken or deleted, so this request did \
+                       nothing; try again";
             return Err(Fault::Store(format!("{why}{}", self.store.trouble())));
         };
         let done = tokio::spawn(async move {
@@ -147,8 +148,8 @@ impl Volume {
             Ok(Ok(done)) => done,
             Ok(Err(_)) => Err(Fault::Store("it panicked".into())),
             Err(_) => {
-                let why =
-                    "it isn't done yet, and goes on: list the snapshots before you request again";
+                let why = "the request isn't done yet, but continues: list the snapshots before you try \
+                     again";
                 Err(Fault::Store(format!("{why}{}", self.store.trouble())))
             }
         }
@@ -198,7 +199,7 @@ impl Volume {
             Ok(clones) if clones.is_empty() => None,
             Ok(clones) => {
                 let why = format!(
-                    "snapshot '{}' has clones, whose objects have to be deleted before: {}",
+                    "snapshot '{}' has clones. Delete the objects of these first: {}",
                     taken.name,
                     clones.join(", ")
                 );

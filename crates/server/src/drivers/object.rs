@@ -112,7 +112,7 @@ pub(super) fn open(
     _: &str,
     _: &manifest::Object,
 ) -> Result<Arc<ObjectDriver>, ProbeError> {
-    Err(ProbeError::failed("this corewise was built without volumes in object stores"))
+    Err(ProbeError::failed("this program was built without volumes in object stores"))
 }
 
 /// Checks that the volume opens as a clone of this snapshot. Returns the reason if not.

@@ -120,7 +120,7 @@ impl Object {
 impl CheckKeys for Object {
     fn check(&self, fields: &mut Fields<'_, '_>) {
         if !cfg!(feature = "object") {
-            let message = "this corewise was built without volumes in object stores";
+            let message = "this program was built without volumes in object stores";
             let help = "build it with them: cargo build --release -p corewise-cli --features object (s3 for s3:// too)";
             return fields.refuse("driver", message, help);
         }
@@ -184,7 +184,7 @@ impl Object {
         let folder = location.strip_prefix("file://").map(Path::new);
         if folder.is_some_and(|folder| folder.is_absolute() && folder.parent().is_none()) {
             let help = "name a folder that has nothing else: file:///FOLDER";
-            fields.refuse("location", "it is the root of this machine's files", help);
+            fields.refuse("location", "the location is the root of this machine's files", help);
         }
         if location == "memory:" && !fields.has("size") {
             fields.refuse("location", "'memory:' has no volume before it is made", "give a 'size'");
