@@ -103,7 +103,7 @@ impl fmt::Display for Error {
             }
             Error::DefaultTaken(export) => write!(
                 f,
-                "there is a default export already, and '{}' cannot be another",
+                "there is a default export already: '{}' can't be the default, too",
                 export.name()
             ),
             Error::BadDevice { export, why } => {
@@ -111,7 +111,7 @@ impl fmt::Display for Error {
             }
             Error::NotReplaced(export) => write!(
                 f,
-                "there is no export '{}' of this device that could be replaced: add the new one",
+                "this device has no export '{}' to replace: add the new export",
                 export.name()
             ),
             Error::Tls { what, why } => write!(f, "the {what} cannot be used for TLS: {why}"),

@@ -90,8 +90,8 @@ impl fmt::Display for AddressSpaceShortfall {
         let (left, asked) = (of(left), of(asked));
         write!(
             f,
-            "{left} at most, and not {asked}: {name} is {bytes}, of which {kept} are kept for the server and its volumes; \
-             raise {raise}, or ask for less by 'clients' and 'memory'"
+            "{left} at most, instead of {asked}: {name} is {bytes}, of which the server and its \
+             volumes need {kept}. Raise {raise}, or lower 'clients' and 'memory'"
         )
     }
 }
@@ -111,8 +111,8 @@ impl fmt::Display for TooLittleAddressSpace {
         let (bytes, kept, needed) = (units::about(bytes), units::about(kept), units::about(needed));
         write!(
             f,
-            "{name} is {bytes}; the server and its volumes need {kept} of it, and a client with the largest requests {needed}: no \
-             client would have a place; raise {raise}"
+            "{name} is {bytes}, too little for any client: the server and its volumes need {kept} \
+             of it, and a client with the largest requests {needed}. Raise {raise}"
         )
     }
 }
@@ -310,13 +310,18 @@ mod tests {
                 shortfall.starts_with(&format!("{} clients with ", options.max_connections)),
                 "{shortfall}"
             );
-            assert!(shortfall.contains("and not 1024 clients with 4.0 GiB"), "{shortfall}");
+            assert!(shortfall.contains("instead of 1024 clients with 4.0 GiB"), "{shortfall}");
             // A volume in memory takes its size from the clients' part.
             let (fewer, _) = share(space, &devices("64M")).unwrap();
             assert!(fewer.worst_case(false) < options.worst_case(false), "{fewer:?}");
         }
         let why = share(of(400 << 20), &devices("300M")).unwrap_err().to_string();
-        assert!(why.contains("RLIMIT_AS is 400.0 MiB; the server and its volumes need"), "{why}");
+        assert!(
+            why.contains(
+                "RLIMIT_AS is 400.0 MiB, too little for any client: the server and its volumes need"
+            ),
+            "{why}"
+        );
     }
 
     #[test]

@@ -72,8 +72,9 @@ impl fmt::Display for DescriptorShortfall {
         let DescriptorShortfall { asked, left, limit, kept } = self;
         write!(
             f,
-            "{left} clients at most, and not {asked}: the hard limit of open files is {limit}, of which {kept} are kept for \
-             volumes, control and metrics; raise LimitNOFILE (systemd) or `ulimit -Hn`, or ask for less by 'clients'"
+            "{left} clients at most, instead of {asked}: the hard limit of open files is {limit}, \
+             of which volumes, control and metrics need {kept}. Raise LimitNOFILE (systemd) or \
+             `ulimit -Hn`, or lower 'clients'"
         )
     }
 }
@@ -90,8 +91,8 @@ impl fmt::Display for TooFewDescriptors {
         let TooFewDescriptors { limit, kept } = self;
         write!(
             f,
-            "the hard limit of open files is {limit}, and {kept} are kept for volumes, control and metrics: no client would \
-             have a place; raise LimitNOFILE (systemd) or `ulimit -Hn`"
+            "the hard limit of open files is {limit}, too low for any client: volumes, control \
+             and metrics need {kept}. Raise LimitNOFILE (systemd) or `ulimit -Hn`"
         )
     }
 }
@@ -148,8 +149,9 @@ impl Descriptors {
     ) -> String {
         let (limit, kept) = (self.limit, self.kept(devices));
         format!(
-            "the hard limit of open files is {limit}; {kept} would be kept for volumes, control and metrics, and {clients} \
-             clients are there: raise LimitNOFILE (systemd) or `ulimit -Hn` and start again, or let clients go"
+            "the hard limit of open files is {limit}: volumes, control and metrics would need \
+             {kept}, and {clients} clients are connected. Raise LimitNOFILE (systemd) or `ulimit \
+             -Hn` and start again, or disconnect clients"
         )
     }
 }
@@ -227,7 +229,7 @@ mod tests {
                 options.max_connections
             );
             let says = format!(
-                "{} clients at most, and not 1024: the hard limit",
+                "{} clients at most, instead of 1024: the hard limit",
                 options.max_connections
             );
             assert!(
@@ -236,7 +238,12 @@ mod tests {
             );
         }
         let why = of(90).share(asked, memory.iter()).unwrap_err().to_string();
-        assert!(why.contains("open files is 90, and 92 are kept"), "{why}");
+        assert!(
+            why.contains(
+                "open files is 90, too low for any client: volumes, control and metrics need 92"
+            ),
+            "{why}"
+        );
     }
 
     #[test]

@@ -96,7 +96,7 @@ impl ProcessLimits {
     ) -> String {
         match self.space.share(options, self.tls, self.reserved, devices.clone()) {
             Err(why) => format!("{why} and start again"),
-            Ok((_, Some(shortfall))) => format!("{shortfall}; {clients} clients are there"),
+            Ok((_, Some(shortfall))) => format!("{shortfall}; {clients} clients are connected"),
             Ok((_, None)) => self.files.refusal(devices, clients),
         }
     }
@@ -130,9 +130,9 @@ fn too_much_of(worst: u64, most: u64) -> Option<String> {
     let (worst_case, most_of_all) = (units::about(worst), units::about(most));
     (worst > most).then(|| {
         format!(
-            "clients that do their worst take {worst_case} of memory, and this process may use {most_of_all} at most, so they \
-             can end it: raise the limit of the cgroup or of RLIMIT_AS and RLIMIT_DATA (`ulimit -v`, `-d`), or ask for less \
-             by 'memory' (64M at least) or 'clients'"
+            "clients may take up to {worst_case} of memory, but this process may use only \
+             {most_of_all}, so they can end it. Raise the limit of the cgroup, or RLIMIT_AS and \
+             RLIMIT_DATA (`ulimit -v`, `-d`), or lower 'memory' (64M at least) or 'clients'"
         )
     })
 }
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(too_much_of(66 << 20, 66 << 20), None);
         let why = too_much_of(66 << 20, 40 << 20).unwrap();
         assert!(
-            why.contains("take 66.0 MiB of memory, and this process may use 40.0 MiB"),
+            why.contains("up to 66.0 MiB of memory, but this process may use only 40.0 MiB"),
             "{why}"
         );
         assert!(why.contains("`ulimit -v`"), "{why}");

@@ -125,7 +125,7 @@ impl fmt::Display for SourceRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SourceRefusal::Read(ReadError::TooLong(most)) => {
-                write!(f, "it is too long, since a manifest has at most {}", units::size(*most))
+                write!(f, "the file is too long: a manifest has at most {}", units::size(*most))
             }
             SourceRefusal::Read(why) => why.fmt(f),
             SourceRefusal::NoText => f.write_str("a manifest is text in UTF-8, and this is not"),
@@ -177,8 +177,8 @@ impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ReadError::Io(error) => error.fmt(f),
-            ReadError::NotPlain => f.write_str("it is not a plain file"),
-            ReadError::TooLong(most) => write!(f, "it has more than {}", units::size(*most)),
+            ReadError::NotPlain => f.write_str("this is not a plain file"),
+            ReadError::TooLong(most) => write!(f, "the file has more than {}", units::size(*most)),
         }
     }
 }

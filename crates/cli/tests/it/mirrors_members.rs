@@ -129,7 +129,9 @@ fn a_reload_has_a_leg_replaced_added_and_removed_as_the_manifest_says_while_a_cl
     with(&["b", "c"], &["b", "c"]);
     for dry_run in [&["--dry-run"][..], &["--mode=hard"]] {
         let ran = folder.corewise([&["reload"], dry_run].concat()).code(1);
-        ran.complains(&["'m' would not come up again: its record has the legs [\"c\", \"b\"]"]);
+        ran.complains(&[
+            "'m' would not come up again: the record of the mirror has the legs [\"c\", \"b\"]",
+        ]);
     }
     with(&["c", "b"], &["b", "c"]);
     let is = busy.stop();

@@ -154,7 +154,7 @@ fn a_certificate_that_has_expired_is_refused_at_the_start_and_says_so() {
     folder.corewise(["up", "up.toml"]).code(1).complains(&[
         "error: up.toml:2:19: [server]: ",
         "the certificate cannot be used for TLS: it expired ",
-        " days ago, so clients would refuse it: renew it",
+        " days ago, so clients would refuse it: renew the certificate",
     ]);
 }
 

@@ -112,10 +112,12 @@ impl std::fmt::Display for NotAttached {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             NotAttached::Gone(name) => {
-                write!(f, "there is no export '{}' any more", name.escape_debug())
+                write!(f, "the export '{}' was removed", name.escape_debug())
             }
             NotAttached::ShuttingDown => f.write_str("the server is shutting down"),
-            NotAttached::Evicted => f.write_str("the place of this connection was needed"),
+            NotAttached::Evicted => {
+                f.write_str("another client needed the place of this connection")
+            }
             NotAttached::Full { places, of } => write!(f, "all {places} places {of} are taken"),
         }
     }
@@ -190,7 +192,7 @@ pub enum CloseReason {
 impl std::fmt::Display for CloseReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            CloseReason::Aborted => f.write_str("the client gave up"),
+            CloseReason::Aborted => f.write_str("the client aborted the handshake"),
             CloseReason::UnknownClientFlags(flags) => write!(f, "unknown client flags {flags:#x}"),
             CloseReason::BadMagic(error) => error.fmt(f),
             CloseReason::OptionTooBig(length) => {
@@ -199,11 +201,11 @@ impl std::fmt::Display for CloseReason {
             CloseReason::TooManyOptions => f.write_str("too many options in one handshake"),
             CloseReason::NoSuchExport => f.write_str("the client asked for an unknown export"),
             CloseReason::BehindStartTls => {
-                f.write_str("something came behind STARTTLS before that was answered")
+                f.write_str("the client sent data after STARTTLS before the server's answer")
             }
             CloseReason::TlsRequired => f.write_str("the client did not ask for TLS"),
             CloseReason::ExtendedByName => {
-                f.write_str("the client sent EXPORT_NAME, and EXTENDED_HEADERS before it")
+                f.write_str("the client sent EXPORT_NAME after EXTENDED_HEADERS")
             }
             CloseReason::NotFixedNewstyle => f.write_str(
                 "the client sent an option other than EXPORT_NAME without fixed newstyle",

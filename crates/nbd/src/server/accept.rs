@@ -98,7 +98,8 @@ fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd, ends: &AtomicBo
                     shortages.tell(|| {
                         move |left_out: Option<u64>| {
                             tracing::warn!(%listener, left_out,
-                            "clients must wait until there is enough for one more: {what}");
+                            "clients wait, since the server lacks resources for another one: \
+                             {what}");
                         }
                     });
                 }
@@ -108,7 +109,7 @@ fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd, ends: &AtomicBo
     }
     shortages.take_left_out().tell(|times| {
         tracing::warn!(listener = %listener.endpoint(), times,
-            "clients had to wait until there was enough for one more");
+            "clients waited, since the server lacked resources for another one");
     });
 }
 

@@ -122,7 +122,8 @@ pub(super) fn drain(
         connection.stop_reading();
     }
     for connection in registry.wait_until_gone(connections, || deadline.wait()) {
-        let late = |owed| format!("{why}, and it had {owed} unanswered requests at the deadline");
+        let late =
+            |owed| format!("{why}, and the client had {owed} unanswered requests at the deadline");
         // Before the cut, which makes its thread leave and report it.
         let left = registry.leave_behind(&connection);
         let was = connection.cut(|| late(connection.load.snapshot().requests));

@@ -210,7 +210,8 @@ impl Server {
         }
         let others = |name: &&&str| !exports.iter().any(|export: &Export| export.name() == **name);
         let report = context::blocking("Server::remove_exports", || {
-            let why = if registry.is_closing() { SHUT_DOWN } else { "its export was removed" };
+            let why =
+                if registry.is_closing() { SHUT_DOWN } else { "the client's export was removed" };
             let report = (!exports.is_empty())
                 .then(|| drain::drain(&self.inner, &exports, connections, &mut until, why));
             for name in names.iter().filter(others) {
@@ -447,7 +448,9 @@ impl Inner {
                         "closed: other clients wait, and this one has not chosen an export");
                 }
             });
-            oldest.cut(|| "other clients waited, and it had not chosen an export".to_owned());
+            oldest.cut(|| {
+                "other clients waited, and this client had not chosen an export".to_owned()
+            });
         };
         let (connection, parker) = self.registry.admit(who.clone(), &options, stop, make, evict)?;
         thread.serve(connection, parker);
@@ -585,7 +588,7 @@ fn tell_end(end: &NoAgreement, client: u64, who: &Identity, log: &ClientLog) {
         }),
         NoAgreement::Withdrawn(offer) => tell(|| {
             tracing::debug!(client, peer = %who, export = offer.name,
-                "closed: the export is being removed, or its place was needed");
+                "closed: the export is being removed, or another client needed the place");
         }),
         NoAgreement::TooSlow => log.tell(LineKind::Handshake, |_| {
             let peer = who.clone();

@@ -83,7 +83,7 @@ impl fmt::Display for SessionEnd {
             SessionEnd::Violation(what) | SessionEnd::TooSlow(what) | SessionEnd::Idle(what) => {
                 f.write_str(what)
             }
-            SessionEnd::Failed(why) => write!(f, "its socket failed: {why}"),
+            SessionEnd::Failed(why) => write!(f, "the client's socket failed: {why}"),
             SessionEnd::Cut => f.write_str("it was disconnected"),
         }
     }
@@ -111,7 +111,7 @@ pub(super) struct Part {
 
 /// Returns the end for a client that did not finish its request in time.
 fn too_slow(expects: Expects, waited: Duration, timeout: Duration) -> SessionEnd {
-    let came = |Part { came, of }, what| format!("{came} of the {of} bytes of its {what} came");
+    let came = |Part { came, of }, what| format!("{came} of the {of} bytes of the {what} came");
     let what = match expects {
         Expects::Request => "a TLS record came in part".to_owned(),
         Expects::Head(part) => came(part, "head"),
@@ -120,7 +120,7 @@ fn too_slow(expects: Expects, waited: Duration, timeout: Duration) -> SessionEnd
     let waited = policy::rounded(waited);
     // Debug: lengths of time.
     SessionEnd::TooSlow(format!(
-        "it did not finish a request: {what} in {waited:?} (request_timeout: {timeout:?})"
+        "the client did not finish a request: {what} in {waited:?} (request_timeout: {timeout:?})"
     ))
 }
 
@@ -249,7 +249,7 @@ impl SendTimer {
         if idle >= limit && !connection.has_sent() {
             // Debug: a length of time.
             return Err(SessionEnd::Idle(format!(
-                "it asked for nothing for {limit:?} (idle_timeout)"
+                "the client sent no request for {limit:?} (idle_timeout)"
             )));
         }
         // The socket accepts no zero.
@@ -490,7 +490,7 @@ mod tests {
             while timer.rest.as_mut().is_some_and(|rest| !rest.wait().is_zero()) {}
         }
         let Err(SessionEnd::TooSlow(why)) = receive(&mut timer, 7, None) else { panic!() };
-        assert!(why.contains("7 of the 28 bytes of its head came in "), "{why}");
+        assert!(why.contains("7 of the 28 bytes of the head came in "), "{why}");
         assert!(why.contains("(request_timeout: 1ms)"), "{why}");
     }
 

@@ -270,7 +270,7 @@ impl SocketSink {
         match connection.wait_for_space(self.deadline()) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::TimedOut => self.too_late(),
-            Err(error) => self.give_up(|| format!("its socket failed: {error}")),
+            Err(error) => self.give_up(|| format!("the client's socket failed: {error}")),
         }
     }
 
@@ -282,8 +282,8 @@ impl SocketSink {
         let (log, timeout) = (Arc::clone(&self.log), self.timeout);
         // Debug: lengths of time.
         let why = format!(
-            "it did not take its replies: {bytes} bytes wait, and the oldest reply for {oldest:?} \
-             (reply_timeout: {timeout:?})"
+            "the client did not read its replies: {bytes} bytes wait, and the oldest reply for \
+             {oldest:?} (reply_timeout: {timeout:?})"
         );
         log.tell(LineKind::Slow, |ClientFacts { client, peer, export }| {
             let why = why.clone();
@@ -332,7 +332,7 @@ impl Sink for SocketSink {
                         tracing::debug!(client = self.log.client, peer = %self.log.who, %error,
                             "cannot send replies: the client is gone");
                     });
-                    self.give_up(|| format!("its socket failed: {error}"));
+                    self.give_up(|| format!("the client's socket failed: {error}"));
                 }
             }
         }

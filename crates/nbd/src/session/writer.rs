@@ -89,13 +89,14 @@ pub(super) fn hand_over(session: &Arc<Session>, mut right: Right<'_, SocketSink>
         log.tell(LineKind::Ours, |ClientFacts { client, peer, export }| {
             move |left_out: Option<u64>| {
                 tracing::warn!(client, %peer, export, %error, left_out,
-                    "no thread for the replies of a slow client: one that all such clients share sends them");
+                    "no thread for the replies of a slow client: the thread that slow clients \
+                     share sends them");
             }
         });
         right.give_up();
         return shared_writer.take(Arc::clone(session));
     }
-    let why = format!("no thread could be started for its replies: {error}");
+    let why = format!("the server could start no thread for the client's replies: {error}");
     log.tell(LineKind::Ours, |ClientFacts { client, peer, export }| {
         move |left_out: Option<u64>| {
             tracing::error!(client, %peer, export, %error, left_out,

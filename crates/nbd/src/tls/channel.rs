@@ -342,14 +342,14 @@ fn element<'a>(rest: &mut &'a [u8]) -> Option<(u8, &'a [u8])> {
 
 /// Variants of rustls's errors whose names need other words.
 const SAID: [(&str, &str); 8] = [
-    ("UnknownIssuer", "no authority that is known here has made it"),
-    ("CaUsedAsEndEntity", "it is that of an authority, and not of a client or a server"),
-    ("UnsupportedCertVersion", "it has another version than X.509 v3"),
+    ("UnknownIssuer", "no authority that is known here has signed it"),
+    ("CaUsedAsEndEntity", "it belongs to an authority, not to a client or a server"),
+    ("UnsupportedCertVersion", "its version is not X.509 v3"),
     ("BadSignature", "its signature is not that of its authority"),
     ("InvalidPurpose", "it was made for another purpose"),
     ("CertificateRequired", "a certificate is required"),
     ("BadCertificate", "the certificate is refused"),
-    ("UnknownCA", "the authority of the certificate is not known there"),
+    ("UnknownCA", "the other side does not know the certificate's authority"),
 ];
 
 /// Returns the text of an error of rustls, or of one that contains such an error.
@@ -486,12 +486,12 @@ mod tests {
         let certificate = Error::InvalidCertificate;
         for (error, says) in [
             (certificate(CertificateError::UnknownIssuer), "no authority that is known here"),
-            (certificate(other(webpki::Error::CaUsedAsEndEntity)), "that of an authority"),
+            (certificate(other(webpki::Error::CaUsedAsEndEntity)), "belongs to an authority"),
             (certificate(other(webpki::Error::UnsupportedCertVersion)), "X.509 v3"),
             (certificate(CertificateError::NotValidForName), "not valid for name"),
             (
                 Error::AlertReceived(AlertDescription::UnknownCA),
-                "received fatal alert: the authority",
+                "received fatal alert: the other side",
             ),
             (Error::AlertReceived(AlertDescription::HandshakeFailure), "alert: handshake failure"),
             (

@@ -78,8 +78,8 @@ impl Tls {
                 let authorities = certificates(TlsPart::ClientCa, pem)?;
                 if let Some(fault) = authority_fault(&authorities, &provider, UnixTime::now()) {
                     tracing::warn!(
-                        "the authority of clients: {fault}; clients that it made certificates for are \
-                         let in all the same: renew it"
+                        "the authority of clients: {fault}; clients with its certificates are \
+                         still admitted: renew the authority's certificate"
                     );
                 }
                 for root in authorities {
@@ -97,7 +97,7 @@ impl Tls {
         let mut config = builder.with_single_cert(chain, key).map_err(|error| match error {
             rustls::Error::InvalidCertificate(_) => refused(TlsPart::Certificate)(error),
             rustls::Error::InconsistentKeys(_) => {
-                wrong(TlsPart::Key)("it isn't the certificate's".to_string())
+                wrong(TlsPart::Key)("the key doesn't belong to the certificate".to_string())
             }
             _ => refused(TlsPart::Key)(error),
         })?;
@@ -151,10 +151,10 @@ pub(crate) fn certificates(
 
 pub(crate) fn words(error: &pem::Error, wanted: &str) -> String {
     match error {
-        pem::Error::NoItemsFound => format!("there is no {wanted} in it"),
+        pem::Error::NoItemsFound => format!("the file has no {wanted}"),
         pem::Error::MissingSectionEnd { end_marker } => {
             let end = String::from_utf8_lossy(end_marker);
-            format!("it is cut off: the end of a {end} is missing")
+            format!("the file is cut off: the end of a {end} is missing")
         }
         _ => error.to_string(),
     }
@@ -174,13 +174,13 @@ pub(crate) fn refused<E: std::fmt::Display>(what: TlsPart) -> impl Fn(E) -> Erro
 fn fault(chain: &[CertificateDer<'_>], provider: &CryptoProvider, now: UnixTime) -> Option<String> {
     first_outside(chain, provider, now).map(|(which, when)| match when {
         ValidityFault::Expired(ago) => {
-            format!("{which} expired {ago} ago, so clients would refuse it: renew it")
+            format!("{which} expired {ago} ago, so clients would refuse it: renew the certificate")
         }
         ValidityFault::NotYet(until) => format!(
             "{which} is not valid before {until} from now, so clients would refuse it: wait, or set \
              the clock of this machine"
         ),
-        ValidityFault::Never => format!("{which} ends before it begins, so clients would refuse it: renew it"),
+        ValidityFault::Never => format!("{which} ends before it begins, so clients would refuse it: renew the certificate"),
     })
 }
 

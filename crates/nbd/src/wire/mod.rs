@@ -136,13 +136,12 @@ impl ReplyError {
             ReplyError::Io => "the device failed",
             ReplyError::NoMem => "the server is out of memory",
             ReplyError::Inval => {
-                "the command, a flag or the range isn't one that was offered, or not in whole blocks"
+                "the server didn't offer this command, flag or range, or the range isn't in whole \
+                 blocks"
             }
-            ReplyError::NoSpc => {
-                "there is no room: the device is full, or ends before the range does"
-            }
-            ReplyError::Overflow => "more than the largest payload that was offered",
-            ReplyError::NotSup => "not faster than a write",
+            ReplyError::NoSpc => "no room: the device is full, or ends before the range does",
+            ReplyError::Overflow => "more than the largest payload that the server offered",
+            ReplyError::NotSup => "the device can't do this faster than by a write",
             ReplyError::Shutdown => "the server, or this export of it, is shutting down",
         }
     }

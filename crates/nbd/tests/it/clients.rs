@@ -165,7 +165,7 @@ fn an_observer_is_told_of_clients_that_come_and_go_and_its_panic_is_its_own() {
     assert!(hears.recv().unwrap().ends_with("attached disk"));
     assert!(server.disconnect(server.clients().last().unwrap().id));
     let left = hears.recv().unwrap();
-    assert!(left.ends_with("it was disconnected, as the server was asked to"), "{left}");
+    assert!(left.ends_with("an operator disconnected the client"), "{left}");
     drop(cut);
 }
 
@@ -243,24 +243,24 @@ fn a_client_that_is_cut_is_told_of_with_what_was_waited_for_and_how_long() {
     }
     type Abuse = dyn Fn(&mut Client);
     let cases: [(&Abuse, &[&str]); 5] = [
-        (&|client| client.send(&head(0)[..5]), &["5 of the 28 bytes of its head came in "]),
+        (&|client| client.send(&head(0)[..5]), &["5 of the 28 bytes of the head came in "]),
         (
             &|client| {
                 client.send(&head(4096));
                 client.send(&[7; 100]);
             },
-            &["100 of the 4096 bytes of its payload came in ", "(request_timeout: 20ms)"],
+            &["100 of the 4096 bytes of the payload came in ", "(request_timeout: 20ms)"],
         ),
         (
             &|client| {
                 client.send(&head(1000 << 10));
                 client.send(&[7; 3]);
             },
-            &["3 of the 1024000 bytes of its payload"],
+            &["3 of the 1024000 bytes of the payload"],
         ),
         (
             &|client| client.reads(1..2, 0, 1000 << 10),
-            &["it did not take its replies: ", " bytes wait", "(reply_timeout: 20ms)"],
+            &["the client did not read its replies: ", " bytes wait", "(reply_timeout: 20ms)"],
         ),
         (&|client| client.send(&[7; 28]), &["magic number is 0x7070707, expected 0x25609513"]),
     ];
@@ -287,9 +287,9 @@ fn a_client_that_the_server_lets_go_is_told_of_with_the_reason() {
         why
     };
     let newcomer = |server: &Server| Some(client(server));
-    assert!(why_of(&newcomer).contains("a newcomer needed its place (evict_idle)"));
+    assert!(why_of(&newcomer).contains("a new client needed its place (evict_idle)"));
     let removed = |server: &Server| server.remove_export("disk", PATIENCE).and(None);
-    assert_eq!(why_of(&removed), "its export was removed");
+    assert_eq!(why_of(&removed), "the client's export was removed");
     let closed = |server: &Server| {
         server.close();
         server.remove_export("disk", PATIENCE).and(None)

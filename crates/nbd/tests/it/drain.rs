@@ -188,7 +188,8 @@ fn a_client_that_is_cut_at_the_deadline_is_told_of_once_while_its_device_hangs()
     device.wait_for_seen(1);
     let report = server.remove_export("disk", Duration::ZERO).unwrap();
     assert_eq!((report.cut, report.requests_cut), (1, 1));
-    let why = "its export was removed, and it had 1 unanswered requests at the deadline";
+    let why =
+        "the client's export was removed, and the client had 1 unanswered requests at the deadline";
     assert_eq!(hears.try_recv(), Ok((1, "disk".to_owned(), why.to_owned())));
     let report = server.drain(Duration::ZERO);
     assert_eq!((report.clients, report.cut, report.requests_cut), (1, 0, 0), "it was cut before");

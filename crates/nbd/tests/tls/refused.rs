@@ -215,7 +215,10 @@ fn a_certificate_that_cannot_be_used_is_said_with_its_reason() {
     assert!(none.contains("the certificate cannot") && none.contains("no certificate"), "{none}");
     assert!(said(pem, b"letters", None).contains("the key cannot"));
     let mixed = said(pem, other.key.as_bytes(), None);
-    assert!(mixed.contains("the key cannot") && mixed.contains("isn't the cert"), "{mixed}");
+    assert!(
+        mixed.contains("the key cannot") && mixed.contains("doesn't belong to the cert"),
+        "{mixed}"
+    );
     // The certificate is blamed, and not the key that has to fit it.
     let bad = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
     assert!(said(bad, key, None).contains("the certificate cannot"));

@@ -272,13 +272,16 @@ pub(crate) fn against_record(mirror: &str, old: &Manifest, new: &Manifest) -> Op
     } else if fewer || stay.iter().any(moved) {
         Some(format!(
             // Debug: lists of names, as a manifest has them.
-            "its record has the legs {had:?}, in this order, and the manifest says over = {:?}: keep them in their places, with new ones behind \
-             them; `corewise mirror {mirror} --remove LEG` has one less",
+            "the record of the mirror has the legs {had:?}, but the manifest says over = {:?}. \
+             Keep the legs in the order of the record, and add new ones at the end; `corewise \
+             mirror {mirror} --remove LEG` removes one",
             wanted.over
         ))
     } else {
         (wanted.bitmap == Some(false)).then(|| {
-            "its legs have a record, which 'bitmap = false' doesn't take away, and which it is refused for".to_string()
+            "the legs have a record, with which 'bitmap = false' is refused. Leave 'bitmap' as it \
+             was"
+            .to_string()
         })
     }
 }

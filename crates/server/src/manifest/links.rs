@@ -49,7 +49,7 @@ impl<'m> Links<'m> {
         problems: &mut Vec<Problem>,
     ) -> Links<'m> {
         let devices = raw.devices.as_slice();
-        let why = "it has an error of its own";
+        let why = "the device has an error of its own";
         let bad = devices.iter().map(|device| device.broken.then(|| why.to_string())).collect();
         let mut above = HashMap::new();
         for device in devices {
@@ -85,7 +85,7 @@ impl<'m> Links<'m> {
 
     /// Marks device `index` as one that can't be brought up.
     pub(super) fn mark(&mut self, index: usize) {
-        self.bad[index].get_or_insert_with(|| "it has an error of its own".to_string());
+        self.bad[index].get_or_insert_with(|| "the device has an error of its own".to_string());
     }
 
     pub(super) fn is_bad(&self, index: usize) -> bool {

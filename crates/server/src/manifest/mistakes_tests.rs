@@ -9,20 +9,20 @@ fn a_key_in_another_table_than_its_own_is_sent_there() {
     for (text, says) in [
         (
             format!("[server]\ndrain = \"1s\"\ndevice = [{device}]\n"),
-            "up.toml:3:1: [server]: unknown key 'device'\n  help: it belongs to the manifest itself, and what stands below [server] \
-             belongs to that: put it before [server], or write [[device]]",
+            "up.toml:3:1: [server]: unknown key 'device'\n  help: this key belongs to the manifest itself, not to \
+             [server]: move it above [server], or write [[device]]",
         ),
         (
             memory("a") + "export = [{ device = \"a\" }]\n",
-            "put it before [[device]], or write [[export]]",
+            "move it above [[device]], or write [[export]]",
         ),
-        (memory("a") + "server = { tcp = 1 }\n", "put it before [[device]], or write [server]"),
-        (format!("tcp = 1\n{}", memory("a")), "it is a key of [server]: put it below that"),
+        (memory("a") + "server = { tcp = 1 }\n", "move it above [[device]], or write [server]"),
+        (format!("tcp = 1\n{}", memory("a")), "this is a key of [server]: move it below [server]"),
         (
             memory("a") + "[[export]]\ndevice = \"a\"\nblock_size = 512\n",
-            "it is a key of [[device]]",
+            "this is a key of [[device]]",
         ),
-        (memory("a") + "description = \"x\"\n", "it is a key of [[export]]"),
+        (memory("a") + "description = \"x\"\n", "this is a key of [[export]]"),
         (memory("a") + "sise = 1\n", "did you mean 'size'?"),
     ] {
         let told = problems(&text);
@@ -55,17 +55,17 @@ fn names_that_cannot_be_seen_are_refused() {
             let found = problem(
                 &(memory("a") + &format!("[[export]]\ndevice = \"a\"\n{key} = \"x{hidden}\"\n")),
             );
-            assert!(found.contains("which nobody sees"), "{hidden}: {found}");
+            assert!(found.contains("the invisible character"), "{hidden}: {found}");
         }
         let found = problem(&memory("a").replace("\"a\"", &format!("\"a{hidden}\"")));
         assert!(found.contains("may contain letters"), "{found}");
     }
     for (keys, says) in [
-        ("[server]\nunix = \"s\\u200b\"\n", "a path has the character U+200B"),
-        ("[server]\nmetrics = \"/m\\u202e\"\n", "a path has the character U+202E"),
+        ("[server]\nunix = \"s\\u200b\"\n", "a path has the invisible character U+200B"),
+        ("[server]\nmetrics = \"/m\\u202e\"\n", "a path has the invisible character U+202E"),
         (
             "[[device]]\nname = \"f\"\ndriver = \"file\"\npath = \"f\\u00ad\"\nsize = \"1M\"\ncreate = true\n",
-            "a path has the character U+00AD",
+            "a path has the invisible character U+00AD",
         ),
     ] {
         let found = problem(&(memory("a") + keys));

@@ -21,7 +21,7 @@ const USUAL_CACHE: u64 = 64 << 20;
 
 /// Reads the size of a cache: half of the memory at most, so that others have the rest.
 fn cached() -> ValueKind<u64> {
-    size().within("at most half of the memory that there is", "", |bytes| {
+    size().within("at most half of the machine's memory", "", |bytes| {
         topology::memory().is_none_or(|memory| *bytes <= (memory / 2).max(USUAL_CACHE))
     })
 }
@@ -161,7 +161,7 @@ impl CheckKeys for Object {
             (None, None) => {}
         }
         if self.key_file.is_some() && self.key_env.is_some() {
-            let message = "a key is in a file or in the environment, and not in both";
+            let message = "'key_file' and 'key_env' exclude each other";
             fields.refuse("key_env", message, "leave out 'key_file' or 'key_env'");
         }
         if let Some(size) = &self.size {
@@ -187,7 +187,11 @@ impl Object {
             fields.refuse("location", "the location is the root of this machine's files", help);
         }
         if location == "memory:" && !fields.has("size") {
-            fields.refuse("location", "'memory:' has no volume before it is made", "give a 'size'");
+            fields.refuse(
+                "location",
+                "'memory:' always makes a new volume, which needs a size",
+                "give a 'size'",
+            );
         }
         for key in ["endpoint", "region"] {
             if !is_s3 && fields.has(key) {
@@ -277,7 +281,7 @@ mod tests {
             ("location = \"file:///\"", "name a folder that has nothing else"),
             ("location = \"memory:\"\nsize = 512", "multiple of its block size 4096"),
             ("location = \"memory:\"", "give a 'size'"),
-            ("location = \"memory:\"\nread_cache = \"100T\"", "half of the memory that there is"),
+            ("location = \"memory:\"\nread_cache = \"100T\"", "half of the machine's memory"),
             ("location = \"memory:\"\nlease = \"1ms\"", "at least \"100ms\""),
             ("location = \"memory:\"\nrequest_timeout = \"0s\"", "greater than 0"),
             ("location = \"memory:\"\nflush = \"disk\"", "one of: store, local"),
@@ -289,7 +293,7 @@ mod tests {
             ("location = \"memory:\"\ncompression = \"gzip\"", "one of: none, lz4, zstd"),
             #[cfg(not(feature = "zstd"))]
             ("location = \"memory:\"\ncompression = \"zstd\"", "--features object,zstd"),
-            ("location = \"memory:\"\nkey_file = \"k\"\nkey_env = \"K\"", "not in both"),
+            ("location = \"memory:\"\nkey_file = \"k\"\nkey_env = \"K\"", "exclude each other"),
             ("location = \"file:///a\"\nclone_of = \"file:///b\"", "needs a 'snapshot'"),
             ("location = \"file:///a\"\nsnapshot = \"s\"", "needs 'clone_of'"),
             (
@@ -329,7 +333,7 @@ mod tests {
             let linked = format!("file://{root}/link/{volume}");
             let told = found(&real, &linked);
             let told: Vec<_> = told.iter().map(|p| p.display("m").to_string()).collect();
-            let words = "m:8:12: device 'b': device 'a' has the same location, by the path";
+            let words = "m:8:12: device 'b': device 'a' has the same location, under the path";
             assert_eq!(told, [format!("{words} {real}")]);
             assert_eq!(found(&linked, &format!("{real}/inner")).len(), 1);
             assert_eq!(found(&real, &format!("{linked}2")), []);

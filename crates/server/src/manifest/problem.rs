@@ -94,9 +94,8 @@ impl Problem {
 /// another name.
 pub(super) fn unseen(what: &str, at: &Located<String>, subject: &Subject) -> Option<Problem> {
     let hidden = at.value.chars().find(|c| is_invisible(*c))?;
-    let message =
-        format!("{what} has the character U+{:04X}, which nobody sees", u32::from(hidden));
-    let help = "type it anew: characters that control, hide or turn text are refused";
+    let message = format!("{what} has the invisible character U+{:04X}", u32::from(hidden));
+    let help = "retype the text: characters that control, hide or turn text are refused";
     Some(Problem::new(at.place, subject.clone(), message).help(help))
 }
 

@@ -110,13 +110,13 @@ impl TableKind {
         if let (Some((_, stands)), true) = (stands, ROOT.contains(&key)) {
             let table = if key == "server" { "[server]".to_string() } else { format!("[[{key}]]") };
             return Some(format!(
-                "it belongs to the manifest itself, and what stands below {stands} belongs to that: put it before {stands}, or \
-                 write {table}"
+                "this key belongs to the manifest itself, not to {stands}: move it above \
+                 {stands}, or write {table}"
             ));
         }
         let others = TableKind::OTHERS.iter().filter(|(table, _)| *table != self);
         let (_, head) = others.into_iter().find(|(table, _)| table.keys().contains(&key))?;
-        Some(format!("it is a key of {head}: put it below that"))
+        Some(format!("this is a key of {head}: move it below {head}"))
     }
 }
 

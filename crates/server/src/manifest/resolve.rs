@@ -35,7 +35,7 @@ pub(super) fn resolve(
         problems.push(Problem {
             place: None,
             subject: Subject::Manifest,
-            message: "it declares no device".to_string(),
+            message: "the manifest declares no device".to_string(),
             help: Some("add a [[device]]; `corewise up --help` shows one".to_string()),
         });
     }
@@ -127,17 +127,13 @@ impl Storage {
             let is_named_alike =
                 Path::new(&self.name).components().eq(Path::new(&other.name).components());
             Some(match what == "location" && !is_named_alike {
-                true => format!("has the same location, by the path {}", other.name),
+                true => format!("has the same location, under the path {}", other.name),
                 false => format!("has the same {what}"),
             })
         } else if what == "location" && self.path.starts_with(&other.path) {
-            Some(
-                "has a location that this one's lies in: a volume has its folder for itself".into(),
-            )
+            Some("has a location around this one: each volume needs a folder of its own".into())
         } else if what == "location" && other.path.starts_with(&self.path) {
-            Some(
-                "has a location that lies in this one's: a volume has its folder for itself".into(),
-            )
+            Some("has a location inside this one: each volume needs a folder of its own".into())
         } else {
             None
         }
@@ -263,15 +259,15 @@ fn exports(
         found.extend(device.flatten());
         let clients = raw.export.as_ref().and_then(|export| export.clients).zip(most);
         if let Some((clients, all)) = clients.filter(|(clients, all)| clients > all) {
-            let message = format!("'clients' is {clients}, and there are never so many");
+            let message = format!("'clients' is {clients}, more than the server lets in");
             let problem = Problem::new(raw.place_of("clients"), raw.subject.clone(), message);
-            let help = format!("[server] lets in {all} in all, by its own 'clients'");
+            let help = format!("lower it, or raise 'clients' of [server] from {all}");
             found.push(problem.help(help));
         }
         let export = raw.export.as_ref().filter(|_| !raw.broken && found.is_empty());
         problems.extend(found);
         let why = match export {
-            None => "it has an error of its own".to_string(),
+            None => "the export has an error of its own".to_string(),
             Some(export) if links.find(&export.device).is_some_and(|at| links.is_bad(at)) => {
                 format!("it needs '{}'", export.device)
             }

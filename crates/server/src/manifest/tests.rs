@@ -316,7 +316,7 @@ fn exports_are_checked_like_devices() {
         ("device = \"a\"\n[[export]]\ndevice = \"a\"\n", "the export on line 5 has the same name"),
         ("device = \"a\"\nreadonly = true\n", "did you mean 'read_only'?"),
         ("device = 3\n", "'device' must be a string"),
-        ("device = \"a\"\nname = \"\\u0007\"\n", "U+0007, which nobody sees"),
+        ("device = \"a\"\nname = \"\\u0007\"\n", "invisible character U+0007"),
     ] {
         let found = problem(&export(text));
         assert!(found.contains(says), "{found}");
@@ -342,7 +342,7 @@ fn devices_over_a_bad_device_are_left_out_with_the_reason() {
     assert_eq!(
         left_out(&text),
         [
-            "device 'bad': it has an error of its own",
+            "device 'bad': the device has an error of its own",
             "device 'm': it needs 'bad'",
             "export 'm': it needs 'm'"
         ]
@@ -570,7 +570,7 @@ fn settings_that_contradict_each_other_or_let_nobody_in_are_refused_with_a_way_o
         (export("allow_certificates = []"), "'allow_certificates' must be a list that isn't empty"),
         (
             export("clients = 6"),
-            "'clients' is 6, and there are never so many\n  help: [server] lets in 5 in all",
+            "'clients' is 6, more than the server lets in\n  help: lower it, or raise 'clients' of [server] from 5",
         ),
         (
             export("limit = { iops = 5 }\nclient_limit = { iops = 6 }"),
@@ -607,5 +607,5 @@ fn an_export_says_who_may_attach_and_one_may_be_the_default() {
     let text = memory("a") + &named("x", "default = true") + &named("y", "default = true");
     let found = problem(&text);
     assert_eq!(found, "up.toml:12:11: export 'y': the one on line 8 is the default export already");
-    assert_eq!(left_out(&text), ["export 'y': it has an error of its own"]);
+    assert_eq!(left_out(&text), ["export 'y': the export has an error of its own"]);
 }

@@ -402,7 +402,7 @@ impl Registry {
         let connection =
             self.books.lock().connections.get(&id).map(|one| Arc::clone(&one.connection));
         connection.is_some_and(|connection| {
-            connection.cut(|| "it was disconnected, as the server was asked to".to_owned());
+            connection.cut(|| "an operator disconnected the client".to_owned());
             true
         })
     }
@@ -500,13 +500,14 @@ impl RegistryState {
         connection.log.tell(LineKind::Evicted, |_| {
             move |left_out: Option<u64>| {
                 // Debug: a length of time.
-                tracing::info!(client = id, %peer, export, ?idle, left_out, "let go: a newcomer needs its place");
+                tracing::info!(client = id, %peer, export, ?idle, left_out, "closed: a new client needs the place of this idle one");
             }
         });
         connection.drain(|| {
             // Debug: a length of time.
             format!(
-                "it asked for nothing for {idle:?}, and a newcomer needed its place (evict_idle)"
+                "the client sent no request for {idle:?}, and a new client needed its place \
+                 (evict_idle)"
             )
         });
         true
