@@ -48,10 +48,19 @@ pub(crate) fn host_and_port(address: &str) -> (&str, u16) {
 fn words(error: Error, address: impl std::fmt::Display) -> String {
     use std::io::ErrorKind;
     match error {
-        Error::SocketInUse(_) => format!("{address}: another server listens on this socket"),
-        Error::NotASocket(_) => format!("{address}: this file exists and is not a socket"),
+        Error::SocketInUse(_) => format!(
+            "{address}: another server listens on this socket. Stop \
+                                          that server, or choose another path"
+        ),
+        Error::NotASocket(_) => format!(
+            "{address}: this file exists and is not a socket. Remove \
+                                         the file, or choose another path"
+        ),
         Error::Listen { source, .. } => match source.kind() {
-            ErrorKind::AddrInUse => format!("{address}: another program listens on this address"),
+            ErrorKind::AddrInUse => format!(
+                "{address}: another program listens on this address. \
+                                             Stop that program, or choose another port"
+            ),
             ErrorKind::AddrNotAvailable => format!("{address}: this machine has no such address"),
             ErrorKind::NotFound => format!("{address}: its folder does not exist"),
             _ => format!("{address}: {source}"),

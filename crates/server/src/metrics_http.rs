@@ -106,7 +106,8 @@ pub(crate) fn bind(
 fn warn_of(address: SocketAddr, report: &Report) {
     if !address.ip().is_loopback() {
         report.warning(format_args!(
-            "{address} shows metrics to other machines: names of exports, and what clients do"
+            "{address} shows metrics to other machines: the names of exports and the activity of \
+             clients"
         ));
     }
 }
@@ -154,7 +155,7 @@ impl MetricsListener {
                 clock: PausableClock::for_timeout(PATIENCE),
             };
             if let Err(error) = serving.run() {
-                tracing::warn!(%error, "metrics are not answered any more");
+                tracing::warn!(%error, "the metrics listener has stopped");
             }
         })?;
         Ok(MetricsListener { _thread: thread, address: bound.address, socket: bound.socket })

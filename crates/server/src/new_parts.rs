@@ -44,9 +44,9 @@ pub(crate) fn refused(manifest: &Manifest) -> BTreeMap<String, String> {
 /// Returns the reason why a volume doesn't come up with a part that is new.
 pub(crate) fn new_part_refusal(volume: &str, new: &str, old: &str) -> String {
     format!(
-        "'{new}' would be new, and '{old}', another part of '{volume}', was there before: \
-         '{volume}' would lack what '{new}' held. Bring it back (is its disk mounted?); to begin \
-         '{volume}' anew, remove what '{old}' holds"
+        "'{new}' would be new, but '{old}', another part of '{volume}', is not: '{volume}' would \
+         lack the data of the former '{new}'. Bring that back (is its disk mounted?). To start \
+         '{volume}' anew, remove the content of '{old}'"
     )
 }
 

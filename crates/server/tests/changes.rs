@@ -90,9 +90,9 @@ fn a_safe_reload_refuses_to_restart_what_is_in_memory() {
     std::fs::write(&file, server_at("s", &MEMORY.replace("1M", "2M"))).unwrap();
     let refused = server.reload(Mode::Safe).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Refused);
-    assert!(refused.message().contains("its restart loses what it holds"), "{refused}");
+    assert!(refused.message().contains("a restart loses its data"), "{refused}");
     let report = server.reload(Mode::Soft).unwrap();
-    assert!(report.notes.iter().any(|note| note.contains("loses what it holds")), "{report:?}");
+    assert!(report.notes.iter().any(|note| note.contains("loses its data")), "{report:?}");
     assert!(report.text().contains("restarted device 'ram'"), "{}", report.text());
     assert!(server.down("enough"));
 }

@@ -68,7 +68,8 @@ fn graphs(args: &Args) -> Result<Vec<DeviceGraph>, Failure> {
     }
     for path in &args.deps {
         let read = source::read_any(path, LONGEST).map_err(|why| cannot(path, why))?;
-        let text = String::from_utf8(read).map_err(|_| cannot(path, "it is no text in UTF-8"))?;
+        let text =
+            String::from_utf8(read).map_err(|_| cannot(path, "the file is not UTF-8 text"))?;
         graphs.push(DeviceGraph::from_text(&text).map_err(|error| {
             Failure::new(format!("cannot read the dependencies '{}': {error}", path.display()))
                 .help("docs/timeline.md describes the format")
@@ -146,11 +147,11 @@ fn boot(reader: Reader, args: &Args, name: &str) -> Result<KernelLog, Failure> {
 /// Returns the failure for a log without a timeline, with the way to get one.
 fn nothing(log: &Log) -> Failure {
     let Some(kernel) = &log.kernel else {
-        return Failure::new(format!("{}: it holds no span", log.name));
+        return Failure::new(format!("{}: the file holds no spans", log.name));
     };
     if let Some(unread) = kernel.unread {
         return Failure::new(format!(
-            "{}: it is {unread}, which this program does not read",
+            "{}: this is {unread}, which this program does not read",
             log.name
         ))
         .help(unread.instead());
@@ -197,7 +198,7 @@ fn chosen(mut log: Log, args: &Args) -> Result<Log, Failure> {
     });
     if log.timelines.is_empty() {
         let phase = if args.phase == Phase::Boot { "boot" } else { "shutdown" };
-        return Err(Failure::new(format!("{}: it holds no {phase}", log.name))
+        return Err(Failure::new(format!("{}: the log holds no {phase}", log.name))
             .help("leave out --phase to see the other phase"));
     }
     if !args.only.is_empty() {
@@ -210,7 +211,7 @@ fn chosen(mut log: Log, args: &Args) -> Result<Log, Failure> {
         if log.timelines.is_empty() {
             let only = args.only.join(", ");
             return Err(Failure::new(format!(
-                "{}: it holds no device, init function or driver {only}",
+                "{}: the log holds no device, init function or driver {only}",
                 log.name
             )));
         }

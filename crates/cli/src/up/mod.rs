@@ -294,13 +294,15 @@ impl<'c> Scratch<'c> {
 /// Returns the sockets that were passed (LISTEN_FDS), in their order. Must be called at the
 /// beginning of the program.
 pub(crate) fn passed(args: &args::Up) -> Result<Vec<Listener>, Failure> {
-    let wrong =
-        |why: String| Failure::new(format!("cannot use the sockets that were passed: {why}"));
+    let wrong = |why: String| Failure::new(format!("cannot use the passed sockets: {why}"));
     let passed = sd_notify::listen_fds().map_err(|error| {
-        let found = |name| std::env::var_os(name).unwrap_or_default().to_string_lossy().escape_debug().to_string();
+        let found = |name| {
+            std::env::var_os(name).unwrap_or_default().to_string_lossy().escape_debug().to_string()
+        };
         let (fds, pid) = (found("LISTEN_FDS"), found("LISTEN_PID"));
         wrong(format!("{error}: LISTEN_FDS is '{fds}', and LISTEN_PID '{pid}'")).help(
-            "LISTEN_FDS has to be how many sockets are passed, from file descriptor 3 on, and LISTEN_PID the id of this process",
+            "LISTEN_FDS must be the number of passed sockets, which begin at file descriptor 3, \
+             and LISTEN_PID the id of this process",
         )
     })?;
     if args.check {
@@ -308,7 +310,7 @@ pub(crate) fn passed(args: &args::Up) -> Result<Vec<Listener>, Failure> {
     }
     if passed.len() > 0 && (args.socket.is_some() || args.tcp.is_some()) {
         return Err(Failure::new(
-            "--socket and --tcp say where to listen, and so do the sockets that were passed",
+            "--socket and --tcp say where to listen, but the service manager passed sockets, too",
         )
         .help("leave these flags out, or start the server without LISTEN_FDS"));
     }
@@ -318,8 +320,10 @@ pub(crate) fn passed(args: &args::Up) -> Result<Vec<Listener>, Failure> {
         // nothing of ours was opened before: this is called once, first.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         Listener::try_from(socket).map_err(|error| {
-            wrong(format!("file descriptor {fd}: {error}"))
-                .help("each has to be a stream socket that listens, Unix or TCP; in a .socket unit, ListenStream= and Accept=no")
+            wrong(format!("file descriptor {fd}: {error}")).help(
+                "each must be a listening stream socket, Unix or TCP; in a .socket unit, \
+                       set ListenStream= and Accept=no",
+            )
         })
     });
     listeners.collect()

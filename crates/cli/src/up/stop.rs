@@ -164,7 +164,7 @@ impl Parent {
         };
         Parent::open(pid, getppid)
             .map_err(|error| {
-                cannot(&format!("the parent (process {pid}) cannot be watched: {error}"))
+                cannot(&format!("the server cannot watch the parent (process {pid}): {error}"))
                     .help("this needs Linux 5.3 or later")
             })?
             .ok_or_else(|| cannot(&format!("the parent (process {pid}) has ended already")))

@@ -35,10 +35,10 @@ pub(super) fn of(notice: &Notice<'_>) -> String {
             format!("Mirror {device}: {what}, {legs}, {size}{before}\n")
         }
         Notice::Made { device, size, at } => {
-            format!("New: {device}, {}, at {at}, where nothing was\n", units::size(size))
+            format!("New: {device}, {}, at {at}\n", units::size(size))
         }
         Notice::Done { complete: true, what } => format!("{} {what}\n", styled(GOOD, "Done:")),
-        Notice::Done { complete: false, what } => format!("Done, but not completely: {what}\n"),
+        Notice::Done { complete: false, what } => format!("Done in part: {what}\n"),
     }
 }
 

@@ -302,9 +302,11 @@ fn a_reload_does_what_changed_and_leaves_the_rest_alone() {
         .replace("\"memory\"\nsize = \"1M\"", "\"memory\"\nsize = \"2M\"")
         .replace("device = \"disk\"\n", "device = \"disk\"\nread_only = true\n");
     up.folder.write("up.toml", after);
-    let loss = "device 'ram' is in memory, and its restart loses what it holds";
-    let would =
-        up.corewise(&["reload", "--dry-run"]).ok().complains(&[loss, "mode 'safe' refuses"]);
+    let loss = "device 'ram' is in memory, so a restart loses its data";
+    let would = up
+        .corewise(&["reload", "--dry-run"])
+        .ok()
+        .complains(&[loss, "mode 'safe' refuses such a restart"]);
     let would =
         would.says(&["would restart export 'ram' (1 client)", "would change export 'disk'"]);
     would.says(&["would set [server] 'drain'"]);

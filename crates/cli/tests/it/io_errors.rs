@@ -272,7 +272,7 @@ fn a_file_that_is_renamed_or_replaced_is_told_until_it_is_back_and_no_flush_fail
     fs::rename(&path, &away).unwrap();
     let ran = server.stop().code(1);
     let says = [
-        "shutdown of b: all is written, but the next start won't find it: its path leads to no file",
+        "shutdown of b: all data is written, but the next start won't find it: its path leads to no file",
     ];
     let ran = ran
         .complains(&says)

@@ -95,7 +95,7 @@ fn a_stripe_is_not_served_with_a_part_that_is_new_beside_one_that_was_there() {
             let name = if part == "c" { "slow" } else { "a" };
             ran.fails().complains(&[
                 &format!("'{name}' would be new"),
-                "was there before: 'm' would lack",
+                "is not: 'm' would lack",
                 "is its disk mounted?",
             ]);
             let left = fs::read_dir(folder.join(part)).unwrap().count();

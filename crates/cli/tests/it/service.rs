@@ -124,7 +124,7 @@ fn a_number_of_sockets_that_is_none_is_shown() {
         command.args(["-c", script, COREWISE, wrong]);
         let found = format!("LISTEN_FDS is '{wrong}', and LISTEN_PID '");
         let ran = crate::common::run(command).code(1);
-        ran.complains(&[&found, "help: LISTEN_FDS has to be how many sockets are passed"]);
+        ran.complains(&[&found, "help: LISTEN_FDS must be the number of passed sockets"]);
     }
 }
 

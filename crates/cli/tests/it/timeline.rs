@@ -312,13 +312,13 @@ fn a_log_that_cannot_be_used_fails_and_says_how_to_get_one() {
     for (args, problem) in [
         (&["empty"][..], &["none of its 2 lines reports a probe", "initcall_debug"][..]),
         (&["missing"], &["cannot read 'missing'"]),
-        (&[log, "--phase", "shutdown"], &["it holds no shutdown"]),
-        (&[log, "--only", "sd*"], &["it holds no device, init function or driver sd*"]),
+        (&[log, "--phase", "shutdown"], &["the log holds no shutdown"]),
+        (&[log, "--only", "sd*"], &["the log holds no device, init function or driver sd*"]),
         (&[log, "--boot", "7"], &["has no boot 7"]),
         (
             &["system.journal"],
             &[
-                "it is a file of the journal itself, which this program does not read",
+                "this is a file of the journal itself, which this program does not read",
                 "journalctl --file",
             ],
         ),

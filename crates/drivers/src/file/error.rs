@@ -99,8 +99,8 @@ impl fmt::Display for OpenError {
             ),
             OpenErrorKind::SizeDiffers { found, asked } => write!(
                 f,
-                "it has {found} bytes, not {asked}; leave out the size to take the file as it is, \
-                 or change the file's size yourself"
+                "the file has {found} bytes, not {asked}. Leave out the size to take the file as \
+                 it is, or resize the file yourself"
             ),
             OpenErrorKind::BadSize { size, block_size } => write!(
                 f,
@@ -111,11 +111,11 @@ impl fmt::Display for OpenError {
                 write!(f, "the block size is {size} bytes; it must be a power of two, at least 512")
             }
             OpenErrorKind::NotDirect { needs: None, .. } => {
-                f.write_str("its file system doesn't report that it can bypass the page cache")
+                f.write_str("the file system doesn't report that it can bypass the page cache")
             }
             OpenErrorKind::NotDirect { needs: Some(needs), block_size } => write!(
                 f,
-                "its file system bypasses the page cache only in blocks of {} bytes, but the \
+                "the file system bypasses the page cache only in blocks of {} bytes, but the \
                  device's block size is {block_size}",
                 needs.offset
             ),

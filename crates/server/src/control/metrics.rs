@@ -95,7 +95,7 @@ impl Exposition {
     /// requests in that time are left out.
     fn last_minute(&mut self, of: &str, what: &str, all: &[(&str, NamedOps<'_>)]) {
         let name = format!("corewise_{of}_last_minute_duration_seconds");
-        let help = format!("How long the requests {what} took that ended in the last minute.");
+        let help = format!("Duration of the requests {what} that ended in the last minute.");
         self.family(&name, "gauge", &help);
         let ops = all.iter().flat_map(|(one, ops)| ops.iter().map(move |(op, of)| (*one, *op, of)));
         for (one, op, last) in ops.filter_map(|(n, op, of)| Some((n, op, of.last_minute.as_ref()?)))
@@ -116,9 +116,9 @@ impl Exposition {
     /// requests are left out.
     fn by_op(&mut self, of: &str, what: &str, all: &[(&str, NamedOps<'_>)]) {
         let counters: [MetricFamily<OpCounts, u64>; 3] = [
-            ("requests", "that ended, well or not", |op| op.requests),
+            ("requests", "that ended, with success or an error", |op| op.requests),
             ("errors", "that failed", |op| op.errors),
-            ("bytes", "of those that ended well, in bytes", |op| op.bytes),
+            ("bytes", "that succeeded, in bytes", |op| op.bytes),
         ];
         let used = || {
             all.iter().flat_map(|(name, ops)| {
@@ -133,7 +133,7 @@ impl Exposition {
             }
         }
         let name = format!("corewise_{of}_request_duration_seconds");
-        self.family(&name, "histogram", &format!("How long requests {what} took."));
+        self.family(&name, "histogram", &format!("Duration of the requests {what}."));
         for (one, op, of_op) in used() {
             self.histogram(&name, &[(of, one), ("op", op)], &of_op.latency);
         }
@@ -146,7 +146,7 @@ pub(crate) fn text(answer: &Answer) -> String {
     let who = &answer.who;
     text.family("corewise_build_info", "gauge", "The program's version, as a label.");
     text.sample("corewise_build_info", &[("version", &who.version)], 1.0);
-    text.family("corewise_up_seconds", "gauge", "How long the server has been up.");
+    text.family("corewise_up_seconds", "gauge", "Time since the start of the server.");
     text.sample("corewise_up_seconds", &[], who.up_seconds);
     health(&mut text, answer);
     clients(&mut text, answer);
@@ -169,7 +169,7 @@ fn health(text: &mut Exposition, answer: &Answer) {
         &HealthState::ALL,
         |state| (vec![("state", state.name())], is(health.state == *state)),
     );
-    let help = "1 for each reason why the server isn't ok, with the state that it is a reason for.";
+    let help = "1 for each reason why the server isn't ok, with the state that the reason causes.";
     text.samples(("corewise_health_reason", "gauge", help), &health.reasons, |reason| {
         let labels = vec![
             ("reason", reason.fault.name()),
@@ -187,14 +187,18 @@ fn clients(text: &mut Exposition, answer: &Answer) {
     let attached = clients.iter().filter(|client| client.export.is_some()).count();
     for (name, help, value) in [
         ("corewise_clients", "Clients that have chosen an export.", attached),
-        ("corewise_handshakes", "Clients that have not.", clients.len() - attached),
+        (
+            "corewise_handshakes",
+            "Clients that have not chosen an export yet.",
+            clients.len() - attached,
+        ),
     ] {
         text.family(name, "gauge", help);
         text.sample(name, &[], value as f64);
     }
     if let Some(ended) = &answer.handshakes {
         let name = "corewise_handshakes_ended_total";
-        text.family(name, "counter", "Handshakes that are over.");
+        text.family(name, "counter", "Handshakes that ended.");
         for (result, count) in [
             ("attached", ended.attached),
             ("no_place", ended.no_place),
@@ -211,10 +215,10 @@ fn clients(text: &mut Exposition, answer: &Answer) {
     for (name, help, value) in [
         (
             "corewise_memory_taken_bytes",
-            "Memory that requests have taken of the clients' budget.",
+            "Memory of the clients' budget that requests hold.",
             memory.taken,
         ),
-        ("corewise_memory_limit_bytes", "That budget.", memory.of),
+        ("corewise_memory_limit_bytes", "The clients' budget of memory.", memory.of),
         ("corewise_memory_waiting_clients", "Clients that wait for memory.", memory.waiting as u64),
     ] {
         text.family(name, "gauge", help);
@@ -225,7 +229,7 @@ fn clients(text: &mut Exposition, answer: &Answer) {
         (vec![("export", &*one.name)], one.clients as f64)
     });
     text.samples(
-        gauge("corewise_export_in_flight_requests", "Requests that were not answered yet."),
+        gauge("corewise_export_in_flight_requests", "Requests without an answer yet."),
         exports,
         |one| (vec![("export", &*one.name)], one.in_flight as f64),
     );
@@ -259,20 +263,20 @@ fn volumes(text: &mut Exposition, answer: &Answer) {
         disks,
         |disk| (vec![("volume", &*disk.name)], disk.in_flight as f64),
     );
-    let oldest = "How long the oldest request in a volume has been there, to a second; 0 where there is none.";
+    let oldest = "Age of the oldest request in a volume, to a second; 0 without a request.";
     text.samples(gauge("corewise_volume_oldest_request_seconds", oldest), disks, |disk| {
         (vec![("volume", &*disk.name)], disk.oldest_seconds.unwrap_or(0.0))
     });
     text.samples(
         gauge(
             "corewise_volume_lost",
-            "1 where the file of a volume has lost data: every flush fails until it is opened again.",
+            "1 if the file of a volume has lost data: every flush fails until the server reopens \
+             the file.",
         ),
         disks,
         |disk| (vec![("volume", &*disk.name)], f64::from(u8::from(disk.lost))),
     );
-    let displaced =
-        "1 where a file or a folder that a volume uses isn't in its place, or isn't what it was.";
+    let displaced = "1 if a file or folder of a volume was moved, replaced or truncated.";
     text.samples(gauge("corewise_volume_displaced", displaced), disks, |disk| {
         (vec![("volume", &*disk.name)], f64::from(u8::from(disk.displaced)))
     });
@@ -280,17 +284,17 @@ fn volumes(text: &mut Exposition, answer: &Answer) {
     text.by_op("volume", "of volumes", &ops);
     text.last_minute("volume", "of volumes", &ops);
     let name = "corewise_volume_driver_duration_seconds";
-    text.family(name, "histogram", "How long the driver of a volume had requests.");
+    text.family(name, "histogram", "Time that requests of a volume spent in its driver.");
     for disk in disks.iter().filter(|disk| !disk.in_driver.histogram.is_empty()) {
         text.histogram(name, &[("volume", &disk.name)], &disk.in_driver);
     }
     let counters: [MetricFamily<super::disks::HwQueue, u64>; 4] = [
-        ("merged_requests", "Requests that went to the driver as a part of another one.", |hw| {
-            hw.merged
+        ("merged_requests", "Requests that were merged into another one.", |hw| hw.merged),
+        ("tag_waits", "Times that a request waited for a free tag.", |hw| hw.tag_waits),
+        ("requeues", "Times that the driver returned a request to the queue.", |hw| {
+            hw.busy + hw.requeues
         }),
-        ("tag_waits", "Times that no tag was free.", |hw| hw.tag_waits),
-        ("requeues", "Times that the driver gave a request back.", |hw| hw.busy + hw.requeues),
-        ("timeouts", "Times that the driver had a request for too long.", |hw| hw.timeouts),
+        ("timeouts", "Times that a request in the driver exceeded its timeout.", |hw| hw.timeouts),
     ];
     for (counter, help, value) in counters {
         let name = format!("corewise_volume_{counter}_total");
@@ -317,10 +321,10 @@ fn mirrors(text: &mut Exposition, answer: &Answer) {
     for (name, help, value) in [
         (
             "corewise_mirror_to_resync_bytes",
-            "Bytes that a resync has yet to look at.",
+            "Bytes that a resync has still to copy or compare.",
             (|of| of.to_resync) as fn(&MirrorReport) -> u64,
         ),
-        ("corewise_mirror_dirty_bytes", "Bytes that a crash now would have resynced.", |of| {
+        ("corewise_mirror_dirty_bytes", "Bytes that need a resync after a crash now.", |of| {
             of.dirty
         }),
     ] {
@@ -344,18 +348,22 @@ fn mirrors(text: &mut Exposition, answer: &Answer) {
 /// Writes for each mirror what its checks have found, and when the next one is due.
 fn checks(text: &mut Exposition, mirrors: &[(&str, &MirrorReport)]) {
     let families: [MetricFamily<MirrorReport, Option<f64>>; 4] = [
-        ("running", "1 while a mirror is checked.", |of| {
+        ("running", "1 while a check of the mirror runs.", |of| {
             Some(f64::from(u8::from(of.check.as_ref().is_some_and(|check| check.running))))
         }),
-        ("ended_timestamp_seconds", "When the last check of a mirror ended, since 1970.", |of| {
-            Some(of.checked.as_ref()?.ended)
-        }),
-        ("duration_seconds", "How long the last check of a mirror took.", |of| {
+        (
+            "ended_timestamp_seconds",
+            "End of the last check of a mirror, in seconds since 1970.",
+            |of| Some(of.checked.as_ref()?.ended),
+        ),
+        ("duration_seconds", "Duration of the last check of a mirror.", |of| {
             Some(of.checked.as_ref()?.took_seconds)
         }),
-        ("due_timestamp_seconds", "When the next check of a mirror is due, since 1970.", |of| {
-            Some(of.schedule.as_ref()?.due)
-        }),
+        (
+            "due_timestamp_seconds",
+            "Due time of the next check of a mirror, in seconds since 1970.",
+            |of| Some(of.schedule.as_ref()?.due),
+        ),
     ];
     for (family, help, value) in families {
         let name = format!("corewise_mirror_check_{family}");
@@ -367,7 +375,7 @@ fn checks(text: &mut Exposition, mirrors: &[(&str, &MirrorReport)]) {
         }
     }
     let name = "corewise_mirror_check_found_bytes";
-    text.family(name, "gauge", "Bytes that the last check of a mirror found, by what was wrong.");
+    text.family(name, "gauge", "Bytes with a fault in the last check of a mirror, by fault.");
     for (mirror, of) in mirrors {
         let Some(CheckFindings { differ, unreadable, lost, repaired }) = of.found() else {
             continue;
@@ -392,14 +400,17 @@ fn stores(text: &mut Exposition, answer: &Answer) {
         }
     }
     let name = "corewise_store_bytes_total";
-    text.family(name, "counter", "Bytes that went to and came from its object store.");
+    text.family(name, "counter", "Bytes that a volume sent to and received from its object store.");
     for (disk, store) in &stores {
         for (way, bytes) in [("sent", store.sent), ("received", store.received)] {
             text.sample(name, &[("volume", &disk.name), ("direction", way)], bytes as f64);
         }
     }
-    let counter =
-        ("corewise_store_failures_total", "counter", "Those of its requests that failed.");
+    let counter = (
+        "corewise_store_failures_total",
+        "counter",
+        "Requests of a volume to its object store that failed.",
+    );
     text.samples(counter, &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], store.failures as f64)
     });
@@ -419,25 +430,26 @@ fn stores(text: &mut Exposition, answer: &Answer) {
         }
     }
     let name = "corewise_store_cache_reads_total";
-    text.family(name, "counter", "Frames that readers found in memory, or had to fetch.");
+    text.family(name, "counter", "Frames that readers found in memory, or fetched from the store.");
     for (disk, store) in &stores {
         for (result, count) in [("hit", store.cache.hits), ("miss", store.cache.misses)] {
             text.sample(name, &[("volume", &disk.name), ("result", result)], count as f64);
         }
     }
-    let is_served = "1 where a volume in an object store is served, 0 where another server has opened it or its store has lost what was written last.";
+    let is_served = "1 if this server serves the volume of an object store, 0 if another server \
+                     has opened it or the store has lost the last writes.";
     text.samples(("corewise_store_served", "gauge", is_served), &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], f64::from(u8::from(store.served)))
     });
-    let is_damaged = "1 where the store of a volume has lost objects of it, or has damaged ones, as far as a request found.";
+    let is_damaged = "1 if a request found a missing or damaged object of the volume in its store.";
     text.samples(("corewise_store_damaged", "gauge", is_damaged), &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], f64::from(u8::from(store.damaged)))
     });
-    let is_writable = "1 where the store of a volume takes writes, 0 where it doesn't.";
+    let is_writable = "1 if the store of a volume takes writes, 0 if not.";
     text.samples(("corewise_store_writable", "gauge", is_writable), &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], f64::from(u8::from(store.refuses.is_none())))
     });
-    let not_stored = "Bytes of changes of a volume that its store doesn't have yet.";
+    let not_stored = "Bytes of changes of a volume that wait to be sent to its store.";
     text.samples(
         ("corewise_store_waiting_bytes", "gauge", not_stored),
         &stores,
@@ -453,18 +465,24 @@ fn pools(text: &mut Exposition, answer: &Answer) {
         ("corewise_pool_workers", "gauge", "Threads of a pool of workers.", |pool| {
             pool.workers as f64
         }),
-        ("corewise_pool_idle_workers", "gauge", "Those of them that are parked.", |pool| {
-            pool.idle as f64
-        }),
+        (
+            "corewise_pool_idle_workers",
+            "gauge",
+            "Threads of a pool of workers that are parked.",
+            |pool| pool.idle as f64,
+        ),
         ("corewise_pool_waiting_items", "gauge", "Items that wait for a worker.", |pool| {
             pool.waiting as f64
         }),
         ("corewise_pool_items_total", "counter", "Items that the workers of a pool ran.", |pool| {
             pool.ran as f64
         }),
-        ("corewise_pool_cpu_seconds_total", "counter", "Time of its workers on CPUs.", |pool| {
-            pool.cpu_seconds
-        }),
+        (
+            "corewise_pool_cpu_seconds_total",
+            "counter",
+            "CPU time of the workers of a pool.",
+            |pool| pool.cpu_seconds,
+        ),
     ];
     for (name, kind, help, value) in of_pools {
         text.samples((name, kind, help), &pools, |(pool, number)| {
@@ -478,16 +496,16 @@ fn pools(text: &mut Exposition, answer: &Answer) {
         (
             "corewise_queue_in_flight_items",
             "gauge",
-            "Items of a workqueue that are queued and not over.",
+            "Items of a workqueue that are queued or running.",
             |queue| queue.in_flight as f64,
         ),
-        ("corewise_queue_items_total", "counter", "Items of a workqueue that are over.", |queue| {
+        ("corewise_queue_items_total", "counter", "Items of a workqueue that ended.", |queue| {
             queue.counters.completed as f64
         }),
         (
             "corewise_queue_refused_total",
             "counter",
-            "Items that a full workqueue gave back.",
+            "Items that a full workqueue refused.",
             |queue| queue.refused as f64,
         ),
     ];

@@ -188,8 +188,8 @@ fn same_size(geometry: Geometry, asked: u64) -> Result<(), String> {
 /// Returns the message for a file whose size differs from the manifest's.
 pub(crate) fn other_size(found: u64, asked: u64) -> String {
     format!(
-        "it has {found} bytes ({}), but the manifest says {asked} ({}); without 'size' and 'create' the \
-         file is taken as it is",
+        "the file has {found} bytes ({}), but the manifest says {asked} ({}). Leave out 'size' \
+         and 'create' to take the file as it is",
         units::size(found),
         units::size(asked)
     )

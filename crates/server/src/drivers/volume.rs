@@ -236,12 +236,12 @@ impl Volume {
 
     fn mirror(&self) -> Result<&Mirror, String> {
         let mirror = self.made.get().and_then(|made| made.mirror.as_deref());
-        mirror.ok_or_else(|| format!("'{}' is no mirror that is up", self.name()))
+        mirror.ok_or_else(|| format!("'{}' is not a mirror that is up", self.name()))
     }
 
     fn number(&self, mirror: &Mirror, leg: &str) -> Result<usize, String> {
         let n = mirrors::names(mirror).iter().position(|name| name == leg);
-        n.ok_or_else(|| format!("'{leg}' is no leg of '{}'", self.name()))
+        n.ok_or_else(|| format!("'{leg}' is not a leg of '{}'", self.name()))
     }
 
     /// Marks the end of the server: the next one has to find what the volume serves.
@@ -400,7 +400,7 @@ fn parts_are_of_one_time(volume: &str, parts: &[Arc<Volume>]) -> Result<(), Prob
 
 /// Returns the part of a driver that has one.
 fn only_part(parts: &[Arc<Volume>]) -> Result<&Volume, ProbeError> {
-    parts.first().map(|part| &**part).ok_or_else(|| ProbeError::failed("it has no part"))
+    parts.first().map(|part| &**part).ok_or_else(|| ProbeError::failed("the volume has no parts"))
 }
 
 /// Checks that the next server finds the file by its path. All flushed data is in the file,
@@ -410,7 +410,7 @@ fn is_in_its_place(file: &FileDriver) -> Result<(), ShutdownError> {
         let todo = file.displaced().map_or("", |displaced| displaced.todo);
         let why = file.moved().unwrap_or_else(|| error.to_string());
         ShutdownError::new(format!(
-            "all is written, but the next start won't find it: {why}. {todo}"
+            "all data is written, but the next start won't find it: {why}. {todo}"
         ))
     })
 }

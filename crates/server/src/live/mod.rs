@@ -408,12 +408,14 @@ impl Live {
         let restarted = changes.restarted.iter().filter_map(|name| had.get(name.as_str()));
         for device in restarted.filter(|device| device.driver.is_in_memory()) {
             let name = &device.name;
-            let why = format!("device '{name}' is in memory, and its restart loses what it holds");
-            let way_out = "leave its keys, and what it needs, as they were, or use --mode soft";
+            let why = format!("device '{name}' is in memory, so a restart loses its data");
+            let way_out = "undo the change of this device and of what it needs, or use --mode soft";
             match (change.mode, change.dry_run) {
                 (Mode::Safe, false) => return Err(Error::refused(format!("{why}: {way_out}"))),
                 (Mode::Safe, true) => {
-                    changed.notes.push(format!("{why}; mode 'safe' refuses that: {way_out}"));
+                    changed
+                        .notes
+                        .push(format!("{why}; mode 'safe' refuses such a restart: {way_out}"));
                 }
                 _ => changed.notes.push(why),
             }

@@ -260,7 +260,7 @@ impl PreparedServer {
                 if !address.ip().is_loopback() {
                     self.report.warning(format_args!(
                         "{address} is open to other machines, which may read and write: clients \
-                         need no certificate (tls_client_ca in the manifest)"
+                         need no certificate. To require one, set tls_client_ca in the manifest"
                     ));
                 }
             }
