@@ -46,7 +46,7 @@ pub trait Driver: Send + Sync {
     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
         let _ = cx;
         Err(ProbeError::failed(
-            "its driver has no probe; implement Driver::probe or Driver::start_probe",
+            "the driver has no probe; implement Driver::probe or Driver::start_probe",
         ))
     }
 
@@ -176,11 +176,17 @@ impl<'a> ProbeContext<'a> {
     pub fn config<T: Send + Sync + 'static>(&self) -> Result<&T, ProbeError> {
         let wanted = std::any::type_name::<T>();
         let Some(config) = &self.decl.config else {
-            return Err(ProbeError::failed(format!("its driver wants a {wanted}, but got none")));
+            return Err(ProbeError::failed(format!(
+                "the driver wants a configuration of type {wanted}, but the device's declaration \
+                 has none"
+            )));
         };
         let config: &(dyn Any + Send + Sync) = &**config;
         config.downcast_ref().ok_or_else(|| {
-            ProbeError::failed(format!("its driver wants a {wanted}, but got something else"))
+            ProbeError::failed(format!(
+                "the driver wants a configuration of type {wanted}, but the device's has another \
+                 type"
+            ))
         })
     }
 
@@ -198,8 +204,8 @@ impl<'a> ProbeContext<'a> {
                 )));
             }
             return Err(ProbeError::failed(format!(
-                "it uses \"{name}\" without declaring it as parent or supplier; declare it, so \
-                 that it is bound first"
+                "the driver uses \"{name}\" without declaring it as parent or supplier; declare \
+                 \"{name}\", so that it is bound first"
             )));
         };
         downcast(bound.clone()).ok_or_else(|| {
@@ -225,7 +231,7 @@ impl<'a> ProbeContext<'a> {
     pub fn parent<T: Bound>(&self) -> Result<Arc<T>, ProbeError> {
         match &self.decl.parent {
             Some(name) => self.supplier(name),
-            None => Err(ProbeError::failed("its driver wants a parent, but it has none")),
+            None => Err(ProbeError::failed("the driver wants a parent, but the device has none")),
         }
     }
 
@@ -292,8 +298,8 @@ impl Drop for ProbeDone {
     fn drop(&mut self) {
         if let Some(tell) = self.tell.take() {
             tell(Err(ProbeError::failed(
-                "its driver dropped the probe's completion without a result; finish it on every \
-                 path",
+                "the driver dropped the probe's completion without a result; finish the \
+                 completion on every path",
             )));
         }
     }
@@ -341,7 +347,10 @@ mod tests {
         let decl = DeviceDecl::new("x", "d");
         with_context(&decl, |cx| {
             let error = cx.supplier::<Disk>("nobody").unwrap_err().to_string();
-            assert!(error.contains("\"nobody\"") && error.contains("declare it"), "{error}");
+            assert!(
+                error.contains("\"nobody\"") && error.contains("declare \"nobody\""),
+                "{error}"
+            );
         });
     }
 
@@ -350,10 +359,10 @@ mod tests {
         let decl = DeviceDecl::new("x", "d").config(7u64);
         with_context(&decl, |cx| {
             assert_eq!(cx.config::<u64>().unwrap(), &7);
-            assert!(cx.config::<u32>().unwrap_err().to_string().contains("something else"));
+            assert!(cx.config::<u32>().unwrap_err().to_string().contains("another type"));
         });
         with_context(&DeviceDecl::new("y", "d"), |cx| {
-            assert!(cx.config::<u32>().unwrap_err().to_string().contains("got none"));
+            assert!(cx.config::<u32>().unwrap_err().to_string().contains("has none"));
         });
     }
 }

@@ -156,8 +156,8 @@ impl ProbeError {
 
     pub(crate) fn timed_out(after: std::time::Duration) -> ProbeError {
         let message = format!(
-            "its probe did not end within {after:.3?}, and the bring-up went on; raise its \
-             timeout, or find out what it waits for"
+            "the probe did not end within {after:.3?}, so the bring-up continued without the \
+             device; raise the timeout, or find out what the probe waits for"
         );
         ProbeError { kind: ProbeErrorKind::TimedOut, message }
     }
@@ -217,8 +217,8 @@ impl ShutdownError {
 
     pub(crate) fn dropped() -> ShutdownError {
         ShutdownError::new(
-            "the completion handle of its shutdown was dropped without a result; finish it on \
-             every path",
+            "the driver dropped the completion handle of the shutdown without a result; finish \
+             the completion on every path",
         )
     }
 }

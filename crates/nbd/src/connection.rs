@@ -375,7 +375,7 @@ impl Connection {
     pub(crate) fn guard<T>(&self, send: impl FnOnce() -> T) -> Option<T> {
         let sent = catch_unwind(AssertUnwindSafe(send));
         let panicked = |panic| {
-            self.cut(|| "sending its replies panicked".to_owned());
+            self.cut(|| "sending the client's replies panicked".to_owned());
             panics::discard(panic);
         };
         sent.map_err(panicked).ok()
@@ -490,6 +490,6 @@ mod tests {
         assert!(!connection.load.snapshot().cut && connection.cause().is_none());
         assert_eq!(connection.guard(|| panic!("on purpose")), None::<()>);
         assert!(connection.load.snapshot().cut);
-        assert_eq!(connection.cause().as_deref(), Some("sending its replies panicked"));
+        assert_eq!(connection.cause().as_deref(), Some("sending the client's replies panicked"));
     }
 }

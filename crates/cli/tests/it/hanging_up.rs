@@ -72,7 +72,7 @@ fn with_a_policy_nothing_is_served_where_one_hangs_and_the_server_ends_with_1() 
         let ran = hanging.server.wait().code(1);
         let ran = ran.complains(&[
             "bring-up of dead: not done after",
-            "up.toml:6:8: device 'dead': its probe did not end within",
+            "up.toml:6:8: device 'dead': the probe did not end within",
         ]);
         assert!(!ran.stdout.contains("\"ready\""), "{ran}");
         assert_eq!(hanging.folder.list(), ["dead.img", "up.toml"], "what was made is removed");
@@ -81,7 +81,7 @@ fn with_a_policy_nothing_is_served_where_one_hangs_and_the_server_ends_with_1() 
 
 #[test]
 fn with_a_policy_and_keep_going_the_rest_is_served_and_shut_down_in_order() {
-    for (policy, why) in [("skip", "it needs 'dead'"), ("give-up", "its bring-up was cancelled")] {
+    for (policy, why) in [("skip", "it needs 'dead'"), ("give-up", "the bring-up was cancelled")] {
         let Hanging { folder, lease, mut server, overdue } =
             hanging(&["--keep-going", "--on-hang", policy]);
         assert_eq!(overdue["held_up"], serde_json::json!(["both", "export:both"]));

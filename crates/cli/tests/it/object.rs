@@ -278,7 +278,7 @@ fn a_check_finds_locations_and_keys_that_will_not_do_and_makes_nothing() {
         "device 'c': ",
         "there is no volume; give a size",
         "device 'd': key file ",
-        "device 'e': the environment has no COREWISE_NO_SUCH_KEY, which is to be the key",
+        "device 'e': the environment has no COREWISE_NO_SUCH_KEY with the key",
     ]);
 }
 

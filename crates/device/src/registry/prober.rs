@@ -262,8 +262,8 @@ pub(super) struct Ticket {
 }
 
 /// Message for a device whose worker will never come.
-pub(super) const GONE: &str = "its worker pools were shut down before it could be probed; \
-                               shut down devices before pools";
+pub(super) const GONE: &str =
+    "the worker pools were shut down before the probe could start; shut down devices before pools";
 
 impl Ticket {
     pub(super) fn new(registry: &Arc<Registry>, due: DueProbe, duty: ProberDuty) -> Ticket {

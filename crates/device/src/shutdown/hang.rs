@@ -188,8 +188,8 @@ impl ShutdownState {
                     st.overdue -= 1;
                     let after = now.saturating_sub(since);
                     let outcome = Outcome::Failed(format!(
-                        "it did not end within {after:.1?} and was skipped; the devices that it \
-                         needs were shut down"
+                        "the callback did not end within {after:.1?} and was skipped; the devices \
+                         that this one needs were shut down"
                     ));
                     st.notes.push(running.note(now, outcome.clone()));
                     st.skipped.push((device, since));

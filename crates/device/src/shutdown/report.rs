@@ -93,7 +93,7 @@ impl ShutdownReport {
             tracing::warn!(
                 // Debug: a list of names.
                 ?cycle,
-                "these devices needed one another in a circle, and were shut down one by one"
+                "these devices need one another in a circle, so the shutdown took them one by one"
             );
         }
         ShutdownReport {

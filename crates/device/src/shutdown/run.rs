@@ -406,7 +406,7 @@ impl ShutdownRun {
             HangReport::GaveUp { left } => {
                 tracing::warn!(
                     left,
-                    "the shutdown gives up: some devices hang, or wait for those that do"
+                    "the shutdown gives up: some devices hang, or wait for devices that hang"
                 );
                 event::tell(observer, &Event::GaveUp { left });
             }

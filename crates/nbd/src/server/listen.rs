@@ -176,7 +176,7 @@ impl TryFrom<OwnedFd> for Listener {
             Err(error) => return Err(error.into()),
         }
         if !sockopt::socket_acceptconn(&socket)? {
-            return no("it is a socket that does not listen, as that of one connection");
+            return no("it is a socket that does not listen, like the socket of one connection");
         }
         match sockopt::socket_domain(&socket)? {
             AddressFamily::UNIX => Ok(UnixListener::from(socket).into()),

@@ -471,7 +471,7 @@ impl Inner {
                         "serving a client panicked: its connection is closed");
                 }
             });
-            why = "serving it panicked".to_string();
+            why = "serving the client panicked".to_string();
             connection.cut(|| why.clone());
             panics::discard(panic);
             None

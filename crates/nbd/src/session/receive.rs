@@ -78,13 +78,13 @@ pub(crate) enum SessionEnd {
 impl fmt::Display for SessionEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            SessionEnd::Disconnected => f.write_str("it said goodbye"),
-            SessionEnd::StreamEnded => f.write_str("its stream ended"),
+            SessionEnd::Disconnected => f.write_str("the client disconnected"),
+            SessionEnd::StreamEnded => f.write_str("the client closed the connection"),
             SessionEnd::Violation(what) | SessionEnd::TooSlow(what) | SessionEnd::Idle(what) => {
                 f.write_str(what)
             }
             SessionEnd::Failed(why) => write!(f, "the client's socket failed: {why}"),
-            SessionEnd::Cut => f.write_str("it was disconnected"),
+            SessionEnd::Cut => f.write_str("the server closed the connection"),
         }
     }
 }

@@ -158,7 +158,7 @@ fn an_observer_is_told_of_clients_that_come_and_go_and_its_panic_is_its_own() {
     let id = server.clients()[0].id;
     assert_eq!(hears.recv().unwrap(), format!("{id} attached disk"));
     polite.request(Command::DISC, 2, 0, 0);
-    assert_eq!(hears.recv().unwrap(), format!("{id} left disk: it said goodbye"));
+    assert_eq!(hears.recv().unwrap(), format!("{id} left disk: the client disconnected"));
     // A connection that never chooses an export is no client of any.
     drop(Client::fixed(connect(&server)));
     let cut = client(&server);

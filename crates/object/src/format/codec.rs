@@ -117,7 +117,9 @@ impl Codec {
     pub(crate) fn data(&self, spot: &FrameAddress, frame: &Bytes) -> Result<Bytes, Damaged> {
         let (head, mut stored) = FrameHead::decode(spot, frame)?;
         if u64::from(head.blocks) > FRAME_BLOCKS {
-            return Err(Damaged("a frame says that it has more blocks than a frame has".into()));
+            return Err(Damaged(
+                "a frame's header claims more blocks than a frame can hold".into(),
+            ));
         }
         if let Some(seal) = &self.seal {
             stored = seal.open_frame(spot.nonce(), &head.place(spot), &stored)?;
@@ -127,7 +129,7 @@ impl Codec {
         match how {
             Some(Compression::None) if stored.len() == len => Ok(stored),
             Some(Compression::None) => {
-                Err(Damaged("a frame has another length than it says".into()))
+                Err(Damaged("a frame's length differs from its header".into()))
             }
             Some(how) => decompress(how, &stored, len),
             None => {
@@ -179,12 +181,12 @@ impl Codec {
         let (head, mut body) = Head::split(bytes)?;
         let Some(seal) = &self.seal else {
             if head.sealed {
-                return Err(Damaged("it is encrypted, and the volume isn't".into()));
+                return Err(Damaged("the object is encrypted, but the volume isn't".into()));
             }
             return Ok((head, body));
         };
         if !head.sealed {
-            return Err(Damaged("it isn't encrypted, and the volume is".into()));
+            return Err(Damaged("the object isn't encrypted, but the volume is".into()));
         }
         if head.kind == Kind::Open && head.seq == 1 {
             body = body.slice(WRAPPED.min(body.len())..);
@@ -215,7 +217,7 @@ fn decompress(by: Compression, stored: &[u8], len: usize) -> Result<Bytes, Damag
     };
     match found {
         Ok(found) if found == len => Ok(out.into()),
-        Ok(_) => Err(Damaged("a frame becomes shorter than it says".into())),
+        Ok(_) => Err(Damaged("a frame decompresses to fewer bytes than its header says".into())),
         Err(why) => Err(Damaged(format!("a frame can't be decompressed ({by}): {why}"))),
     }
 }
@@ -237,7 +239,7 @@ fn zstd_compress(_data: &[u8]) -> Option<Vec<u8>> {
 
 #[cfg(not(feature = "zstd"))]
 fn zstd_decompress(_stored: &[u8], _out: &mut [u8]) -> Result<usize, String> {
-    Err("this program was built without it; build it with the feature 'zstd'".into())
+    Err("this program was built without zstd; build it with the feature 'zstd'".into())
 }
 
 #[cfg(test)]

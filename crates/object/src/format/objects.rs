@@ -82,7 +82,7 @@ pub(crate) struct Head {
 
 impl From<TryGetError> for Damaged {
     fn from(_: TryGetError) -> Self {
-        Damaged("it is too short".into())
+        Damaged("the object is too short".into())
     }
 }
 
@@ -102,7 +102,7 @@ fn take_text(from: &mut &[u8]) -> Result<String, Damaged> {
 fn take_count(from: &mut &[u8], bytes: usize) -> Result<usize, Damaged> {
     let count = usize::try_from(from.try_get_u64_le()?).ok();
     let fits = count.filter(|n| n.checked_mul(bytes).is_some_and(|all| all <= from.len()));
-    fits.ok_or_else(|| Damaged("it is too short for what it says to have".into()))
+    fits.ok_or_else(|| Damaged("the object is shorter than its header says".into()))
 }
 
 impl Head {
@@ -138,11 +138,12 @@ impl Head {
     }
 
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
-        let head: &[u8; HEAD] =
-            bytes.first_chunk().ok_or_else(|| Damaged(format!("it has {} bytes", bytes.len())))?;
+        let head: &[u8; HEAD] = bytes
+            .first_chunk()
+            .ok_or_else(|| Damaged(format!("the object has only {} bytes", bytes.len())))?;
         let mut from = &head[..];
         if from.try_get_u64_le()? != MAGIC {
-            return Err(Damaged("corewise didn't write it".into()));
+            return Err(Damaged("the object is not one of corewise".into()));
         }
         let version = from.try_get_u32_le()?;
         let of = from.try_get_u32_le()?;
@@ -150,16 +151,16 @@ impl Head {
             (from.try_get_u64_le()?, from.try_get_u64_le()?, from.try_get_u128_le()?);
         let (body, sum) = (from.try_get_u64_le()?, from.try_get_u32_le()?);
         if from.try_get_u32_le()? != crc32fast::hash(&head[..HEAD - 4]) {
-            return Err(Damaged("the sum of its head is wrong".into()));
+            return Err(Damaged("the checksum of the header is wrong".into()));
         }
         if version != VERSION {
-            let why = format!("its format is {version}; this program knows {VERSION}");
+            let why = format!("the object has format {version}; this program knows {VERSION}");
             return Err(Damaged(why));
         }
         let kinds = [Kind::Open, Kind::Commit, Kind::Close, Kind::Map, Kind::Segment];
         let mut kinds = kinds.into_iter().chain([Kind::Snapshot, Kind::Mark]);
         let kind = kinds.find(|known| *known as u32 == of & !SEALED);
-        let kind = kind.ok_or_else(|| Damaged("it is of no known kind".into()))?;
+        let kind = kind.ok_or_else(|| Damaged("the object is of an unknown kind".into()))?;
         Ok(Self { kind, seq, epoch, writer, sealed: of & SEALED != 0, body, sum })
     }
 
@@ -177,7 +178,7 @@ impl Head {
             body.truncate(usize::try_from(head.body).unwrap_or(usize::MAX));
         }
         if body.len() as u64 != head.body || crc32fast::hash(&body) != head.sum {
-            return Err(Damaged("the sum of its body is wrong".into()));
+            return Err(Damaged("the checksum of the body is wrong".into()));
         }
         Ok((head, body))
     }
@@ -310,7 +311,7 @@ impl MapEntry {
         let (at, stored, skip) =
             (from.try_get_u32_le()?, from.try_get_u32_le()?, from.try_get_u32_le()?);
         if start.checked_add(len).is_none_or(|end| end > u64::MAX / BLOCK) {
-            return Err(Damaged("it has a range that no volume has".into()));
+            return Err(Damaged("the object has an invalid range".into()));
         }
         // The first record is no commit, so no segment has the number 0.
         let place = (segment != 0).then_some(BlockPlace { segment, at, stored, skip });
@@ -322,7 +323,7 @@ impl MapEntry {
                 && (len == 0 || start >= u64::from(skip))
         };
         if !place.as_ref().is_none_or(can_be) {
-            return Err(Damaged("it has a frame that can't be".into()));
+            return Err(Damaged("the object has an invalid frame".into()));
         }
         Ok(Self { start, len, place })
     }
@@ -570,7 +571,7 @@ impl FrameHead {
         let mut found = Self::summer(spot, &frame[..FRAME_HEAD - 4]);
         found.update(&stored);
         if magic != FRAME_MAGIC || found.finalize() != sum {
-            return Err(Damaged("the sum of a frame is wrong".into()));
+            return Err(Damaged("the checksum of a frame is wrong".into()));
         }
         Ok((Self { how, blocks }, stored))
     }

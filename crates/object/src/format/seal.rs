@@ -85,7 +85,8 @@ impl ObjectKey {
             let (file, mode) = (path.display(), format!("{mode:04o}"));
             tracing::warn!(%file, mode, "everybody on this machine may read the key file: chmod 600");
         }
-        let digits = std::str::from_utf8(&text).map_err(|_| named("it is no text".into()));
+        let digits =
+            std::str::from_utf8(&text).map_err(|_| named("the key is not UTF-8 text".into()));
         Self::from_hex(digits?).map_err(named)
     }
 
@@ -99,10 +100,13 @@ impl ObjectKey {
         };
         let digits = std::env::var(name).map_err(|error| match error {
             VarError::NotPresent => {
-                let why = format!("the environment has no {name}, which is to be the key: set it where the program is started");
+                let why = format!(
+                    "the environment has no {name} with the key: set the variable \
+                                   where the program is started"
+                );
                 OpenError::of(OpenErrorKind::Key, why)
             }
-            VarError::NotUnicode(_) => named("it is no text".into()),
+            VarError::NotUnicode(_) => named("the key is not UTF-8 text".into()),
         })?;
         Self::from_hex(&Zeroizing::new(digits)).map_err(named)
     }

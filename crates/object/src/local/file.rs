@@ -58,7 +58,7 @@ impl FlushFile {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let made = how.create_new(true).open(path);
                 let made = made.map_err(|error| match error.kind() {
-                    io::ErrorKind::NotFound => io::Error::other("its folder does not exist"),
+                    io::ErrorKind::NotFound => io::Error::other("the file's folder does not exist"),
                     _ => error,
                 });
                 (made?, true)
@@ -67,7 +67,7 @@ impl FlushFile {
         };
         if let Err(error) = rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             return Err(match error {
-                rustix::io::Errno::WOULDBLOCK => io::Error::other("another server has it"),
+                rustix::io::Errno::WOULDBLOCK => io::Error::other("another server has the file"),
                 error => error.into(),
             });
         }
@@ -125,7 +125,8 @@ impl Medium for FlushFile {
             }
             Err(rustix::io::Errno::OPNOTSUPP) | Ok(()) => {}
             Err(error) => {
-                let why = format!("no room for its {size} bytes: {}", io::Error::from(error));
+                let why =
+                    format!("no room for the {size} bytes of the file: {}", io::Error::from(error));
                 return Err(io::Error::other(why));
             }
         }

@@ -403,8 +403,8 @@ pub(crate) async fn open(store: &Store, request: &OpenRequest) -> Result<OpenedV
         if first.is_new {
             first = begun(store, request).await?;
         }
-        if !tries.again("the log", "it grows faster than it is read").await {
-            return Err(NotOpen::Store("the log grows faster than it is read".into()));
+        if !tries.again("the log", "the log grows faster than this server reads").await {
+            return Err(NotOpen::Store("the log grows faster than this server reads".into()));
         }
     }
 }
@@ -443,8 +443,8 @@ pub(crate) async fn look(
         if let Some(known) = load(store, request, &first).await? {
             return Ok(known.opening.is_some().then_some(known));
         }
-        if !tries.again("the log", "it grows faster than it is read").await {
-            return Err(NotOpen::Store("the log grows faster than it is read".into()));
+        if !tries.again("the log", "the log grows faster than this server reads").await {
+            return Err(NotOpen::Store("the log grows faster than this server reads".into()));
         }
     }
 }
@@ -459,7 +459,7 @@ pub(crate) async fn beginning(
     let name = names::record(epoch);
     let found = fetch(store, &name, None, request.patience).await.map_err(NotOpen::Store)?;
     let damaged = |why: Damaged| NotOpen::Damaged(format!("{name}: {why}"));
-    let found = found.ok_or_else(|| damaged(Damaged("it is missing".into())))?;
+    let found = found.ok_or_else(|| damaged(Damaged("the object is missing".into())))?;
     let (head, body) = codec.split(&found).map_err(damaged)?;
     Ok((head, Opening::decode(&body).map_err(damaged)?))
 }

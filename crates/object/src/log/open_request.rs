@@ -52,7 +52,7 @@ impl fmt::Display for NotOpen {
             NotOpen::NoVolumeOfFile { of, changes } => {
                 write!(f, "there is no volume, and the flush file has {changes} of {of}")
             }
-            NotOpen::Size { has } => write!(f, "it has {has} bytes"),
+            NotOpen::Size { has } => write!(f, "the volume has {has} bytes"),
             NotOpen::Overlap(Overlap::Around(place)) => {
                 write!(f, "another volume lies around this location, at {place}")
             }
@@ -203,7 +203,7 @@ impl OpenRequest {
                     return Err(NotOpen::Origin(why.into()));
                 }
                 if head.seq != 1 || head.kind != Kind::Open {
-                    return Err(damaged(Damaged("it is another object".into())));
+                    return Err(damaged(Damaged("another object has this name".into())));
                 }
                 match (head.sealed, key) {
                     (false, None) => None,
@@ -218,9 +218,9 @@ impl OpenRequest {
                         return Err(NotOpen::Key(why.into()));
                     }
                     (true, Some(key)) => {
-                        let wrapped = body
-                            .first_chunk()
-                            .ok_or_else(|| damaged(Damaged("it is too short for a key".into())))?;
+                        let wrapped = body.first_chunk().ok_or_else(|| {
+                            damaged(Damaged("the object is too short for a key".into()))
+                        })?;
                         let seal = Seal::unwrap(key, head.writer, *wrapped).ok_or_else(|| {
                             let why = "the volume was made with another key: give that key";
                             NotOpen::Key(why.into())

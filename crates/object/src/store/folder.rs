@@ -35,7 +35,7 @@ impl HeldFolder {
         // If nothing is mounted at /proc, nothing can be reached by the descriptor.
         let there = stat(format!("/{}", held.at()));
         if !there.is_ok_and(|there| fstat(&held.folder).is_ok_and(|here| is_same(&here, &there))) {
-            let why = "it can't be reached by /proc/self/fd; mount /proc";
+            let why = "the folder can't be reached by /proc/self/fd; mount /proc";
             return Err(io::Error::other(why));
         }
         Ok(held)

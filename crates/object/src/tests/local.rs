@@ -155,7 +155,7 @@ fn a_file_that_is_something_else_is_left_alone() {
     let path = folder.path().join("new");
     let opened = FlushFile::open(&path).unwrap();
     let refused = FlushFile::open(&path).unwrap_err().to_string();
-    assert!(refused.contains("another server has it"), "{refused}");
+    assert!(refused.contains("another server has the file"), "{refused}");
     drop(opened);
     assert!(!path.exists(), "no volume was opened with it");
 }

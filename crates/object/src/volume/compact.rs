@@ -197,8 +197,8 @@ impl Volume {
             let bytes = match found.map_err(|why| failed(Fault::Store(why)))? {
                 Some(bytes) if bytes.len() == (span.to - span.from) as usize => bytes,
                 _ if of().is_none() => return Ok(None),
-                Some(_) => return Err(failed(Fault::Damaged("it is too short".into()))),
-                None => return Err(failed(Fault::Damaged("it is missing".into()))),
+                Some(_) => return Err(failed(Fault::Damaged("the object is too short".into()))),
+                None => return Err(failed(Fault::Damaged("the object is missing".into()))),
             };
             let mut here = Vec::new();
             while let Some(n) = order.next_if(|n| moved[*n].place.is_some_and(|at| span.has(&at))) {
@@ -208,7 +208,7 @@ impl Volume {
             // This thread serves all clients.
             let decode = move || pieces(here, &bytes, span.from, segment.id, &codec);
             let decoded = tokio::task::spawn_blocking(decode).await;
-            let failed_to = || failed(Fault::Damaged("it could not be decoded".into()));
+            let failed_to = || failed(Fault::Damaged("the object could not be decoded".into()));
             for (n, piece) in decoded.map_err(|_| failed_to())?.map_err(failed)? {
                 data[n] = piece;
             }

@@ -178,7 +178,7 @@ impl Volume {
                 looks = if waits && is_still { looks + 1 } else { 0 };
                 let trouble = self.store.trouble();
                 if looks >= SILENT || looks >= FAILED && !trouble.is_empty() {
-                    let why = trouble.strip_prefix(": ").unwrap_or("it doesn't answer");
+                    let why = trouble.strip_prefix(": ").unwrap_or("the store doesn't answer");
                     self.told_stuck(Some(why.to_owned()));
                 }
                 sleep(LOOK).await;

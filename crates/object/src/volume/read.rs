@@ -240,12 +240,13 @@ impl Volume {
             0 => Some(&*self.store),
             home => self.homes.get(home as usize - 1),
         };
-        let store = store.ok_or_else(|| first.damaged("it is of no ancestor"))?;
+        let store = store
+            .ok_or_else(|| first.damaged("the object belongs to no ancestor of the volume"))?;
         let range = Some(u64::from(span.from)..u64::from(span.to));
         let found = log::fetch(store, &name, range, Some(self.tuning.patience)).await;
         let Some(bytes) = found.map_err(Fault::Store)? else { return Ok(Err(name)) };
         if bytes.len() != (span.to - span.from) as usize {
-            return Err(first.damaged("it is too short"));
+            return Err(first.damaged("the object is too short"));
         }
         let (from, codec) = (span.from, self.codec.clone());
         let decode =

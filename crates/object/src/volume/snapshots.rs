@@ -59,7 +59,8 @@ pub(crate) fn check_snapshot_name(name: &str) -> Result<(), String> {
     }
     Err(format!(
         // Debug: a name, quoted.
-        "{name:?} is no name of a snapshot: it has up to {LONGEST} letters, digits, dots, dashes and underscores, and begins with a letter"
+        "{name:?} is not a snapshot name: use up to {LONGEST} letters, digits, dots, dashes and \
+         underscores, and begin with a letter"
     ))
 }
 
@@ -146,7 +147,7 @@ impl Volume {
         });
         match timeout_at(until, done).await {
             Ok(Ok(done)) => done,
-            Ok(Err(_)) => Err(Fault::Store("it panicked".into())),
+            Ok(Err(_)) => Err(Fault::Store("the request panicked".into())),
             Err(_) => {
                 let why = "the request isn't done yet, but continues: list the snapshots before you try \
                      again";

@@ -211,7 +211,7 @@ impl<'m> Links<'m> {
                     }
                     None => {
                         let message =
-                            format!("its {role} '{}' is not a declared device", name.value);
+                            format!("the {role} '{}' is not a declared device", name.value);
                         let problem = Problem::new(name.place, subject(device), message);
                         let problem = match problems.len() < ADVISED {
                             true => problem.help(self.meant(&name.value)),

@@ -136,7 +136,8 @@ impl ResolvedManifest {
 pub(crate) fn why_not(export: &Export) -> Option<(&'static str, &'static str)> {
     let only_users = export.allow_uids.is_some() && export.allow_certificates.is_none();
     only_users.then_some((
-        "'allow_uids' lets in users who come by a Unix socket, and this server listens on TCP only, so nobody could attach",
+        "'allow_uids' admits users of a Unix socket, but this server listens on TCP only, so no \
+         client could attach",
         "add 'unix' to [server] (or --socket), or name clients by 'allow_certificates'",
     ))
 }

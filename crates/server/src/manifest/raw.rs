@@ -187,7 +187,7 @@ fn read_driver(
     let known = || format!("known drivers: {}", driver_names().collect::<Vec<_>>().join(", "));
     let Some(at) = driver else {
         if !fields.has("driver") {
-            fields.refuse("", "it has no 'driver'", &known());
+            fields.refuse("", "the device has no 'driver'", &known());
         }
         return None;
     };
@@ -207,7 +207,7 @@ fn read_driver(
         if !fields.is_asked(word) && device_keys().any(|key| key == word) {
             let message = format!("driver '{name}' takes no '{word}'");
             let problem = Problem::new(key.place, fields.subject().clone(), message);
-            fields.push(problem.help(format!("it takes: {}", driver.names.join(", "))));
+            fields.push(problem.help(format!("keys of this driver: {}", driver.names.join(", "))));
         }
     }
     made

@@ -177,7 +177,7 @@ fn an_unknown_driver_is_answered_with_the_known_ones() {
         "up.toml:3:10: device 'a': unknown driver 'floppy'\n  help: known drivers: delay, error, file, \
          memory, mirror, nbd, null, object, partition, stripe"
     );
-    assert!(problem("[[device]]\nname = \"a\"\n").contains("it has no 'driver'"));
+    assert!(problem("[[device]]\nname = \"a\"\n").contains("the device has no 'driver'"));
 }
 
 #[test]
@@ -186,12 +186,12 @@ fn a_missing_supplier_is_named_where_it_is_asked_for() {
         + "[[device]]\nname = \"s\"\ndriver = \"stripe\"\nover = [\"disk0\", \"disk1\"]\n";
     assert_eq!(
         problem(&text),
-        "up.toml:8:18: device 's': its part 'disk1' is not a declared device\n  help: did you mean 'disk0'?"
+        "up.toml:8:18: device 's': the part 'disk1' is not a declared device\n  help: did you mean 'disk0'?"
     );
     let text = memory("a") + "suppliers = [\"journal\"]\n";
     assert_eq!(
         problem(&text),
-        "up.toml:5:14: device 'a': its supplier 'journal' is not a declared device\n  help: declared devices: a"
+        "up.toml:5:14: device 'a': the supplier 'journal' is not a declared device\n  help: declared devices: a"
     );
 }
 
@@ -249,7 +249,7 @@ fn a_chunk_is_a_power_of_two_that_a_device_can_take_at_once() {
 fn a_key_of_another_driver_is_refused_with_the_own_ones() {
     assert_eq!(
         problem(&(memory("a") + "path = \"x\"\n")),
-        "up.toml:5:1: device 'a': driver 'memory' takes no 'path'\n  help: it takes: size, \
+        "up.toml:5:1: device 'a': driver 'memory' takes no 'path'\n  help: keys of this driver: size, \
          block_size"
     );
 }
@@ -565,7 +565,7 @@ fn settings_that_contradict_each_other_or_let_nobody_in_are_refused_with_a_way_o
         (server("state = \"\""), "'state': it is empty: leave it out"),
         (
             export("allow_uids = []"),
-            "'allow_uids' must be a list that isn't empty\n  help: an empty one lets nobody in",
+            "'allow_uids' must be a list that isn't empty\n  help: an empty list admits no client",
         ),
         (export("allow_certificates = []"), "'allow_certificates' must be a list that isn't empty"),
         (

@@ -397,9 +397,11 @@ fn not_up(up: &BringUp, lacking: &BTreeMap<String, String>, plan: &Plan) -> Vec<
         };
         let why = match &device.outcome {
             ProbeOutcome::Skipped { culprit } => format!("it needs '{culprit}'"),
-            ProbeOutcome::Deferred { reason } => format!("it was deferred: {reason}"),
-            ProbeOutcome::Cancelled => "its bring-up was cancelled".to_string(),
-            _ => "it failed".to_string(),
+            ProbeOutcome::Deferred { reason } => {
+                format!("the driver deferred the device: {reason}")
+            }
+            ProbeOutcome::Cancelled => "the bring-up was cancelled".to_string(),
+            _ => "the device failed".to_string(),
         };
         LeftOut { subject, why }
     });

@@ -101,7 +101,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if let Some(up) = self.up.take() {
-            self.prepared.down(up, "nobody needs it any more");
+            self.prepared.down(up, "the server is no longer needed");
         }
     }
 }
