@@ -415,8 +415,8 @@ pub(crate) fn command() -> clap::Command {
     flowing(Cli::command().mut_subcommands(|sub| flowing(sub.mut_args(numbers))))
 }
 
-/// Joins the lines of each paragraph, so that clap alone breaks them, at the terminal's width. Lines
-/// that begin with blanks, and headings, stay lines of their own.
+/// Joins the lines of each paragraph, so that clap alone breaks them, at the terminal's width.
+/// Lines that begin with blanks, and headings, stay lines of their own.
 fn in_whole_paragraphs(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut before = "";
