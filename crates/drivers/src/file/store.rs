@@ -172,9 +172,7 @@ impl Store {
                 })?;
             }
             _ if size > there => {
-                let why = format!(
-                    "the file or disk has {there} bytes, less than the new size {size}; enlarge it first"
-                );
+                let why = format!("there are {there} bytes, less than the new size; grow it first");
                 return Err(IoError::with(NoSpace, why));
             }
             _ => {}
