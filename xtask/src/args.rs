@@ -12,7 +12,7 @@ Usage: cargo xtask test [OPTIONS]
        cargo xtask deb             (the Debian package, into the target folder)
        cargo xtask book            (the documents as pages for a browser, by mdBook)
 
-`cargo xtask sim --help` and docs/sim.md say more of the latter.
+`cargo xtask sim --help` and lab/sim.md say more of the latter.
 
 Options of test:
       --only STEP  run this step alone; may be given several times

@@ -26,14 +26,14 @@ const PARTS: &[(&str, &[&str])] = &[
     ),
     ("Write Rust", &["docs/tutorial.md", "crates/workqueue/src/guide.md"]),
     ("Read a log", &["docs/timeline-tutorial.md", "docs/timeline.md"]),
-    ("Measure", &["docs/benchmarks.md", "docs/machine.md", "docs/sim.md"]),
+    ("Measure", &["docs/benchmarks.md", "lab/machine.md", "lab/sim.md"]),
     (
         "Contribute",
         &[
             "CONTRIBUTING.md",
             "ARCHITECTURE.md",
             "docs/code-map.md",
-            "docs/rules.md",
+            "RULES.md",
             "docs/from-linux.md",
             "docs/dependencies.md",
         ],

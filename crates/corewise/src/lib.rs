@@ -81,7 +81,7 @@
 //!         "service"
 //!     }
 //!     fn probe(&self, _: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
-//!         Ok(Arc::new(Service)) // connect, read; or `Err(ProbeError::defer(..))`, and it is tried again
+//!         Ok(Arc::new(Service)) // connect, read; or `Err(ProbeError::defer(..))` for a retry
 //!     }
 //! }
 //!

@@ -23,7 +23,7 @@
 //! # std::io::Read::read_exact(&mut std::net::TcpStream::connect(address)?, &mut greeting)?;
 //! # assert_eq!(&greeting, b"NBDMAGIC");
 //!
-//! // When it is time to stop: clients get what they have asked for, then their devices are flushed.
+//! // The end: clients get the answers to their requests, then their devices are flushed.
 //! let report = server.drain(Duration::from_secs(10));
 //! assert!(report.is_clean());
 //! disk.drain();

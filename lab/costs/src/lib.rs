@@ -2,7 +2,7 @@
 //! `corewise-bench machine` measures it, or you write it by hand.
 //!
 //! [`Costs`] is the file, [`Figure`] a number with its spread, [`Distance`] the distance of two
-//! CPUs. `docs/machine.md` explains each key and how it is measured.
+//! CPUs. `lab/machine.md` explains each key and how it is measured.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -8,7 +8,7 @@ use crate::{Costs, CostsError, VERSION};
 
 const HEAD: &str = "\
 # What a machine costs, in nanoseconds. 'corewise-bench machine' writes such a file, and
-# docs/machine.md explains its keys. A figure is a median (p50) with its spread, or a number alone.
+# lab/machine.md explains its keys. A figure is a median (p50) with its spread, or a number alone.
 ";
 
 impl Costs {

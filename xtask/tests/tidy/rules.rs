@@ -1,5 +1,5 @@
 //! Rules that a comment, a document or a test's name cites by number: each stands in
-//! `docs/rules.md`.
+//! `RULES.md`.
 
 use crate::files::{self, SourceFile};
 use crate::{Finding, report};
@@ -67,14 +67,14 @@ fn unstated(file: &SourceFile, stated: &BTreeSet<&str>) -> Vec<Finding> {
         })
     };
     let missing = all.filter(|(_, number)| !is_stated(number));
-    let says = |number| format!("rule {number} doesn't stand in docs/rules.md");
+    let says = |number| format!("rule {number} doesn't stand in RULES.md");
     missing.map(|(at, number)| file.finding(at + 1, says(number))).collect()
 }
 
 #[test]
 fn each_rule_that_is_named_stands_in_the_list() {
     let files = files::committed();
-    let rules = files.iter().find(|file| file.path == "docs/rules.md").expect("it is there");
+    let rules = files.iter().find(|file| file.path == "RULES.md").expect("it is there");
     let stated = stated(&rules.text);
     assert!(stated.len() > 70, "{stated:?}");
     report(files.iter().flat_map(|file| unstated(file, &stated)).collect());

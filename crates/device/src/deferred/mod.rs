@@ -1,4 +1,4 @@
-//! Deferred probing: which devices are probed again, and when (rule 1.2.15 of `docs/rules.md`).
+//! Deferred probing: which devices are probed again, and when (rule 1.2.15 of `RULES.md`).
 //!
 //! The protocol, its race and its proof stand in `README.md` beside this file; the steps named
 //! there (ReadTriggers, Park, Recheck, Bump, Splice) are the names used in the comments here.

@@ -231,7 +231,7 @@ impl Drop for NestedWait<'_> {
 }
 
 // The decision where a probe runs: pure functions over plain values, tested without threads. Rule
-// numbers are those of `docs/rules.md`.
+// numbers are those of `RULES.md`.
 
 /// The path that asks for a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,5 @@
 //! The decisions of a shutdown, apart from the mechanism: pure functions over plain values, tested
-//! without threads. Rule numbers are those of `docs/rules.md`.
+//! without threads. Rule numbers are those of `RULES.md`.
 
 use super::options::HangPolicy;
 use crate::graph::DeviceId;

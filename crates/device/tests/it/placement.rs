@@ -1,6 +1,6 @@
 //! Placement of probes, the whole path: declared, brought up on pools of a synthetic machine, and
 //! seen where they ran. `src/placement/` tests the choice itself. Rules are those of
-//! `docs/rules.md`, section 1.2.
+//! `RULES.md`, section 1.2.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::support::{Rig, decl};

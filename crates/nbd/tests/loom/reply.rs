@@ -53,8 +53,8 @@ fn post(path: &ReplyPath<Counter>, value: usize) {
     }
 }
 
-/// Posts as `post` does, but takes from the inbox once: if a note keeps the holder from the release,
-/// it leaves all the same.
+/// Posts as `post` does, but takes from the inbox once: if a note keeps the holder from the
+/// release, it leaves all the same.
 fn post_and_ignore_notes(path: &ReplyPath<Counter>, value: usize) {
     if let PostOutcome::YouSend(right) = path.post(Box::new(Node { link: Link::new(), value })) {
         if let RunOutcome::HandOver(right) = right.run(Patience::None, 1) {

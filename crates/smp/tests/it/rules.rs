@@ -1,4 +1,4 @@
-//! The rules of section 2.2 of `docs/rules.md`, the kernel's weakness (2.3) and the traps (2.5), as
+//! The rules of section 2.2 of `RULES.md`, the kernel's weakness (2.3) and the traps (2.5), as
 //! far as the tests of calls, of leaving CPUs and the models don't show it already. The whole list
 //! is in `src/README.md`.
 #![cfg(not(loom))]

@@ -1,5 +1,5 @@
 //! Calls, with the targets stepped by hand on one thread in a chosen order. Tests that prove a
-//! rule of `docs/rules.md` bear its number; `src/README.md` lists them.
+//! rule of `RULES.md` bear its number; `src/README.md` lists them.
 #![cfg(not(loom))]
 
 use std::future::Future;

@@ -15,7 +15,7 @@
 //!
 //! let limits = ReadMostly::new(vec![1, 2, 3]);
 //! assert_eq!(limits.read().len(), 3);
-//! limits.replace(vec![4]); // waits for nobody; the old one is dropped when nobody reads it any more
+//! limits.replace(vec![4]); // waits for nobody; the old one is dropped after its last reader
 //! assert_eq!(*limits.read(), [4]);
 //!
 //! // The bare thing, for structures of one's own:

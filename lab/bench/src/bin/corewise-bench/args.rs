@@ -22,7 +22,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.";
 const MACHINE_EXAMPLES: &str = "\
 Each thread is pinned to one CPU and has ordinary priority. A figure is a median; a tenth of the
 samples lies below p10 and a tenth above p90. The run takes less than a minute and needs no
-privileges. Leave the machine alone meanwhile: the file records other load. docs/machine.md explains
+privileges. Leave the machine alone meanwhile: the file records other load. lab/machine.md explains
 each key, its method and its limits.
 
 Examples:
