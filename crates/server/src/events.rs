@@ -1,7 +1,8 @@
-//! The events of a server for clients that listen on the control socket.
+//! The events of a server, for clients that listen on the control socket.
 //!
-//! Publishing never waits. Each listener has an inbox of limited size. Lines that find it full are
-//! left out, and the listener gets their number. Without listeners an event costs one load.
+//! Publishing never waits. Each listener has an inbox of limited size. If the inbox is full, further
+//! lines are left out, and the listener gets their number. Without listeners an event costs one
+//! load.
 
 use std::collections::VecDeque;
 use std::io;
@@ -12,9 +13,9 @@ use corewise::sync::Mutex;
 use corewise::sync::atomic::{AtomicUsize, Ordering};
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Most lines that wait for one listener.
+/// Maximum of lines that wait for one listener.
 const ROOM: usize = 1024;
-/// Most listeners at a time.
+/// Maximum of listeners at a time.
 const LISTENERS: usize = 16;
 
 /// The listeners and their inboxes.
@@ -22,13 +23,13 @@ const LISTENERS: usize = 16;
 pub(crate) struct Events {
     /// L: is the lock; guards the inboxes.
     inboxes: Mutex<Vec<Arc<Inbox>>>,
-    /// A: number of listeners. Relaxed: a listener gets what happens after it was answered.
+    /// A: number of listeners. Relaxed: a listener gets only the events after its answer.
     listeners: AtomicUsize,
-    /// Wakes the thread that hands lines out.
+    /// The eventfd that wakes the thread that sends the lines.
     wake: OwnedFd,
 }
 
-/// The lines that one listener has not been handed yet.
+/// The lines that one listener has not been sent yet.
 #[derive(Debug, Default)]
 struct Inbox {
     /// L: is the lock; guards the lines.
@@ -38,13 +39,13 @@ struct Inbox {
 #[derive(Debug, Default)]
 struct PendingLines {
     waiting: VecDeque<Arc<str>>,
-    /// Number of lines left out after those.
+    /// Number of lines left out after the waiting ones.
     lost: u64,
-    /// First line left out. If it stays the only one, the listener gets it after all.
+    /// First line left out. If no other line is left out, the listener gets it after all.
     first: Option<Arc<str>>,
 }
 
-/// A listener's place.
+/// The place of one listener.
 pub(crate) struct ListenerSlot {
     events: Arc<Events>,
     inbox: Arc<Inbox>,
@@ -75,19 +76,19 @@ impl Events {
         Ok(Events { inboxes: Mutex::default(), listeners: AtomicUsize::new(0), wake })
     }
 
-    /// Returns true if anybody listens.
+    /// Returns true if there is a listener.
     pub(crate) fn are_heard(&self) -> bool {
         self.listeners.load(Ordering::Relaxed) != 0
     }
 
-    /// Hands a line, with its newline, to all listeners. Any thread may call it, and it waits for
-    /// none of them.
+    /// Adds a line, which ends with its newline, to the inboxes of all listeners. Any thread may
+    /// call it. It waits for no listener.
     pub(crate) fn tell(&self, line: &str) {
         let line: Arc<str> = line.into();
         for inbox in self.inboxes.lock().iter() {
             inbox.put(Arc::clone(&line));
         }
-        // The write fails only if the counter is full, and then the thread is being woken anyway.
+        // The write fails only if the counter is full. In that case the thread is being woken.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
@@ -110,12 +111,12 @@ impl Events {
         self.listeners.store(inboxes.len(), Ordering::Relaxed);
     }
 
-    /// Returns a descriptor that is readable once a line was told.
+    /// Returns a descriptor that becomes readable when a line is published.
     pub(crate) fn wake(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
     }
 
-    /// Makes it unreadable again.
+    /// Clears the descriptor, so that it is no longer readable.
     pub(crate) fn clear_wake(&self) {
         let _ = rustix::io::read(&self.wake, &mut [0_u8; 8]);
     }
@@ -124,7 +125,8 @@ impl Events {
 impl Inbox {
     fn put(&self, line: Arc<str>) {
         let mut lines = self.lines.lock();
-        // After a line was left out, the following ones are, too, until there is room to say so.
+        // Once a line is left out, all following lines are left out too, until `take` reports their
+        // number.
         match lines.lost != 0 || lines.waiting.len() == ROOM {
             true => {
                 lines.lost += 1;
@@ -134,7 +136,7 @@ impl Inbox {
         }
     }
 
-    /// Moves the waiting lines to `out`, and the number of those left out after them.
+    /// Moves the waiting lines to `out`, followed by the number of lines left out.
     fn take(&self, out: &mut Vec<u8>) {
         let mut lines = self.lines.lock();
         let PendingLines { waiting, lost, first } = &mut *lines;

@@ -1,5 +1,5 @@
-//! The device manager: drivers, bring-up, look-up. Devices that come and go one by one are in
-//! `late.rs`, its shutdown is in `shutdown.rs`.
+//! The device manager: drivers, bring-up, look-up. `late.rs` adds and removes single devices, and
+//! `shutdown.rs` has the shutdown.
 
 use crate::bound::{Bound, downcast};
 use crate::decl::DeviceDecl;
@@ -27,10 +27,10 @@ mod shutdown;
 /// The manager of a program's devices. It brings them up in parallel, lets them come and go, and
 /// shuts them down in the order of their real dependencies.
 ///
-/// Share it in an `Arc`. Shut it down before the pools. If it is dropped without a shutdown, it
-/// drops the bound objects, each device before what it needs, and calls no callback.
+/// Share it in an `Arc`, and shut it down before the pools. If it is dropped without a shutdown, it
+/// drops the bound objects and calls no callback. Each device is dropped before its needs.
 pub struct DeviceManager {
-    /// I: places probes on the pools.
+    /// I: the placement of probes on the pools.
     placer: Arc<Placer>,
     /// I: the state that the manager and its workers share.
     registry: Arc<Registry>,
@@ -39,17 +39,17 @@ pub struct DeviceManager {
 /// Deferral timeout, the same as that of Linux.
 const DEFERRAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The devices at the moment from which on nothing changes them.
+/// The devices after their last change.
 struct Snapshot {
     graph: Arc<Graph>,
     /// Bound objects by device.
     bound: Vec<Option<Arc<dyn Bound>>>,
-    /// The registry's count of changes.
+    /// Number of changes of the registry.
     changes: u64,
 }
 
 impl DeviceManager {
-    /// Creates a manager without drivers and devices, whose probes run on those pools.
+    /// Creates a manager without drivers and devices. Its probes run on these pools.
     ///
     /// # Errors
     ///
@@ -93,24 +93,25 @@ impl DeviceManager {
         Ok(DeviceManager { placer, registry })
     }
 
-    /// Returns the machine that its devices are on.
+    /// Returns the machine of its devices.
     pub fn machine(&self) -> &Machine {
         self.placer.machine()
     }
 
-    /// Registers a driver by its name. Devices that exist and are not up are offered to it, in
-    /// their order. This call makes synchronous probes (near the device's node) and queues
-    /// asynchronous ones (rules 1.2.2 and 1.2.3). During a bring-up its own devices take their
-    /// turn.
+    /// Registers a driver by its name. The driver is offered the existing devices that are not up,
+    /// in their order. This call makes synchronous probes (near the device's node) and queues
+    /// asynchronous ones (rules 1.2.2 and 1.2.3). Devices of a bring-up in progress wait for their
+    /// turn in it.
     ///
     /// The driver is kept until [`DeviceManager::unregister`] or the end of a
-    /// [`DeviceManager::shutdown`]. A driver that adds devices in its probes does so by
-    /// [`ProbeContext::add`](crate::ProbeContext::add), and needs no handle of the manager. One
-    /// that keeps an `Arc` of the manager keeps it, and so itself, until then.
+    /// [`DeviceManager::shutdown`]. To add devices in its probes, a driver calls
+    /// [`ProbeContext::add`](crate::ProbeContext::add), which needs no handle of the manager. If a
+    /// driver holds an `Arc` of the manager, it keeps the manager, and so itself, until then.
     ///
     /// # Errors
     ///
-    /// [`Error::DuplicateDriver`]. [`Error::ShuttingDown`] from the beginning of a shutdown on.
+    /// [`Error::DuplicateDriver`] if the name is taken. [`Error::ShuttingDown`] once a shutdown has
+    /// begun.
     pub fn register(&self, driver: Arc<dyn Driver>) -> Result<(), Error> {
         let driver = Arc::new(RegisteredDriver::new(driver));
         let (driver, unbound) = {
@@ -134,7 +135,7 @@ impl DeviceManager {
         for (key, decl) in matching {
             let candidate = driver.candidate(&decl, false);
             self.registry.step(|state, now, fx| {
-                // The driver may have been taken back meanwhile.
+                // The driver may have been unregistered in between.
                 if state.drivers.list.iter().any(|d| Arc::ptr_eq(d, &driver)) {
                     state.devices.offer(key, candidate, now, fx);
                 }
@@ -143,9 +144,9 @@ impl DeviceManager {
         Ok(())
     }
 
-    /// Takes a driver back: the devices that it has bound are unbound first, as with
-    /// [`DeviceManager::unbind`]. They stay, and another driver may have them. Blocks until no
-    /// probe of the driver is in progress any more.
+    /// Unregisters a driver. Its bound devices are unbound first, as by [`DeviceManager::unbind`].
+    /// They stay registered, and another driver may bind them. Blocks until no probe of the driver
+    /// is in progress.
     ///
     /// # Errors
     ///
@@ -157,7 +158,7 @@ impl DeviceManager {
         let driver = removed.ok_or_else(|| Error::NoSuchDriver(name.to_string()))?;
         loop {
             let users = self.registry.step(|state, _, fx| {
-                // If a shutdown has begun meanwhile, it does the rest.
+                // If a shutdown has begun in between, it does the rest.
                 let taken = state.devices.is_taken();
                 (!taken).then(|| state.devices.revoke(&driver, fx))
             });
@@ -169,39 +170,41 @@ impl DeviceManager {
         }
     }
 
-    /// Sets the deferral timeout: how long devices wait for [optional
+    /// Sets the deferral timeout. During this time devices wait for [optional
     /// suppliers](DeviceDecl::optional_suppliers), and drivers may
-    /// [defer](crate::ProbeContext::defer). It counts from the first bring-up, or from the first
-    /// device that was added without one. The default is 10 s, as in Linux. Until it is over, each
-    /// driver that is registered starts it anew. Afterwards a device that still waits is logged,
-    /// and [`DeviceManager::pending`] lists it. Set it before the first device.
+    /// [defer](crate::ProbeContext::defer). The timeout runs from the first bring-up, or from the
+    /// first device that is added without one. The default is 10 s, as in Linux.
+    ///
+    /// Until the timeout has passed, each newly registered driver restarts it. When it passes, the
+    /// devices that still wait are logged, and [`DeviceManager::pending`] lists them. Call this
+    /// method before the first device is added.
     pub fn set_deferral_timeout(&self, timeout: Duration) {
         self.registry.state.lock().deferral_timeout = timeout;
     }
 
-    /// Brings devices up in parallel: each is probed near its node, as soon as its parent and
-    /// suppliers are bound. May be called again with further devices, which may need earlier ones.
+    /// Brings devices up in parallel. Each device is probed near its node, as soon as its parent and
+    /// suppliers are bound. A later call may bring up further devices, which may need earlier ones.
     ///
     /// Blocks until each device is settled: bound, failed, skipped, deferred, or cancelled. Probes
     /// are asynchronous unless the driver, the declaration or the
     /// [options](BringUpOptions::asynchronous) say otherwise. Asynchronous probes run on pool
     /// workers. Synchronous ones run one after another, in registration order, on a worker near
-    /// their node or in the calling thread. Drivers must be registered before.
+    /// their node or in the calling thread. Register the drivers before this call.
     ///
-    /// A device whose driver asks to be called again ([`ProbeError::defer`](crate::ProbeError)) is
-    /// tried again when all others of the first bring-up have been tried, and from then on after
-    /// each bind. A device that is still deferred when nothing else can happen is reported so, and
-    /// comes up by itself when it can.
+    /// If a driver defers a device ([`ProbeError::defer`](crate::ProbeError)), the device is retried
+    /// after all others of the first bring-up have been tried, and then after each bind. If no
+    /// other progress is possible, the call reports the device as deferred. The device still comes
+    /// up by itself once it can.
     ///
     /// Without [`keep_going`](BringUpOptions::keep_going) the first failure stops the start of
     /// further probes, and what is up stays up: shut it down, or use it.
     ///
     /// # Errors
     ///
-    /// [`Error::Rejected`] for faulty declarations, without `keep_going`: nothing was probed, no
-    /// device was added. [`Error::Busy`] during another bring-up, [`Error::InsideProbe`] from a
-    /// driver, callback or observer. [`Error::ShuttingDown`] from the beginning of a shutdown on. A
-    /// device that fails is no error: see the report.
+    /// [`Error::Rejected`] for faulty declarations, without `keep_going`: no device was probed or
+    /// added. [`Error::Busy`] during another bring-up. [`Error::InsideProbe`] from a driver,
+    /// callback or observer. [`Error::ShuttingDown`] once a shutdown has begun. A failed device is
+    /// no error: the report names it.
     #[track_caller]
     pub fn bring_up(
         &self,
@@ -214,8 +217,8 @@ impl DeviceManager {
         options.cancel.listen(Arc::downgrade(&listener));
         let mut drivers = Drivers::default();
         let mut candidates: Vec<Vec<Candidate>> = Vec::new();
-        // Drivers are asked without the lock. If one comes or goes meanwhile, they are asked once
-        // more.
+        // Drivers are asked without the lock. If a driver is registered or unregistered in between,
+        // all are asked once more.
         let fx = loop {
             let mut state = self.registry.state.lock();
             if state.devices.is_closed() {
@@ -232,7 +235,7 @@ impl DeviceManager {
             }
             let former = std::mem::replace(&mut drivers, state.drivers.clone());
             drop(state);
-            drop(former); // It may have been the last one to hold a driver.
+            drop(former); // It may hold the last reference to a driver.
             let asked = options.asynchronous;
             candidates = decls.iter().map(|decl| drivers.candidates(decl, asked)).collect();
         };
@@ -289,42 +292,42 @@ impl DeviceManager {
         Ok(fx)
     }
 
-    /// Returns the bound object of a device by name; `None` if there is no such device, it is not
-    /// up (from the beginning of the shutdown on, too), or it is no `T`. Does not block.
+    /// Returns the bound object of a device by name. Returns `None` if no such device exists, if it
+    /// is not up, or if its object is no `T`. Once a shutdown has begun, no device counts as up.
+    /// Does not block.
     pub fn bound<T: Bound>(&self, name: &str) -> Option<Arc<T>> {
         downcast(self.registry.state.lock().devices.bound_object(name)?)
     }
 
-    /// Returns the properties and state of a device at the moment; `None` if there is none of that
-    /// name. Does not block.
+    /// Returns the current properties and state of a device, or `None` if no device has that name.
+    /// Does not block.
     pub fn device(&self, name: &str) -> Option<DeviceInfo> {
         self.registry.state.lock().devices.info(name)
     }
 
-    /// Returns the properties and state of all devices at the moment, in the order in which they
-    /// were registered. Does not block, but holds others up while it copies: some microseconds for
-    /// ten devices.
+    /// Returns the current properties and state of all devices, in the order of registration. Does
+    /// not block. While it copies, it delays other threads: some microseconds for ten devices.
     pub fn devices(&self) -> Vec<DeviceInfo> {
         self.registry.state.lock().devices.infos()
     }
 
-    /// Returns the devices that are being waited for: everything that is not up and may come up
-    /// yet, with the reason. From any thread and at any time, also during a bring-up. Does not
-    /// block.
+    /// Returns the awaited devices with their reasons: those that are not up and may still come up.
+    /// Any thread may call it at any time, also during a bring-up. Does not block.
     pub fn pending(&self) -> Vec<Pending> {
         let now = self.registry.clock.now();
         self.registry.state.lock().devices.pending(now)
     }
 
-    /// Waits until no probe is in progress or about to begin, and nothing that was deferred is
-    /// being tried again (rule 1.2.17). Others may begin new ones at once. A device that waits for
-    /// something that isn't coming is not waited for. Like a bring-up, this call prepares what a
-    /// shutdown needs to know: it pays when many devices have been added one by one.
+    /// Waits until no probe is in progress or about to begin, and no deferred device is being
+    /// retried (rule 1.2.17). Other threads may begin new probes at once. The call doesn't wait for
+    /// a device whose need isn't coming. Like a bring-up, it prepares the data for a shutdown. That
+    /// pays off when many devices have been added one by one.
     ///
     /// # Errors
     ///
-    /// [`Error::InsideProbe`] from a driver, callback or observer of this manager: it might wait
-    /// for itself. (In a callback of a shutdown no probe is in progress: there it returns at once.)
+    /// [`Error::InsideProbe`] from a driver, callback or observer of this manager, which might wait
+    /// for itself. (In a callback of a shutdown no probe is in progress, so the call returns at
+    /// once.)
     #[track_caller]
     pub fn wait_for_probes(&self) -> Result<(), Error> {
         context::might_block("DeviceManager::wait_for_probes");
@@ -336,8 +339,8 @@ impl DeviceManager {
         Ok(())
     }
 
-    /// Closes the registry, for good, then waits for all that is in progress. Nothing changes the
-    /// devices from then on, and the registry holds none of their objects any more.
+    /// Closes the registry for good, then waits until nothing is in progress. After that the devices
+    /// never change, and the registry holds none of their objects.
     fn close(&self, abort: &Cancel) -> Result<Snapshot, Error> {
         if ProbesInside::is_in(&self.registry) {
             return Err(Error::InsideProbe);
@@ -351,7 +354,7 @@ impl DeviceManager {
         state.devices.close();
         let switches = [state.devices.bring_up_cancel(), Some(state.cancel.clone())];
         if !state.is_quiet() {
-            // Throwing a switch wakes listeners, which take other locks: not under this one.
+            // Cancelling wakes listeners, which take other locks, so this lock is released first.
             drop(state);
             switches.into_iter().flatten().for_each(|switch| switch.cancel());
             state = self.registry.wait_until("DeviceManager::shutdown", |state| {
@@ -366,12 +369,12 @@ impl DeviceManager {
         }
         let (changes, graph) = (state.devices.changes(), state.devices.graph());
         let bound = state.devices.take_bound();
-        // Walks have nothing left to wait for.
+        // The walks' waits are over.
         self.registry.changed.notify_all();
         Ok(Snapshot { graph, bound, changes })
     }
 
-    /// Returns the device of that name, as it is now.
+    /// Returns the current device of that name.
     fn find(&self, name: &str) -> Result<Instance, Error> {
         let devices = &self.registry.state.lock().devices;
         let key = devices.find(name).ok_or_else(|| Error::NoSuchDevice(name.to_string()))?;
@@ -380,22 +383,21 @@ impl DeviceManager {
 }
 
 impl RegistryState {
-    /// Begins deferral, if it has not begun: what was deferred is tried again, now and after each
-    /// bind.
+    /// Begins deferral, if it has not begun: deferred devices are retried now and after each bind.
     pub(crate) fn begin_deferral(&mut self, now: Duration, fx: &mut Effects) {
         self.deferral_ends.get_or_insert(now.saturating_add(self.deferral_timeout));
         self.devices.begin_deferral(fx);
     }
 
-    /// Returns true if nothing is in progress: no probe, no bring-up, no unbinding but for
-    /// callbacks that are being called, and those that wait for these.
+    /// Returns true if no probe, bring-up or unbinding is in progress. Two kinds of unbindings don't
+    /// count: those whose callback is being called, and those that wait for such a one.
     pub(crate) fn is_quiet(&self) -> bool {
         let held = self.unbindings.len() + self.waiting;
         self.devices.is_quiet() && !self.devices.has_bring_up() && self.walks == held
     }
 }
 
-/// Returns the fault of a device that no driver matches.
+/// Returns the error for a device that no driver matches.
 fn no_driver(device: usize, decl: &DeviceDecl, drivers: &Drivers) -> GraphError {
     let (name, known) = (decl.name.clone(), drivers.names());
     let named = Some(&decl.driver).filter(|driver| !driver.is_empty());

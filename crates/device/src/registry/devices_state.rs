@@ -1,4 +1,4 @@
-//! The named transitions of a device; README.md has their table. Each is done under the lock.
+//! The named transitions of a device. README.md has their table. Each runs under the lock.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,26 +23,26 @@ pub(crate) struct StartedProbe {
     pub decl: Arc<DeviceDecl>,
     pub driver: Arc<RegisteredDriver>,
     pub node: Option<u32>,
-    /// The bound objects of what the device needs, by name.
+    /// Bound objects of the device's needs, by name.
     pub needs: Vec<(String, Arc<dyn Bound>)>,
-    /// True if nobody waits for optional suppliers any more.
+    /// True if devices no longer wait for optional suppliers.
     pub hopeless: bool,
-    /// True if it is part of the bring-up in progress.
+    /// True if the device is part of the bring-up in progress.
     pub in_bring_up: bool,
 }
 
 /// The next step of a thread that ended a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextStep {
-    /// The device is settled, or is somebody else's business.
+    /// The device is settled, or another thread goes on with it.
     Done,
-    /// Another driver is to be asked for it, in the same way.
+    /// The thread asks another driver for the device, in the same way.
     Again,
 }
 
 impl Devices {
-    /// Adds a device (step Add). `mine`: the thread that adds it probes it itself if it is ready
-    /// and synchronous.
+    /// Adds a device (step Add). If the device is ready and synchronous, the calling thread probes
+    /// it.
     pub(crate) fn add(
         &mut self,
         decl: Arc<DeviceDecl>,
@@ -52,12 +52,12 @@ impl Devices {
         fx: &mut Effects,
     ) -> DeviceKey {
         let parent = decl.parent.as_deref().and_then(|p| self.by_name.get(p).copied());
-        // Rule 1.2.12: a device that is being probed on this thread registers its own child.
+        // Rule 1.2.12: a device whose probe runs on this thread registers its own child.
         let by_probe = parent.is_some_and(|parent| {
             let its = &self.slot(parent).phase;
             matches!(its, Phase::Probing(p) if p.caller == Some(thread))
         });
-        // An asynchronous child waits for its parent, as for all else.
+        // An asynchronous child waits for its parent, as for every other need.
         let nested = by_probe && candidates.first().is_some_and(|c| !c.asynchronous);
         let index = self.enter(decl, nested);
         let slot = self.slot_mut(index);
@@ -66,7 +66,8 @@ impl Devices {
         self.key(index)
     }
 
-    /// Makes a device ready if it waits, or was left alone, and can be probed (step Attach).
+    /// Makes a waiting or idle device ready, if it can be probed (step Attach). `mine` is true if
+    /// the calling thread probes a synchronous device itself.
     pub(super) fn attach(
         &mut self,
         index: u32,
@@ -83,8 +84,8 @@ impl Devices {
         self.attach_to(index, None, mine, by, now, fx);
     }
 
-    /// Makes a device ready like Attach, for one candidate alone. The caller probes if that is
-    /// synchronous.
+    /// Carries out Attach for one candidate alone. If that candidate is synchronous, the caller
+    /// probes the device.
     pub(super) fn attach_only(&mut self, index: u32, at: usize, now: Duration, fx: &mut Effects) {
         self.attach_to(index, Some(at), true, None, now, fx);
     }
@@ -130,21 +131,21 @@ impl Devices {
         self.dispatch(index, mine, fx);
     }
 
-    /// Sends a ready device to the place where it is probed (step Dispatch).
+    /// Sends a ready device to the place of its probe (step Dispatch).
     fn dispatch(&mut self, index: u32, mine: bool, fx: &mut Effects) {
         self.slot_mut(index).times += 1;
         let (due, slot) = (self.due(index), self.slot(index));
         if slot.candidates[slot.turn].asynchronous {
             let node = slot.node;
             self.stand(node, due, fx);
-            // Its synchronous driver may have gone since the bring-up began.
+            // Its synchronous driver may have been unregistered since the bring-up began.
             if std::mem::take(&mut self.slot_mut(index).in_turn) {
                 self.news();
             }
-            // A caller that is a worker may have to take it.
+            // If the caller is a worker, it may have to take the device.
             self.news_for_helper();
         } else if slot.in_turn {
-            // The caller of the bring-up takes it when its turn comes.
+            // The caller of the bring-up takes the device when its turn comes.
             if let Some(bring_up) = &mut self.bring_up {
                 bring_up.ready_turns += 1;
             }
@@ -157,7 +158,7 @@ impl Devices {
         }
     }
 
-    /// Starts the late worker, unless it runs.
+    /// Starts the late worker if it is wanted and doesn't run.
     pub(super) fn want_late_worker(&mut self, wanted: bool, fx: &mut Effects) {
         if wanted && !self.late_worker {
             self.late_worker = true;
@@ -166,7 +167,7 @@ impl Devices {
         }
     }
 
-    /// Replaces the late worker, which hangs in a probe that is past its deadline.
+    /// Replaces the late worker if it hangs in the probe of `hangs`, which is past its deadline.
     pub(super) fn replace_late_worker(&mut self, hangs: DeviceKey, fx: &mut Effects) {
         if self.late_worker && self.late_probing.is_some_and(|due| due.key == hangs) {
             self.late_worker = false;
@@ -176,8 +177,8 @@ impl Devices {
         }
     }
 
-    /// Returns what the late worker of that number probes next; `None`: it leaves. Devices that
-    /// were deferred are made ready again here, and asynchronous ones among them are queued.
+    /// Returns the next probe of the late worker with this number. If it returns `None`, the worker
+    /// leaves. Deferred devices become ready again here, and the asynchronous ones are queued.
     pub(crate) fn next_late(
         &mut self,
         number: u64,
@@ -196,10 +197,10 @@ impl Devices {
         self.late_probing
     }
 
-    /// Returns the next device that was deferred, if it is synchronous.
+    /// Makes deferred devices ready again, up to the first synchronous one, and returns that.
     fn next_retry(&mut self, now: Duration, fx: &mut Effects) -> Option<DueProbe> {
         while let Some(key) = self.deferred.next() {
-            // It may have been bound, removed or probed otherwise meanwhile.
+            // In between, another thread may have bound, removed or probed the device.
             if !self.live(key).is_some_and(|s| matches!(s.phase, Phase::Deferred(_))) {
                 continue;
             }
@@ -211,8 +212,8 @@ impl Devices {
         None
     }
 
-    /// Begins the probe of a ready device; the caller is about to call its driver (step Begin).
-    /// Returns `None` if the driver is not to be called any more.
+    /// Begins the probe of a ready device (step Begin). The caller then calls its driver. Returns
+    /// `None` if the driver must not be called any more.
     pub(crate) fn begin(
         &mut self,
         key: DeviceKey,
@@ -232,7 +233,7 @@ impl Devices {
             return None;
         }
         if slot.unmet > 0 || slot.is_wanted_down() {
-            // A supplier has left, or somebody wants this one to leave.
+            // A supplier has left, or another thread waits to unbind this device.
             self.recede(key.index, fx);
             return None;
         }
@@ -265,7 +266,7 @@ impl Devices {
         Some(StartedProbe { decl, driver, node, needs, hopeless, in_bring_up })
     }
 
-    /// Makes a ready device wait again (step Recede).
+    /// Returns a ready device to waiting (step Recede).
     pub(super) fn recede(&mut self, index: u32, fx: &mut Effects) {
         self.slot_mut(index).phase = Phase::Waiting;
         self.left_progress(index, fx);
@@ -283,7 +284,7 @@ impl Devices {
         fx.wake = true;
     }
 
-    /// Records that the driver has returned on that thread; the probe may go on.
+    /// Records that the driver has returned on that thread. The probe may still be in progress.
     pub(crate) fn returned(&mut self, key: DeviceKey, thread: ThreadId) {
         if self.live(key).is_some() {
             if let Phase::Probing(probing) = &mut self.slot_mut(key.index).phase {
@@ -294,9 +295,10 @@ impl Devices {
         }
     }
 
-    /// Ends a probe (step End). It was over at `at`, or will never be called (its worker is gone:
-    /// an error). `again` says that the caller can ask the next driver itself. Devices are released
-    /// `now`: another probe may have ended after `at`, and have come first.
+    /// Ends a probe (step End). The probe was over at `at`. If its worker is gone, the probe is
+    /// never called and `result` is an error. `again` is true if the caller can ask the next driver
+    /// itself. Devices are released `now`, because the End of a probe that was over after `at` may
+    /// have come first.
     pub(crate) fn end(
         &mut self,
         key: DeviceKey,
@@ -308,7 +310,7 @@ impl Devices {
     ) -> NextStep {
         let open = |s: &DeviceSlot| matches!(s.phase, Phase::Ready | Phase::Probing(_));
         if !self.live(key).is_some_and(open) {
-            // The device was cancelled, or has gone: nothing takes the object.
+            // The device was cancelled or removed, so its object is dropped.
             fx.trash.extend(result.ok().map(DeferredDrops::Object));
             return NextStep::Done;
         }
@@ -348,8 +350,8 @@ impl Devices {
         NextStep::Done
     }
 
-    /// Fails a device whose prober will never come (step Lost). If the device isn't ready any more,
-    /// or was made ready again, nothing happens: then somebody else is to probe it.
+    /// Fails a device whose prober never comes (step Lost). If the device is no longer ready, or
+    /// became ready again, nothing happens: another thread probes it.
     pub(crate) fn lost(&mut self, due: DueProbe, why: ProbeError, now: Duration, fx: &mut Effects) {
         let is_it = |s: &DeviceSlot| matches!(s.phase, Phase::Ready) && s.times == due.time;
         if self.live(due.key).is_some_and(is_it) {
@@ -357,9 +359,9 @@ impl Devices {
         }
     }
 
-    /// Returns true if the end of a probe that was given up is wanted. Such an end is taken in like
-    /// any other, unless the devices were shut down meanwhile: then nobody would ever call its
-    /// callback.
+    /// Returns true if the end of this probe is wanted. The end of an abandoned probe counts like
+    /// any other, unless the devices were shut down in between. After a shutdown no thread would
+    /// call the device's callback.
     fn is_late_end_wanted(&mut self, index: u32) -> bool {
         let closed = self.closed;
         let in_bring_up = self.slot(index).in_bring_up.is_some();
@@ -382,8 +384,8 @@ impl Devices {
         !closed
     }
 
-    /// Brings the device up (step Bind). Those that need it may be ready now, and those that were
-    /// deferred are to be tried again.
+    /// Brings the device up (step Bind). Its consumers may become ready, and deferred devices are
+    /// retried.
     fn bind(
         &mut self,
         index: u32,
@@ -395,7 +397,7 @@ impl Devices {
         self.bound[index as usize] = Some(bound);
         self.changes += 1;
         if self.slot(index).is_wanted_down() {
-            // Somebody waits to unbind it. Its consumers must not begin.
+            // Another thread waits to unbind the device, so its consumers must not begin.
             self.conclude(index, ProbeOutcome::Bound, at, fx);
             self.slot_mut(index).phase = Phase::Leaving;
             self.blame(index, now, fx);
@@ -440,7 +442,7 @@ impl Devices {
         let released_by = by.and_then(|key| self.live(key)).and_then(|s| s.decl.clone());
         let last = LastProbe { site, queued, started, finished: Some(at), released_by };
         let former = self.slot_mut(index).cost.last.replace(last);
-        // It may be the last handle of a device that has gone.
+        // This may be the last handle of a removed device.
         fx.trash.extend(former.and_then(|last| last.released_by).map(DeferredDrops::Decl));
     }
 
@@ -454,8 +456,8 @@ impl Devices {
         self.settle_at(index, outcome, now, now, fx);
     }
 
-    /// Settles a device that was in progress (step Settle). In a bring-up that releases, or skips,
-    /// those that waited for it.
+    /// Settles a device that was in progress (step Settle). If it is up, the devices that waited
+    /// for it are released. Otherwise a bring-up skips them.
     fn settle_at(
         &mut self,
         index: u32,
@@ -486,8 +488,8 @@ impl Devices {
         self.note(index, outcome, at, fx);
     }
 
-    /// Releases those that need a device that is up now: each has one unmet need less (step
-    /// Release).
+    /// Releases the consumers of a device that is up now (step Release). Each has one unmet need
+    /// less.
     fn release(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         let by = Some(self.key(index));
         let feeds = std::mem::take(&mut self.slot_mut(index).feeds);
@@ -501,8 +503,8 @@ impl Devices {
         self.slot_mut(index).feeds = feeds;
     }
 
-    /// Waives optional needs of a device that was in progress when the deferral timeout passed, and
-    /// did not come up (step Waive). Those that can do without it don't wait any longer.
+    /// Waives optional needs for a device (step Waive). The device was in progress when the deferral
+    /// timeout passed, and did not come up. Consumers that can do without it stop waiting.
     pub(super) fn waive_behind(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         if !self.hopeless {
             return;
@@ -521,7 +523,7 @@ impl Devices {
         self.slot_mut(index).feeds = feeds;
     }
 
-    /// Gives those that need a device that must not be used any more one unmet need more (step
+    /// Adds one unmet need to each consumer of a device that must not be used any more (step
     /// Withdraw).
     pub(super) fn withdraw(&mut self, index: u32) {
         let feeds = std::mem::take(&mut self.slot_mut(index).feeds);
@@ -531,7 +533,8 @@ impl Devices {
         self.slot_mut(index).feeds = feeds;
     }
 
-    /// Records that one of a device's needs is met, or is no more. Returns true if all are met.
+    /// Records that one of a device's needs is now met, or no longer met. Returns true if all are
+    /// met. A waived need returns false, since it wasn't counted.
     fn meets(&mut self, consumer: u32, need: u32, met: bool) -> bool {
         let slot = self.slot_mut(consumer);
         if slot.lenient {
@@ -553,14 +556,15 @@ impl Devices {
 }
 
 impl DeviceSlot {
-    /// Makes that candidate the one to be asked.
+    /// Gives this candidate the turn, and marks it as asked.
     fn takes_turn(&mut self, at: usize) {
         self.turn = at;
         self.candidates[at].asked = true;
     }
 }
 
-/// Returns the error to report, of those of several drivers: the first that is no quiet refusal.
+/// Returns the error to report for a device that several drivers refused: the first error that is
+/// no quiet refusal. If both are quiet refusals, returns `next`.
 fn first_real(first: Option<ProbeError>, next: ProbeError) -> ProbeError {
     first.filter(|e| e.kind() != ProbeErrorKind::NoDevice).unwrap_or(next)
 }
