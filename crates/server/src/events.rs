@@ -1,8 +1,8 @@
 //! The events of a server, for clients that listen on the control socket.
 //!
-//! Publishing never waits. Each listener has an inbox of limited size. If the inbox is full, further
-//! lines are left out, and the listener gets their number. Without listeners an event costs one
-//! load.
+//! Publishing never waits. Each listener has an inbox of limited size. If the inbox is full,
+//! further lines are left out, and the listener gets their number. Without listeners an event costs
+//! one load.
 
 use std::collections::VecDeque;
 use std::io;

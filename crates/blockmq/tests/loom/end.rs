@@ -1,5 +1,5 @@
-//! Model of the end of the workers: what is published for a worker is done, by a worker, by its
-//! publisher or by the thread that ends the pools.
+//! Model of the end of the workers. A worker, the publisher or the thread that ends the pools does
+//! each item of published work.
 
 use std::sync::Arc;
 
@@ -21,17 +21,18 @@ unsafe impl HasLink for Item {
 }
 
 struct Shared<F: AsymmetricPolicy> {
-    /// A: the published work as a bare flag: an inbox has fences of its own, by its `SeqCst`
-    /// accesses. Relaxed, so that only the fences order it.
+    /// A: the published work, as a bare flag. An inbox would bring fences of its own by its
+    /// `SeqCst` accesses. Relaxed, so that only the fences under test order it.
     published: AtomicUsize,
     inbox: Inbox<Box<Item>>,
     end: EndOfWorkers<F>,
-    /// A: number of times that something was done.
+    /// A: number of items of work that were done.
     done: AtomicUsize,
 }
 
 impl<F: AsymmetricPolicy> Shared<F> {
-    /// Does the work, one thread at a time, as a runner or under a lock: the swap stands for that.
+    /// Does the published work. Only one thread at a time does it. The swap stands for the runner
+    /// or the lock that ensures this.
     fn does(&self) {
         let here = self.published.load(Ordering::Relaxed);
         if here != 0 && self.published.swap(0, Ordering::Acquire) != 0 {
@@ -57,7 +58,7 @@ fn a_request_meets_the_end<F: AsymmetricPolicy>(in_inbox: bool) {
             } else {
                 shared.published.store(1, Ordering::Release);
             }
-            // Ask. (The work item was refused, or cancelled.)
+            // Ask. (The pools refused or cancelled the work item.)
             if shared.end.has_come() {
                 shared.does();
             }
@@ -90,8 +91,8 @@ fn loom_without_the_fence_of_the_end_the_request_is_stranded() {
     assert!(said.contains("stranded"), "{said}");
 }
 
-/// Models a mirror's keeper: a round leaves what can't go on in a line, whose lock the end of the
-/// pools only tries.
+/// Models a mirror's keeper. A round leaves blocked waiters in a line. The end of the pools only
+/// tries the lock of that line.
 fn a_round_meets_the_end<F: AsymmetricPolicy>() {
     let line = Arc::new(Mutex::new(0));
     let (end, done) = (Arc::new(EndOfWorkers::<F>::new()), Arc::new(AtomicUsize::new(0)));

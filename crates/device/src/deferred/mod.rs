@@ -1,29 +1,30 @@
-//! Deferred probing: which devices are probed again, and when (rule 1.2.15 of `RULES.md`).
+//! Deferred probing: the choice of devices to probe again, and the moment (rule 1.2.15 of
+//! `docs/rules.md`).
 //!
-//! The protocol, its race and its proof stand in `README.md` beside this file; the steps named
-//! there (ReadTriggers, Park, Recheck, Bump, Splice) are the names used in the comments here.
+//! `README.md` beside this file has the protocol, its race and its proof. The comments here use its
+//! names for the steps: ReadTriggers, Park, Recheck, Bump, Splice.
 
 use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 
-/// The devices whose drivers asked to be called again later.
+/// The devices that their drivers deferred.
 ///
 /// Devices are opaque here, so that the type can be model-checked alone
-/// (`tests/loom/deferred.rs`). No method blocks for longer than its own short lock.
+/// (`tests/loom/deferred.rs`). Each method blocks at most for its own short lock.
 #[derive(Debug)]
 pub struct Deferred<D, R: RecheckPolicy = Recheck> {
-    /// A: number of binds that a pending device may have waited for.
+    /// A: trigger count: number of binds that a pending device may have waited for.
     triggers: AtomicU64,
-    /// L: is the lock; guards both lists, and whether deferral has begun.
+    /// L: is the lock; guards both lists and `enabled`.
     lists: Mutex<Lists<D>>,
     policy: PhantomData<R>,
 }
 
 #[derive(Debug)]
 struct Lists<D> {
-    /// True once deferral has begun; nothing is retried before.
+    /// True once deferral has begun. Before that, no device is retried.
     enabled: bool,
     /// Devices that wait for the next trigger.
     pending: Vec<D>,
@@ -31,18 +32,18 @@ struct Lists<D> {
     active: VecDeque<D>,
 }
 
-/// The trigger count before a probe was begun.
+/// The trigger count before the begin of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attempt(u64);
 
-/// A policy that says whether the step Recheck is done. A model leaves the step out, to prove that
-/// it is needed.
+/// A policy that includes or omits the step Recheck. A model omits the step, to prove that it is
+/// needed.
 pub trait RecheckPolicy {
-    /// True if a device that is put on the list checks the trigger count again.
+    /// True if Park reads the trigger count again.
     const RECHECK: bool;
 }
 
-/// A policy with the step.
+/// The policy with Recheck.
 #[derive(Debug)]
 pub enum Recheck {}
 
@@ -50,7 +51,7 @@ impl RecheckPolicy for Recheck {
     const RECHECK: bool = true;
 }
 
-/// A policy without the step, for models only.
+/// The policy without Recheck, for models only.
 #[derive(Debug)]
 pub enum NoRecheck {}
 
@@ -65,29 +66,28 @@ impl<D, R: RecheckPolicy> Default for Deferred<D, R> {
 }
 
 impl<D, R: RecheckPolicy> Deferred<D, R> {
-    /// Creates empty lists. Nothing is retried before [`Deferred::enable`].
+    /// Creates empty lists. No device is retried before [`Deferred::enable`].
     pub fn new() -> Self {
         let lists = Lists { enabled: false, pending: Vec::new(), active: VecDeque::new() };
         Deferred { triggers: AtomicU64::new(0), lists: Mutex::new(lists), policy: PhantomData }
     }
 
-    /// Reads the trigger count (step ReadTriggers). Call it before a probe looks for anything, and
-    /// hand the result to [`Deferred::park`] if the probe found too little.
+    /// Reads the trigger count (step ReadTriggers). Call it before the driver is called. If the
+    /// driver defers, pass the result to [`Deferred::park`].
     pub fn attempt(&self) -> Attempt {
-        // Acquire pairs with the Release of Bump: a probe that counts a trigger among those before
-        // it sees what was bound before that trigger, so that it has no reason to wait for it.
+        // Acquire pairs with the Release of Bump. If the count includes a trigger, the probe sees
+        // the device that was bound before it, and has no reason to wait for that device.
         Attempt(self.triggers.load(Ordering::Acquire))
     }
 
-    /// Stores a device whose probe, begun with `attempt`, asked to be called later (step Park).
-    /// Returns true if a worker has to be started: something was bound since, so the device is to
-    /// be probed again at once.
+    /// Stores a device whose probe, begun with `attempt`, was deferred (step Park). Returns true if
+    /// the caller has to start a worker: a device was bound since, so this one is retried at once.
     #[must_use = "a worker has to be set going, or what is active waits for ever"]
     pub fn park(&self, device: D, attempt: Attempt) -> bool {
         let mut lists = self.lists.lock();
         lists.pending.push(device);
-        // Recheck: a trigger between the attempt and this lock has not found the device. Relaxed: a
-        // Bump that came before is seen because of the lock, and one that comes after finds it.
+        // Recheck: a trigger between the attempt and this lock has not found the device. Relaxed:
+        // the lock makes an earlier Bump visible, and the Splice of a later Bump finds the device.
         let stale = R::RECHECK && self.triggers.load(Ordering::Relaxed) != attempt.0;
         if stale && lists.enabled {
             return lists.splice();
@@ -95,30 +95,30 @@ impl<D, R: RecheckPolicy> Deferred<D, R> {
         false
     }
 
-    /// Records that something was bound, so every pending device is to be probed again (steps Bump,
-    /// Splice). Returns true if a worker has to be started.
+    /// Records that a device was bound, and makes every pending device active (steps Bump, Splice).
+    /// Returns true if the caller has to start a worker.
     #[must_use = "a worker has to be set going, or what is active waits for ever"]
     pub fn trigger(&self) -> bool {
         let mut lists = self.lists.lock();
-        // Under the lock, so that Recheck sees it or Splice finds the device.
+        // Bump is under the lock, so either Recheck sees it or Splice finds the device.
         self.triggers.fetch_add(1, Ordering::Release);
         lists.enabled && lists.splice()
     }
 
-    /// Begins deferral: what is pending is to be probed again. Returns true if a worker has to be
-    /// started.
+    /// Begins deferral: every pending device becomes active. Returns true if the caller has to
+    /// start a worker.
     #[must_use = "a worker has to be set going, or what is active waits for ever"]
     pub fn enable(&self) -> bool {
         self.lists.lock().enabled = true;
         self.trigger()
     }
 
-    /// Takes the next device to be probed again.
+    /// Takes the next active device, which is to be probed again.
     pub fn next(&self) -> Option<D> {
         self.lists.lock().active.pop_front()
     }
 
-    /// Returns true if a device is to be probed again now.
+    /// Returns true if there is an active device.
     pub fn is_active(&self) -> bool {
         !self.lists.lock().active.is_empty()
     }

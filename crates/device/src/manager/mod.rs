@@ -182,8 +182,8 @@ impl DeviceManager {
         self.registry.state.lock().deferral_timeout = timeout;
     }
 
-    /// Brings devices up in parallel. Each device is probed near its node, as soon as its parent and
-    /// suppliers are bound. A later call may bring up further devices, which may need earlier ones.
+    /// Brings devices up in parallel. Each device is probed near its node, as soon as its parent
+    /// and suppliers are bound. A later call may bring up further devices, which may need earlier ones.
     ///
     /// Blocks until each device is settled: bound, failed, skipped, deferred, or cancelled. Probes
     /// are asynchronous unless the driver, the declaration or the
@@ -191,10 +191,10 @@ impl DeviceManager {
     /// workers. Synchronous ones run one after another, in registration order, on a worker near
     /// their node or in the calling thread. Register the drivers before this call.
     ///
-    /// If a driver defers a device ([`ProbeError::defer`](crate::ProbeError)), the device is retried
-    /// after all others of the first bring-up have been tried, and then after each bind. If no
-    /// other progress is possible, the call reports the device as deferred. The device still comes
-    /// up by itself once it can.
+    /// If a driver defers a device ([`ProbeError::defer`](crate::ProbeError)), the device is
+    /// retried after all others of the first bring-up have been tried, and then after each bind. If
+    /// no other progress is possible, the call reports the device as deferred. The device still
+    /// comes up by itself once it can.
     ///
     /// Without [`keep_going`](BringUpOptions::keep_going) the first failure stops the start of
     /// further probes, and what is up stays up: shut it down, or use it.
@@ -339,8 +339,8 @@ impl DeviceManager {
         Ok(())
     }
 
-    /// Closes the registry for good, then waits until nothing is in progress. After that the devices
-    /// never change, and the registry holds none of their objects.
+    /// Closes the registry for good, then waits until nothing is in progress. After that the
+    /// devices never change, and the registry holds none of their objects.
     fn close(&self, abort: &Cancel) -> Result<Snapshot, Error> {
         if ProbesInside::is_in(&self.registry) {
             return Err(Error::InsideProbe);
@@ -389,8 +389,8 @@ impl RegistryState {
         self.devices.begin_deferral(fx);
     }
 
-    /// Returns true if no probe, bring-up or unbinding is in progress. Two kinds of unbindings don't
-    /// count: those whose callback is being called, and those that wait for such a one.
+    /// Returns true if no probe, bring-up or unbinding is in progress. Two kinds of unbindings
+    /// don't count: those whose callback is being called, and those that wait for such a one.
     pub(crate) fn is_quiet(&self) -> bool {
         let held = self.unbindings.len() + self.waiting;
         self.devices.is_quiet() && !self.devices.has_bring_up() && self.walks == held

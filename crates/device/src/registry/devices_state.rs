@@ -503,8 +503,8 @@ impl Devices {
         self.slot_mut(index).feeds = feeds;
     }
 
-    /// Waives optional needs for a device (step Waive). The device was in progress when the deferral
-    /// timeout passed, and did not come up. Consumers that can do without it stop waiting.
+    /// Waives optional needs for a device (step Waive). The device was in progress when the
+    /// deferral timeout passed, and did not come up. Consumers that can do without it stop waiting.
     pub(super) fn waive_behind(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         if !self.hopeless {
             return;

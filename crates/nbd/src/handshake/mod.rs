@@ -1,11 +1,11 @@
-//! The handshake as a pure state machine: bytes in, replies and an outcome out. No sockets, no
-//! clock, no threads.
+//! The handshake as a pure state machine: it takes bytes and returns replies and an outcome. It
+//! has no sockets, no clock and no threads.
 //!
-//! The caller feeds whatever has arrived; the machine consumes whole messages and returns the
-//! number of bytes consumed. It never buffers by itself and never trusts a length: the longest
-//! input that it waits for is [`MAX_OPTION_DATA`] bytes of one option.
+//! The caller feeds the bytes that have arrived. The machine consumes whole messages and returns
+//! the number of bytes consumed. It never buffers and never trusts a length. The longest input that
+//! it waits for is [`MAX_OPTION_DATA`] bytes of one option.
 //!
-//! It speaks fixed newstyle negotiation with `EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`,
+//! The machine speaks fixed newstyle negotiation with `EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`,
 //! `STARTTLS`, `STRUCTURED_REPLY`, `LIST_META_CONTEXT`, `SET_META_CONTEXT` and, if the server
 //! allows it, `EXTENDED_HEADERS`. Any other option gets `ERR_UNSUP`.
 
@@ -15,17 +15,18 @@ use crate::wire::{
     OptionKind, OptionReplyHeader, OptionReplyKind, TransmissionFlags,
 };
 
-/// Largest data of one option in bytes. More is answered with `ERR_TOO_BIG`, and the connection is
-/// closed, since skipping the claimed length could take forever.
+/// Largest data of one option in bytes. If an option claims more, the server answers `ERR_TOO_BIG`
+/// and closes the connection, since skipping the claimed length could take forever.
 pub const MAX_OPTION_DATA: u32 = 16 << 10;
 
-/// Bytes of replies beyond which they are sent before the next option is handled. A client that
-/// pipelines a thousand `LIST`s (which the protocol forbids) mustn't fill our memory with replies.
+/// Maximum of unsent reply bytes. Beyond it, the caller sends the replies before the next option is
+/// handled. Otherwise a client that pipelines a thousand `LIST`s (which the protocol forbids) could
+/// fill the server's memory with replies.
 const ENOUGH_REPLIES: usize = 64 << 10;
 
 /// Context number of `base:allocation` in block status.
 pub const ALLOCATION_CONTEXT: u32 = 1;
-/// Query of a list that matches the whole namespace.
+/// Query that matches the whole namespace, in a list.
 const BASE: &str = "base:";
 
 /// The next step for the caller of [`Handshake::advance`].
@@ -46,17 +47,17 @@ pub enum Outcome {
     Close(CloseReason),
 }
 
-/// The properties of an export that a client is told, and that the transmission phase then
-/// respects.
+/// The properties of an export that the server reports to a client. The transmission phase keeps
+/// to them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportOffer {
     /// The canonical name.
     pub name: String,
-    /// Description for people; may be empty.
+    /// Description for humans, which may be empty.
     pub description: String,
     /// Size and abilities.
     pub summary: ExportSummary,
-    /// Sizes of requests.
+    /// Block sizes for requests.
     pub block_sizes: BlockSizes,
 }
 
@@ -77,7 +78,7 @@ pub enum TlsPolicy {
     Off,
     /// Clients may use TLS.
     Allowed,
-    /// Clients must use TLS: nothing else is answered before it.
+    /// Clients must use TLS. Before TLS the server answers nothing else.
     Required,
 }
 
@@ -86,7 +87,7 @@ pub enum TlsPolicy {
 pub enum NotOffered {
     /// The server has no export of this name.
     Unknown,
-    /// The export isn't for this client. The text tells the client why.
+    /// The export isn't for this client. The text tells the client the reason.
     Forbidden(String),
 }
 
@@ -97,7 +98,7 @@ pub enum NotAttached {
     Gone(String),
     /// The server is shutting down.
     ShuttingDown,
-    /// The place of the connection was given to another one.
+    /// Another connection got the place of this one.
     Evicted,
     /// All places are taken.
     Full {
@@ -127,16 +128,16 @@ impl std::error::Error for NotAttached {}
 
 /// The exports that a handshake may choose from.
 pub trait Catalogue {
-    /// Returns the export of this name; the empty name asks for the default export.
+    /// Returns the export of this name. The empty name stands for the default export.
     ///
     /// # Errors
-    /// If there is none, or it isn't for this client.
+    /// If no export has this name, or the export isn't for this client.
     fn find(&self, name: &str) -> Result<ExportOffer, NotOffered>;
-    /// Gives the client a place at the export of this name, which was found: from here on nobody
-    /// may take it away.
+    /// Gives the client a place at the export of this name, which `find` has returned. From here on
+    /// the place can't be taken away.
     ///
     /// # Errors
-    /// If there is none.
+    /// If there is no place.
     fn attach(&self, name: &str) -> Result<(), NotAttached>;
     /// Calls `each` with the name and description of each export that is for this client.
     fn for_each(&self, each: &mut dyn FnMut(&str, &str));
@@ -146,16 +147,17 @@ pub trait Catalogue {
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// Returns true if no new client is wanted: options are answered with `ERR_SHUTDOWN`.
+    /// Returns true if the server takes no new clients. It then answers options with
+    /// `ERR_SHUTDOWN`.
     fn is_shutting_down(&self) -> bool;
 }
 
 /// The result of a handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Agreement {
-    /// Export, as the client was told of it.
+    /// Export, as reported to the client.
     pub offer: ExportOffer,
-    /// Form of the messages from here on.
+    /// Form of the messages after the handshake.
     pub form: Form,
     /// True if the client may ask for block status. The only context is `base:allocation`.
     pub allocation: bool,
@@ -167,23 +169,22 @@ pub struct Agreement {
 pub enum CloseReason {
     /// The client sent `ABORT`.
     Aborted,
-    /// The client set flags that nobody offered.
+    /// The client set flags that the server didn't offer.
     UnknownClientFlags(u32),
     /// The client's message has a wrong magic number.
     BadMagic(wire::BadMagic),
-    /// An option is longer than [`MAX_OPTION_DATA`]; the length is the claim of the client.
+    /// An option is longer than [`MAX_OPTION_DATA`]. The length is the client's claim.
     OptionTooBig(u32),
     /// The client sent more options than the number of exports justifies.
     TooManyOptions,
-    /// The client chose an export by `EXPORT_NAME` that can't be served, and the protocol has no
-    /// error for that.
+    /// The client chose an export by `EXPORT_NAME` that can't be served. The protocol has no error
+    /// reply for that.
     NoSuchExport,
-    /// Bytes followed `STARTTLS` before its reply: an attacker in between may have sent them.
+    /// Bytes followed `STARTTLS` before its reply. An attacker in between may have sent them.
     BehindStartTls,
-    /// The client chose an export by `EXPORT_NAME` where TLS has to come first.
+    /// The client chose an export by `EXPORT_NAME` before the required TLS.
     TlsRequired,
-    /// The client chose an export by `EXPORT_NAME`, which is no longer allowed after extended
-    /// headers.
+    /// The client chose an export by `EXPORT_NAME` after extended headers, which rule it out.
     ExtendedByName,
     /// A client without fixed newstyle sent an option other than `EXPORT_NAME`.
     NotFixedNewstyle,
@@ -217,7 +218,7 @@ impl std::fmt::Display for CloseReason {
 /// The result of one call of [`Handshake::advance`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the input that were used. The rest has to be fed again, followed by more.
+    /// Number of input bytes that were consumed. The caller feeds the rest again, followed by more.
     pub consumed: usize,
     /// Next step for the caller.
     pub outcome: Outcome,
@@ -239,7 +240,7 @@ pub struct Handshake {
     tls: TlsPolicy,
     /// True once TLS has begun.
     secure: bool,
-    /// True if clients may have extended headers.
+    /// True if clients may choose extended headers.
     extended: bool,
     /// Form of messages that the client has chosen.
     form: Form,
@@ -273,7 +274,7 @@ impl Handshake {
         }
     }
 
-    /// Sets whether clients may have extended headers. The default is no.
+    /// Permits or forbids extended headers. By default they are forbidden.
     #[must_use]
     pub fn extended_headers(mut self, may: bool) -> Handshake {
         self.extended = may;
@@ -288,8 +289,8 @@ impl Handshake {
     /// Consumes as many whole messages as `input` holds and appends the replies to `out`.
     ///
     /// Stops at the first message that is incomplete (`NeedMore`) or that ends the handshake. After
-    /// `Begin` or `Close` nothing more may be fed: further calls consume nothing and return
-    /// `Close`.
+    /// `Begin` or `Close` the caller must feed no more bytes: further calls consume nothing and
+    /// return `Close`.
     pub fn advance(
         &mut self,
         input: &[u8],
@@ -403,7 +404,7 @@ impl Handshake {
             }
             OptionKind::LIST_META_CONTEXT | OptionKind::SET_META_CONTEXT => {
                 let chosen = answer_meta(head.option, data, catalogue, self.form, out);
-                // An earlier choice is void, even if this one fails.
+                // This choice voids an earlier one, even if it fails.
                 if head.option == OptionKind::SET_META_CONTEXT {
                     self.allocation = chosen;
                 }
@@ -426,8 +427,8 @@ impl Handshake {
             refuse(out, OptionKind::STARTTLS, OptionReplyKind::ERR_INVALID, message);
             return Step::Used(used);
         }
-        // Plain text mustn't count as sent in TLS: neither the bytes that follow, nor an earlier
-        // choice.
+        // Plain text mustn't count as sent in TLS. That holds for the bytes that follow and for an
+        // earlier choice.
         if more {
             return Step::close(used, CloseReason::BehindStartTls);
         }
@@ -575,7 +576,7 @@ fn answer_meta(
     let meant = lists && meta.queries.is_empty() || meta.queries.iter().any(is_meant);
     if meant {
         let mut context = Vec::new();
-        // The number is reserved in a list.
+        // The context number is reserved in a list.
         let id = if lists { 0 } else { ALLOCATION_CONTEXT };
         wire::encode_meta_context(&mut context, id, BASE_ALLOCATION);
         reply(out, option, OptionReplyKind::META_CONTEXT, &context);
@@ -589,7 +590,7 @@ fn tell(option: OptionKind, go: &GoRequest<'_>, offer: &ExportOffer, out: &mut V
     let mut info = Vec::new();
     wire::encode_info_export(&mut info, offer.summary);
     reply(out, option, OptionReplyKind::INFO, &info);
-    // A repeated or unknown kind is no reason to answer twice, or to fail.
+    // A repeated kind is answered once. An unknown kind is no error.
     let wants = |kind| go.kinds().any(|asked| asked == kind);
     for (kind, text) in [(InfoKind::NAME, &offer.name), (InfoKind::DESCRIPTION, &offer.description)]
     {
@@ -599,14 +600,15 @@ fn tell(option: OptionKind, go: &GoRequest<'_>, offer: &ExportOffer, out: &mut V
             reply(out, option, OptionReplyKind::INFO, &info);
         }
     }
-    // Sent unasked too: the sizes are binding, so a client that understands them should see them.
+    // The sizes are sent even if the client didn't ask. They are binding, so a client that
+    // understands them should see them.
     info.clear();
     wire::encode_info_block_size(&mut info, offer.block_sizes);
     reply(out, option, OptionReplyKind::INFO, &info);
     reply(out, option, OptionReplyKind::ACK, &[]);
 }
 
-/// Returns the export of this name, or appends the refusal.
+/// Returns the export of this name. If it isn't offered, appends a refusal and returns `None`.
 fn find(
     option: OptionKind,
     name: &str,
@@ -632,8 +634,8 @@ fn reply(out: &mut Vec<u8>, option: OptionKind, kind: OptionReplyKind, data: &[u
 }
 
 fn refuse(out: &mut Vec<u8>, option: OptionKind, kind: OptionReplyKind, message: &str) {
-    // A message may quote a long name. The protocol limits strings, and a character isn't cut in
-    // two.
+    // A message may quote a long name, but the protocol limits strings. The cut falls between two
+    // characters.
     let mut end = message.len().min(wire::MAX_STRING);
     while !message.is_char_boundary(end) {
         end -= 1;
@@ -641,8 +643,8 @@ fn refuse(out: &mut Vec<u8>, option: OptionKind, kind: OptionReplyKind, message:
     reply(out, option, kind, &message.as_bytes()[..end]);
 }
 
-/// Returns the largest number of options in one handshake. Negotiation gets a fixed number, and
-/// each export four, since a client that lists a server asks about each export in the same
+/// Returns the largest number of options in one handshake: a fixed number for the negotiation, and
+/// four for each export. A client that lists a server asks about each export in the same
 /// handshake.
 pub fn max_options(exports: usize) -> u32 {
     u32::try_from(exports.saturating_mul(4).saturating_add(64)).unwrap_or(u32::MAX)

@@ -1,5 +1,5 @@
-//! Opening of a volume with a flush file: changes that the file has and the store lacks are put
-//! into the store first, or the opening is refused.
+//! Opening of a volume with a flush file. If the file has changes that the store lacks, they are
+//! first written to the store, or the opening is refused.
 
 use std::io;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use crate::local::{
 use crate::log::{self, FlushesAtHand, NotOpen, OpenRequest, VolumeSummary};
 use crate::store::Store;
 
-/// Returns the bytes of the ring: those that may wait for the store, with their heads, and as much
-/// again, so that its beginning is seldom moved.
+/// Returns the size of the ring in bytes: twice the changes that may wait for the store, with their
+/// heads. The second half makes moves of the ring's start rare.
 pub(crate) fn ring(tuning: &Tuning) -> u64 {
     2 * (tuning.dirty as u64 * BLOCK + (1 << 20))
 }
 
-/// Opens a volume, and fences the writer that has it.
+/// Opens a volume, and fences its former writer.
 pub(crate) async fn open(
     medium: Arc<dyn Medium>,
     store: Arc<Store>,
@@ -29,7 +29,7 @@ pub(crate) async fn open(
     let failed = |error: io::Error| NotOpen::Local(error.to_string());
     // ReadFile
     let Heads { newest, found: words } = file::heads(&*medium).map_err(failed)?;
-    // See: no server is fenced for a file that can't be used.
+    // See comes before Claim, so that no server is fenced for an unusable file.
     let seen = log::see(&store, &request).await?;
     if seen.is_none() {
         log::stands_alone(&store, &request).await?;
@@ -75,8 +75,8 @@ pub(crate) async fn open(
     request.has_flushes_of(seen.as_ref().and_then(|seen| seen.unfinished.as_ref()))?;
     medium.reserve(file::size_with(ring(&tuning))).map_err(failed)?;
     let head = match newest {
-        // A server with this nonce may have opened the volume, or a request for its record may be
-        // in flight.
+        // This nonce is used again: a server may have opened the volume with it, or a request for
+        // its record may be in flight.
         Some(head) if next != 0 => head,
         // Prepare
         before => {
@@ -113,16 +113,16 @@ pub(crate) async fn open(
     Ok(volume)
 }
 
-/// Puts into the store what only the file has, before any client is served.
+/// Writes the changes that only the file has to the store, before any client is served.
 async fn put(
     volume: &Arc<Volume>,
     store: &Store,
     request: &OpenRequest,
     found: FileContent,
 ) -> Result<(), NotOpen> {
-    // Another server may have opened the volume in between.
+    // Another server may have opened the volume between See and Claim.
     let (epochs, through) = volume.found();
-    // The nonce of this opening is added.
+    // The file's head, with the nonce of this opening.
     let head = FileHead { next: request.nonce, ..found.head };
     let says = says(store, request, volume.codec(), &epochs, through, &head).await?;
     let gives_up = request.accept_lost == Some(head.id());
@@ -149,7 +149,7 @@ async fn put(
     volume.flush_to_store().await.map_err(failed)
 }
 
-/// Returns what the store has of the writer that a file's head names.
+/// Returns the store's history of the writer that a file's head names.
 async fn says(
     store: &Store,
     request: &OpenRequest,
