@@ -191,9 +191,9 @@ impl DeviceManager {
     /// workers. Synchronous ones run one after another, in registration order, on a worker near
     /// their node or in the calling thread. Register the drivers before this call.
     ///
-    /// If a driver defers a device ([`ProbeError::defer`](crate::ProbeError)), the device is
-    /// retried after all others of the first bring-up have been tried, and then after each bind. If
-    /// no other progress is possible, the call reports the device as deferred. The device still
+    /// A driver may defer a device ([`ProbeError::defer`](crate::ProbeError)). The device is then
+    /// retried after all others of the first bring-up have been tried, and later after each bind.
+    /// If no other progress is possible, the call reports the device as deferred. The device still
     /// comes up by itself once it can.
     ///
     /// Without [`keep_going`](BringUpOptions::keep_going) the first failure stops the start of
@@ -311,7 +311,7 @@ impl DeviceManager {
         self.registry.state.lock().devices.infos()
     }
 
-    /// Returns the awaited devices with their reasons: those that are not up and may still come up.
+    /// Returns the awaited devices: each one that is not up and may still come up, with the reason.
     /// Any thread may call it at any time, also during a bring-up. Does not block.
     pub fn pending(&self) -> Vec<Pending> {
         let now = self.registry.clock.now();
@@ -390,7 +390,7 @@ impl RegistryState {
     }
 
     /// Returns true if no probe, bring-up or unbinding is in progress. Two kinds of unbindings
-    /// don't count: those whose callback is being called, and those that wait for such a one.
+    /// don't count: one whose callback is being called, and one that waits for such a callback.
     pub(crate) fn is_quiet(&self) -> bool {
         let held = self.unbindings.len() + self.waiting;
         self.devices.is_quiet() && !self.devices.has_bring_up() && self.walks == held
