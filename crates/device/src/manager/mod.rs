@@ -183,7 +183,8 @@ impl DeviceManager {
     }
 
     /// Brings devices up in parallel. Each device is probed near its node, as soon as its parent
-    /// and suppliers are bound. A later call may bring up further devices, which may need earlier ones.
+    /// and suppliers are bound. A later call may bring up further devices, which may need earlier
+    /// ones.
     ///
     /// Blocks until each device is settled: bound, failed, skipped, deferred, or cancelled. Probes
     /// are asynchronous unless the driver, the declaration or the
