@@ -1,5 +1,5 @@
 //! Deferred probing: the choice of devices to probe again, and the moment (rule 1.2.15 of
-//! `docs/rules.md`).
+//! `RULES.md`).
 //!
 //! `README.md` beside this file has the protocol, its race and its proof. The comments here use its
 //! names for the steps: ReadTriggers, Park, Recheck, Bump, Splice.
