@@ -64,6 +64,9 @@ pub(crate) struct Attach {
     /// Go on in the background once the device is attached
     #[arg(long)]
     pub(crate) daemon: bool,
+    /// Run as the process that --daemon starts
+    #[arg(long, hide = true)]
+    pub(crate) in_background: bool,
 }
 
 /// `corewise detach`.

@@ -1,9 +1,11 @@
 //! Devices of Linux's NBD client, as `/sys/block` shows them.
 
+use std::fs::File;
+use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
 use corewise_server::units;
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use serde::Serialize;
 
@@ -20,13 +22,19 @@ pub(super) struct Device {
     device: String,
     /// Size in bytes.
     pub(super) size: u64,
-    /// Process that attached it.
-    pub(super) process: u32,
+    /// Process that attached it first.
+    process: u32,
     /// Export, as `corewise attach` wrote it; `None` for another program's device, and on kernels
     /// before 5.14.
     pub(super) export: Option<String>,
+    /// Text that the kernel keeps for it: the export, and a mark of this attachment.
+    #[serde(skip)]
+    pub(super) backend: Option<String>,
     /// True if it refuses changes.
-    read_only: bool,
+    pub(super) read_only: bool,
+    /// Size of its blocks in bytes.
+    #[serde(skip)]
+    pub(super) block_size: u32,
 }
 
 /// Returns the path of a device.
@@ -50,8 +58,14 @@ impl Device {
         let process = read("pid")?.parse().ok()?;
         let size = read("size")?.parse::<u64>().ok()?.saturating_mul(SECTOR);
         let read_only = read("ro").is_some_and(|ro| ro == "1");
-        let export = read("backend");
-        Some(Device { index, device: path(index), size, process, export, read_only })
+        let backend = read("backend");
+        // The mark stands behind the last blank, which no URI has.
+        let export = backend.as_deref().and_then(|text| text.rsplit_once(' '));
+        let export = export.map(|(export, _)| export.to_string());
+        let block_size = read("queue/logical_block_size").and_then(|size| size.parse().ok());
+        let block_size = block_size.unwrap_or(SECTOR as u32);
+        let device = path(index);
+        Some(Device { index, device, size, process, export, backend, read_only, block_size })
     }
 
     /// Returns the attached devices, in the order of their numbers.
@@ -69,15 +83,6 @@ impl Device {
         devices
     }
 
-    /// Returns true if the process that attached it still runs, as this program.
-    pub(super) fn has_owner(&self) -> bool {
-        let program = |process: &str| {
-            std::fs::read_to_string(PathBuf::from("/proc").join(process).join("comm")).ok()
-        };
-        let theirs = program(&self.process.to_string());
-        self.process != std::process::id() && theirs.is_some() && theirs == program("self")
-    }
-
     /// Returns the cells of its row in a table.
     pub(super) fn row(&self) -> [String; 4] {
         let size = units::size(self.size);
@@ -87,10 +92,82 @@ impl Device {
     }
 }
 
-/// Returns true if a file system, another device or a process with a claim has the device.
+/// Returns true if a file system, swap, another device or a process uses the device. Nothing is
+/// opened: that would wait for the server where the kernel hasn't read the partitions yet.
 pub(super) fn is_in_use(index: u32) -> bool {
-    let flags = OFlags::RDONLY | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    matches!(rustix::fs::open(path(index), flags, Mode::empty()), Err(Errno::BUSY))
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let is_named = |text: &str| text.split_whitespace().any(|word| is_of(word, index));
+    let is_open = |process: std::fs::DirEntry| {
+        let own = process.file_name().to_str() == Some(&*std::process::id().to_string());
+        let open = std::fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
+        let mut targets = open.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        !own && targets.any(|target| target.to_str().is_some_and(|path| is_of(path, index)))
+    };
+    let processes = || std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    is_named(&read("/proc/self/mountinfo"))
+        || is_named(&read("/proc/swaps"))
+        || has_holders(&block(index))
+        || processes().any(is_open)
+}
+
+/// Returns true if a path is that of the device, or of a partition of it.
+fn is_of(word: &str, index: u32) -> bool {
+    let Some(rest) = word.strip_prefix(&path(index)) else { return false };
+    let part = rest.strip_prefix('p');
+    rest.is_empty() || part.is_some_and(|part| part.parse::<u32>().is_ok())
+}
+
+/// Returns true if another block device stands on this one, or on a partition of it.
+fn has_holders(folder: &Path) -> bool {
+    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let has = |folder: PathBuf| entries(&folder).next().is_some();
+    has(folder.join("holders")) || entries(folder).any(|entry| has(entry.path().join("holders")))
+}
+
+fn block(index: u32) -> PathBuf {
+    Path::new("/sys/block").join(format!("nbd{index}"))
+}
+
+/// Has the kernel send no larger requests than the server takes.
+pub(super) fn limit_requests(index: u32, most: u32) -> std::io::Result<()> {
+    let file = block(index).join("queue/max_sectors_kb");
+    let now = std::fs::read_to_string(&file)?.trim().parse::<u32>().unwrap_or(u32::MAX);
+    if now > most >> 10 { std::fs::write(file, (most >> 10).to_string()) } else { Ok(()) }
+}
+
+/// The lock of the process that replaces a device's connections, held as long as it lives.
+pub(super) struct Ownership {
+    _file: File,
+}
+
+impl Ownership {
+    /// Takes the lock. Fails with the number of the process that has it.
+    pub(super) fn take(index: u32) -> Result<Ownership, String> {
+        let folder = Path::new("/run/corewise");
+        let path = folder.join(format!("nbd{index}.lock"));
+        let failed = |error: std::io::Error| format!("cannot lock '{}': {error}", path.display());
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        let mut options = File::options();
+        let mut file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(&path)
+            .map_err(failed)?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => {
+                let mut process = String::new();
+                let _ = file.read_to_string(&mut process);
+                return Err(format!("process {} has it", process.trim()));
+            }
+            Err(error) => return Err(failed(error.into())),
+        }
+        file.set_len(0).map_err(failed)?;
+        write!(file, "{}", std::process::id()).map_err(failed)?;
+        Ok(Ownership { _file: file })
+    }
 }
 
 #[cfg(test)]
@@ -108,13 +185,32 @@ mod tests {
             }
         };
         write("nbd10", &[("pid", "17\n"), ("size", "8\n"), ("ro", "1\n")]);
-        let export = ("backend", "nbd://host/a b\n");
+        let export = ("backend", "nbd://host/a%20b 7-1\n");
         write("nbd2", &[("pid", "16\n"), ("size", "2048\n"), ("ro", "0\n"), export]);
         write("nbd0", &[("size", "0\n"), ("ro", "0\n")]);
         write("sda", &[("size", "8\n")]);
         let rows: Vec<_> = Device::all_at(folder.path()).iter().map(Device::row).collect();
-        assert_eq!(rows[0], ["/dev/nbd2", "1 MiB", "16", "nbd://host/a b"]);
+        assert_eq!(rows[0], ["/dev/nbd2", "1 MiB", "16", "nbd://host/a%20b"]);
         assert_eq!(rows[1], ["/dev/nbd10", "4 KiB, read-only", "17", "-"]);
         assert_eq!(rows.len(), 2);
+    }
+
+    #[test]
+    fn a_path_is_of_a_device_or_of_its_partitions_alone() {
+        for (path, is) in [
+            ("/dev/nbd1", true),
+            ("/dev/nbd1p12", true),
+            ("/dev/nbd12", false),
+            ("/dev/nbd1p", false),
+            ("/dev/nbd1/x", false),
+            ("/mnt/dev/nbd1", false),
+        ] {
+            assert_eq!(is_of(path, 1), is, "{path}");
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("nbd1p1/holders")).unwrap();
+        assert!(!has_holders(folder.path()));
+        std::fs::create_dir(folder.path().join("nbd1p1/holders/dm-0")).unwrap();
+        assert!(has_holders(folder.path()));
     }
 }

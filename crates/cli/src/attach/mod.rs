@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use corewise::nbd::{RemoteOptions, RemoteSession, Uri};
 use corewise_server::units;
@@ -22,7 +22,7 @@ use signal_hook::iterator::Signals;
 use crate::args;
 use crate::exit::Failure;
 use crate::screen;
-use devices::{Device, SECTOR, is_in_use};
+use devices::{Device, Ownership, SECTOR, is_in_use, limit_requests};
 use netlink::{KernelClient, KernelError, NewDevice};
 
 /// Pause after the first failed attempt to connect; each further one is twice as long.
@@ -32,6 +32,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 const LOOK: Duration = Duration::from_secs(10);
 /// Seconds that requests wait for a connection, unless the user says else: a hundred years.
 const FOREVER: u64 = 100 * 366 * 24 * 3600;
+/// Largest text that the kernel keeps for a device: it shows it on a page of memory.
+const LONGEST_URI: usize = 3000;
 /// Block sizes that the kernel's client has.
 const BLOCK_SIZES: std::ops::RangeInclusive<u32> = 512..=4096;
 /// Bit of the transmission flags by which an export refuses changes.
@@ -57,6 +59,16 @@ struct Attached<'a> {
     size: u64,
     /// Transmission flags that the kernel knows.
     flags: u16,
+    /// Size of the device's blocks in bytes.
+    block: u32,
+    /// Text by which this attachment is told from others: the export, and a mark.
+    backend: String,
+    /// Number of connections that are dead, as far as is known.
+    dead: u16,
+    /// True once the kernel has said that it has no such device.
+    is_gone: bool,
+    /// Held as long as this process replaces the device's connections.
+    _ownership: Ownership,
 }
 
 pub(crate) fn attach(args: &args::Attach) -> Result<(), Failure> {
@@ -67,15 +79,22 @@ pub(crate) fn attach(args: &args::Attach) -> Result<(), Failure> {
     if args.daemon {
         return in_the_background();
     }
+    if uri.to_string().len() > LONGEST_URI {
+        return Err(Failure::new(format!("the URI is longer than {LONGEST_URI} bytes")));
+    }
+    if args.in_background {
+        // A hang-up of the terminal, or Ctrl-C there, is for other processes.
+        let _ = rustix::process::setsid();
+    }
     let options = options(args, uri)?;
     let kernel = KernelClient::open().map_err(|error| refused("attach", &error))?;
     let (tell, happenings) = channel();
     let mut dead = kernel.dead_links().map_err(|error| refused("attach", &error))?;
+    watch_signals(tell.clone())?;
     let attached = match args.device.and_then(Device::of) {
-        Some(device) => take_over(kernel, uri, options, &device, args.connections)?,
+        Some(device) => take_over(kernel, uri, options, &device, args)?,
         None => begin(kernel, uri, options, args)?,
     };
-    watch_signals(tell.clone())?;
     let index = attached.index;
     std::thread::Builder::new()
         .name("dead-links".to_string())
@@ -87,7 +106,22 @@ pub(crate) fn attach(args: &args::Attach) -> Result<(), Failure> {
             }
         })
         .map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
+    let _ = std::io::stdout().flush();
+    let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
+    if args.in_background {
+        // The process that waited for the first line is gone, and so may be the terminal.
+        let null = std::fs::OpenOptions::new().read(true).write(true).open("/dev/null");
+        if let Ok(null) = null {
+            let _ = rustix::stdio::dup2_stdout(&null);
+            let _ = rustix::stdio::dup2_stderr(&null);
+        }
+    }
     attached.keep(&happenings)
+}
+
+/// Prints a line. A reader that has gone doesn't matter: the device does.
+fn say(line: std::fmt::Arguments<'_>) {
+    let _ = writeln!(std::io::stdout(), "{line}");
 }
 
 pub(crate) fn detach(args: &args::Detach) -> Result<(), Failure> {
@@ -104,7 +138,7 @@ pub(crate) fn detach(args: &args::Detach) -> Result<(), Failure> {
     }
     let kernel = KernelClient::open().map_err(|error| refused("detach", &error))?;
     kernel.detach(args.device).map_err(|error| refused("detach", &error))?;
-    println!("detached {name}");
+    say(format_args!("detached {name}"));
     Ok(())
 }
 
@@ -133,6 +167,7 @@ fn in_the_background() -> Result<(), Failure> {
     let arguments = std::env::args_os().skip(1).filter(|argument| argument != "--daemon");
     let mut child = Command::new(std::env::current_exe().map_err(failed)?)
         .args(arguments)
+        .arg("--in-background")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -225,7 +260,18 @@ fn begin<'a>(
         }
         sessions.push(more);
     }
-    let connections = sessions.len();
+    let (connections, largest) = (sessions.len(), sessions[0].largest_payload());
+    if largest < *BLOCK_SIZES.end() {
+        return Err(Failure::new(format!(
+            "{uri}: the server takes at most {largest} bytes a request, and Linux's client needs 4096"
+        )));
+    }
+    if let Some(index) = args.device {
+        // Before the kernel has the device, so that nobody takes over what isn't attached yet.
+        drop(own(index)?);
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let backend = format!("{uri} {}-{}", std::process::id(), now.as_nanos());
     let sockets = sessions.into_iter().map(socket).collect::<Result<Vec<_>, _>>()?;
     let device = NewDevice {
         index: args.device,
@@ -234,47 +280,80 @@ fn begin<'a>(
         flags: u64::from(flags),
         timeout: args.timeout.as_secs().max(1),
         dead_timeout: args.wait.map_or(FOREVER, |wait| wait.as_secs().max(1)),
-        backend: &uri.to_string(),
+        backend: &backend,
     };
     let index = kernel.attach(&device, &sockets).map_err(|error| refused("attach", &error))?;
+    let ownership = own(index)?;
     let several = if connections == 1 { "connection" } else { "connections" };
     let writes = if read_only { ", read-only" } else { "" };
     let (path, size_text) = (devices::path(index), units::size(size));
-    println!("attached {path}: {size_text}{writes}, {connections} {several} to {uri}");
-    Ok(Attached { kernel, uri, options, index, size, flags })
+    if let Err(error) = limit_requests(index, largest) {
+        screen::warning(format_args!(
+            "{path}: the size of requests can't be limited to {largest} bytes: {error}"
+        ));
+    }
+    say(format_args!("attached {path}: {size_text}{writes}, {connections} {several} to {uri}"));
+    let dead = 0;
+    Ok(Attached {
+        kernel,
+        uri,
+        options,
+        index,
+        size,
+        flags,
+        block,
+        backend,
+        dead,
+        is_gone: false,
+        _ownership: ownership,
+    })
+}
+
+/// Takes the lock of the process that replaces a device's connections.
+fn own(index: u32) -> Result<Ownership, Failure> {
+    Ownership::take(index).map_err(|why| {
+        Failure::new(format!("{} is attached already: {why}", devices::path(index)))
+            .help("leave the device out to attach another one")
+    })
 }
 
 /// Continues with a device that an earlier process attached, and that has lost its connections or
-/// will lose them. Makes up to `connections` new ones; the kernel takes as many as are dead.
+/// will lose them. Up to as many as are asked for count as dead: the kernel takes those that it
+/// needs.
 fn take_over<'a>(
     kernel: KernelClient,
     uri: &'a Uri,
     options: RemoteOptions,
     device: &Device,
-    connections: u16,
+    args: &args::Attach,
 ) -> Result<Attached<'a>, Failure> {
     let path = devices::path(device.index);
-    if device.export.as_deref() != Some(&*uri.to_string()) {
+    let Some(backend) =
+        device.backend.clone().filter(|_| device.export.as_deref() == Some(&*uri.to_string()))
+    else {
         let what = device.export.as_deref().unwrap_or("another export");
         return Err(Failure::new(format!("{path} is attached to {what}"))
             .help(format!("'corewise detach {path}' first, or leave the device out")));
+    };
+    if args.read_only && !device.read_only {
+        let message = format!("{path} was attached for changes, and stays so");
+        return Err(Failure::new(message).help("leave --read-only out, or detach it first"));
     }
-    if device.has_owner() {
-        let message = format!("{path} is attached already, by process {}", device.process);
-        return Err(Failure::new(message).help("leave the device out to attach another one"));
-    }
-    let session = RemoteSession::open(&options).map_err(|error| Failure::new(error.to_string()))?;
-    let several = if session.can_multi_conn() { connections } else { 1 };
-    let (index, size, flags) = (device.index, device.size, session.flags());
-    let mut attached = Attached { kernel, uri, options, index, size, flags };
-    let mut next = Some(session);
-    for _ in 0..several {
-        let Some(session) = next.take() else { break };
-        attached.replace(session).map_err(|why| Failure::new(format!("{path}: {why}")))?;
-        next = RemoteSession::open(&attached.options).ok();
-    }
-    println!("took over {path}: {}", units::size(attached.size));
-    Ok(attached)
+    let ownership = own(device.index)?;
+    say(format_args!("took over {path}: {}", units::size(device.size)));
+    Ok(Attached {
+        kernel,
+        uri,
+        options,
+        index: device.index,
+        size: device.size,
+        flags: if device.read_only { READ_ONLY } else { 0 },
+        block: device.block_size,
+        backend,
+        dead: args.connections,
+        is_gone: false,
+        _ownership: ownership,
+    })
 }
 
 /// Rounds a size down to the sectors in which the kernel counts.
@@ -301,66 +380,86 @@ fn socket(session: RemoteSession) -> Result<OwnedFd, Failure> {
 impl Attached<'_> {
     /// Replaces connections until the device is detached, or a signal comes.
     fn keep(mut self, happenings: &Receiver<Happening>) -> Result<(), Failure> {
-        let _ = std::io::stdout().flush();
-        let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
         loop {
-            match happenings.recv_timeout(LOOK) {
-                Ok(Happening::Dead) => {
-                    if !self.reconnect(happenings) {
-                        return self.end();
-                    }
-                }
-                Ok(Happening::Stop) | Err(RecvTimeoutError::Disconnected) => return self.end(),
-                Err(RecvTimeoutError::Timeout) => {}
+            if self.dead > 0 && !self.reconnect(happenings) {
+                return self.end();
             }
             if !self.is_attached() {
-                println!("{} was detached", devices::path(self.index));
+                say(format_args!("{} was detached", devices::path(self.index)));
                 return Ok(());
+            }
+            match happenings.recv_timeout(LOOK) {
+                Ok(Happening::Dead) => self.dead += 1,
+                Ok(Happening::Stop) | Err(RecvTimeoutError::Disconnected) => return self.end(),
+                Err(RecvTimeoutError::Timeout) => {}
             }
         }
     }
 
+    /// Returns true as long as the device is what this process attached or took over.
     fn is_attached(&self) -> bool {
-        let now = Device::of(self.index);
-        now.is_some_and(|now| now.export.is_none_or(|export| export == self.uri.to_string()))
+        // Kernels before 5.14 show no text.
+        let is_same = |text: String| text == self.backend;
+        !self.is_gone && Device::of(self.index).is_some_and(|now| now.backend.is_none_or(is_same))
     }
 
-    /// Replaces a dead connection, and those that die meanwhile, however long that takes. Returns
-    /// false if a signal came.
+    /// Replaces the dead connections, however long that takes. Returns false if a signal came.
     fn reconnect(&mut self, happenings: &Receiver<Happening>) -> bool {
-        let (mut dead, mut pause, mut told) = (1, FIRST_PAUSE, String::new());
-        while dead > 0 && self.is_attached() {
+        let path = devices::path(self.index);
+        let (mut pause, mut told) = (FIRST_PAUSE, String::new());
+        while self.dead > 0 && self.is_attached() {
+            let begun = Instant::now();
             let session = RemoteSession::open(&self.options).map_err(|error| error.to_string());
             let why = match session.and_then(|session| self.replace(session)) {
-                Ok(()) => {
-                    tracing::info!(device = devices::path(self.index), "a connection was replaced");
-                    (dead, pause, told) = (dead - 1, FIRST_PAUSE, String::new());
-                    continue;
+                Ok(true) => {
+                    tracing::info!(device = path, "a connection was replaced");
+                    self.dead -= 1;
+                    String::new()
+                }
+                Ok(false) => {
+                    self.is_gone = true;
+                    return true;
                 }
                 Err(why) => why,
             };
-            if why != told {
-                screen::warning(format_args!("{}: {why}; trying again", devices::path(self.index)));
-                told = why;
+            if why.is_empty() && self.dead > 0 {
+                continue;
             }
-            match happenings.recv_timeout(pause) {
-                Ok(Happening::Dead) => dead += 1,
+            if why != told && !why.is_empty() {
+                screen::warning(format_args!("{path}: {why}; trying again"));
+            }
+            told = why;
+            // Also after a success: a server that closes each connection isn't stormed.
+            let rest = pause.saturating_sub(begun.elapsed());
+            match happenings.recv_timeout(rest) {
+                Ok(Happening::Dead) => self.dead += 1,
                 Ok(Happening::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
-                Err(RecvTimeoutError::Timeout) => pause = (pause * 2).min(LONGEST_PAUSE),
+                Err(RecvTimeoutError::Timeout) => {}
             }
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
         true
     }
 
     /// Gives the kernel this connection in place of a dead one. If none is dead, the kernel closes
-    /// it.
-    fn replace(&mut self, session: RemoteSession) -> Result<(), String> {
+    /// it. Returns false if the kernel has no such device any more.
+    fn replace(&mut self, session: RemoteSession) -> Result<bool, String> {
         let size = sectors(session.size());
+        if size > i64::MAX as u64 {
+            return Err(format!("the export has {size} bytes, more than a disk of Linux has"));
+        }
         if size < self.size {
             return Err(format!(
                 "the export has {} now, and the device {}: a device in use can't become smaller",
                 units::size(size),
                 units::size(self.size)
+            ));
+        }
+        if session.block_size() > self.block {
+            return Err(format!(
+                "the export has blocks of {} bytes now, and the device of {}",
+                session.block_size(),
+                self.block
             ));
         }
         let lost = self.flags & ABILITIES & !session.flags();
@@ -371,20 +470,26 @@ impl Attached<'_> {
         }
         let socket = socket(session).map_err(|failure| failure.words())?;
         let grown = (size > self.size).then_some(size);
-        let backend = self.uri.to_string();
-        let replaced = self.kernel.replace(self.index, &socket, grown, &backend);
-        replaced.map_err(|error| words(&error))?;
+        match self.kernel.replace(self.index, &socket, grown, &self.backend) {
+            Ok(()) => {}
+            Err(KernelError::Errno(Errno::INVAL | Errno::NODEV)) => return Ok(false),
+            Err(error) => return Err(words(&error)),
+        }
         if grown.is_some() {
             let (path, before) = (devices::path(self.index), units::size(self.size));
-            println!("{path} grew from {before} to {}", units::size(size));
+            say(format_args!("{path} grew from {before} to {}", units::size(size)));
         }
         self.size = size;
-        Ok(())
+        Ok(true)
     }
 
     /// Detaches the device, unless it is in use.
     fn end(self) -> Result<(), Failure> {
         let path = devices::path(self.index);
+        if !self.is_attached() {
+            say(format_args!("{path} was detached"));
+            return Ok(());
+        }
         if is_in_use(self.index) {
             screen::warning(format_args!("{path} is in use, so it stays attached"));
             screen::help(format_args!(
@@ -395,7 +500,7 @@ impl Attached<'_> {
             return Ok(());
         }
         match self.kernel.detach(self.index) {
-            Ok(()) => println!("detached {path}"),
+            Ok(()) => say(format_args!("detached {path}")),
             // Another process was faster.
             Err(KernelError::Errno(Errno::INVAL | Errno::NOENT)) => {}
             Err(error) => return Err(refused("detach", &error)),

@@ -65,6 +65,11 @@ impl RemoteSession {
         self.agreed.sizes.minimum
     }
 
+    /// Returns the largest payload of a request that the server takes, in bytes.
+    pub fn largest_payload(&self) -> u32 {
+        self.agreed.sizes.maximum
+    }
+
     /// Returns the transmission flags of the export, as the protocol has them.
     pub fn flags(&self) -> u16 {
         self.agreed.summary.flags.0
@@ -109,7 +114,15 @@ impl RemoteProxy {
     /// If the connection breaks, or the server violates TLS.
     pub fn run(mut self) -> io::Result<()> {
         let (mut out, mut back) = (BytesMut::with_capacity(ROOM), BytesMut::with_capacity(ROOM));
+        // True if TLS may hold decrypted bytes, which the socket doesn't report.
+        let mut more = false;
         loop {
+            if more && back.is_empty() {
+                more = match self.receive(&mut back)? {
+                    Some(more) => more,
+                    None => return Ok(()),
+                };
+            }
             let mut server = self.stream.interest();
             // The room bounds what a side that doesn't read costs.
             server.set(PollFlags::IN, back.is_empty());
@@ -127,8 +140,11 @@ impl RemoteProxy {
             if client && out.is_empty() && !receive_plain(&self.plain, &mut out)? {
                 return Ok(());
             }
-            if server && back.is_empty() && !self.receive(&mut back)? {
-                return Ok(());
+            if server && back.is_empty() {
+                more = match self.receive(&mut back)? {
+                    Some(more) => more,
+                    None => return Ok(()),
+                };
             }
             self.stream.push().or_else(not_yet)?;
             if !out.is_empty() {
@@ -146,19 +162,20 @@ impl RemoteProxy {
         }
     }
 
-    /// Receives into the empty `back`. Returns false at the end of the stream.
-    fn receive(&mut self, back: &mut BytesMut) -> io::Result<bool> {
+    /// Receives into the empty `back`. Returns whether TLS may hold more, or `None` at the end of
+    /// the stream.
+    fn receive(&mut self, back: &mut BytesMut) -> io::Result<Option<bool>> {
         back.reserve(ROOM);
-        // TLS may hold decrypted bytes that the socket doesn't report.
         while back.len() < ROOM {
             match self.stream.receive(back, ROOM) {
-                Ok(0) => return Ok(!back.is_empty()),
+                // The next call reports the end.
+                Ok(0) => return Ok((!back.is_empty()).then_some(true)),
                 Ok(_) => {}
-                Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(Some(false)),
                 Err(error) => return Err(error),
             }
         }
-        Ok(true)
+        Ok(Some(true))
     }
 }
 
