@@ -16,7 +16,7 @@ use std::time::{Duration, Instant, SystemTime};
 use corewise::nbd::{RemoteOptions, RemoteSession, Uri};
 use corewise_server::units;
 use rustix::io::Errno;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::args;
@@ -90,7 +90,7 @@ pub(crate) fn attach(args: &args::Attach) -> Result<(), Failure> {
     let kernel = KernelClient::open().map_err(|error| refused("attach", &error))?;
     let (tell, happenings) = channel();
     let mut dead = kernel.dead_links().map_err(|error| refused("attach", &error))?;
-    watch_signals(tell.clone())?;
+    watch_signals(tell.clone(), args.in_background)?;
     let attached = match args.device.and_then(Device::of) {
         Some(device) => take_over(kernel, uri, options, &device, args)?,
         None => begin(kernel, uri, options, args)?,
@@ -509,12 +509,13 @@ impl Attached<'_> {
     }
 }
 
-fn watch_signals(tell: Sender<Happening>) -> Result<(), Failure> {
+fn watch_signals(tell: Sender<Happening>, ignores_hang_up: bool) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::new(format!("cannot wait for signals: {error}"));
-    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(failed)?;
+    let hang_up = ignores_hang_up.then_some(SIGHUP);
+    let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hang_up)).map_err(failed)?;
     let run = move || {
-        for _ in signals.forever() {
-            if tell.send(Happening::Stop).is_err() {
+        for signal in signals.forever() {
+            if signal != SIGHUP && tell.send(Happening::Stop).is_err() {
                 return;
             }
         }
