@@ -34,7 +34,9 @@ pub(crate) fn target(root: &Path) -> PathBuf {
 /// those that don't inherit the workspace's `publish`.
 pub(crate) fn libraries(root: &Path) -> Result<Vec<(String, PathBuf)>, String> {
     let mut libraries = Vec::new();
-    for folder in [entries(&root.join("crates"))?, entries(&root.join("lab"))?].concat() {
+    let folders = [entries(&root.join("crates"))?, entries(&root.join("lab"))?].concat();
+    // Pages stand beside the packages.
+    for folder in folders.into_iter().filter(|folder| folder.is_dir()) {
         let manifest = folder.join("Cargo.toml");
         if !read(&manifest)?.lines().any(|line| line == "publish.workspace = true") {
             libraries.push((package_name(&manifest)?, folder));
