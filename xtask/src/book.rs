@@ -3,6 +3,7 @@
 //! mdBook wants one folder and a table of contents. Both are laid out in the target folder: all
 //! tracked files that the pages may link to, and a table of contents from the lists below.
 
+use crate::deb::Tree;
 use crate::run::Run;
 use std::fmt::Write as _;
 use std::fs;
@@ -73,18 +74,19 @@ pub(crate) fn is_possible() -> bool {
 pub(crate) fn build(run: &mut Run) -> Result<PathBuf, String> {
     let work = run.target().join("book");
     let _ = fs::remove_dir_all(&work);
-    let source = work.join("src");
+    let tree = Tree { root: work.clone(), sources: run.root().to_path_buf() };
     let listed = Command::new("git").arg("ls-files").current_dir(run.root()).output();
     let listed = listed.map_err(|error| format!("git: {error}"))?.stdout;
     let files = String::from_utf8_lossy(&listed);
     let files: Vec<&str> = files.lines().filter(|file| run.root().join(file).is_file()).collect();
     let pages: Vec<&str> = files.iter().copied().filter(|file| file.ends_with(".md")).collect();
     for file in &files {
-        copy(&run.root().join(file), &source.join(file))?;
+        tree.copy(file, &format!("src/{file}"))?;
     }
-    write(&source.join("SUMMARY.md"), &summary(&pages, |page| title(&run.root().join(page)))?)?;
-    write(&work.join("book.toml"), CONFIG)?;
-    write(&work.join("pages.css"), CSS)?;
+    let contents = summary(&pages, |page| title(&run.root().join(page)))?;
+    tree.write("src/SUMMARY.md", contents.as_bytes(), 0o644)?;
+    tree.write("book.toml", CONFIG.as_bytes(), 0o644)?;
+    tree.write("pages.css", CSS.as_bytes(), 0o644)?;
     run.command(Command::new("mdbook").arg("build").arg(&work))?;
     Ok(work.join("book/index.html"))
 }
@@ -112,16 +114,6 @@ fn title(page: &Path) -> Result<String, String> {
     let heading = text.lines().find_map(|line| line.strip_prefix("# "));
     let name = || page.display().to_string();
     Ok(heading.map_or_else(name, |heading| heading.replace(['[', ']'], "")))
-}
-
-fn copy(from: &Path, to: &Path) -> Result<(), String> {
-    let folder = to.parent().unwrap_or(to);
-    fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
-    fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
-}
-
-fn write(path: &Path, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| format!("{}: {error}", path.display()))
 }
 
 /// The step `book`: the book builds where mdBook is at hand.

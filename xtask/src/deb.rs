@@ -282,13 +282,15 @@ fn read(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|e| format!("cannot read {}: {e}", path.display()))
 }
 
-struct Tree {
-    root: PathBuf,
-    sources: PathBuf,
+/// A folder that is laid out from the sources.
+pub(crate) struct Tree {
+    pub(crate) root: PathBuf,
+    pub(crate) sources: PathBuf,
 }
 
 impl Tree {
-    fn write(&self, place: &str, content: &[u8], mode: u32) -> Result<(), String> {
+    /// Writes a file of the tree, and makes its folders.
+    pub(crate) fn write(&self, place: &str, content: &[u8], mode: u32) -> Result<(), String> {
         let path = self.root.join(place);
         let folder = path.parent().unwrap_or(&self.root);
         fs::create_dir_all(folder)
@@ -297,7 +299,8 @@ impl Tree {
             .map_err(|e| format!("cannot write {}: {e}", path.display()))
     }
 
-    fn copy(&self, from: &str, to: &str) -> Result<(), String> {
+    /// Copies a file of the sources into the tree.
+    pub(crate) fn copy(&self, from: &str, to: &str) -> Result<(), String> {
         self.write(to, &read(&self.sources.join(from))?, 0o644)
     }
 }

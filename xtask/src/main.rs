@@ -48,35 +48,31 @@ fn main() -> ExitCode {
                 ExitCode::FAILURE
             }
         },
-        Task::Deb => match run::Run::new("deb", true, true).and_then(|mut run| {
+        Task::Deb => built(run::Run::new("deb", true, true).and_then(|mut run| {
             let program = steps::optimised(&mut run)?;
             deb::build(&mut run, &program)
-        }) {
-            Ok(package) => {
-                println!("{}", package.display());
-                ExitCode::SUCCESS
-            }
-            Err(message) => {
-                eprintln!("xtask: {message}");
-                ExitCode::FAILURE
-            }
-        },
-        Task::Book => match run::Run::new("book", false, true).and_then(|mut run| {
+        })),
+        Task::Book => built(run::Run::new("book", false, true).and_then(|mut run| {
             if !book::is_possible() {
                 return Err("mdbook isn't there: `cargo install mdbook` brings it".to_string());
             }
             book::build(&mut run)
-        }) {
-            Ok(page) => {
-                println!("{}", page.display());
-                ExitCode::SUCCESS
-            }
-            Err(message) => {
-                eprintln!("xtask: {message}");
-                ExitCode::FAILURE
-            }
-        },
+        })),
         Task::Test if all::all(&args) => ExitCode::SUCCESS,
         Task::Test => ExitCode::FAILURE,
+    }
+}
+
+/// Prints the path of something that was built, or the reason why it wasn't.
+fn built(path: Result<std::path::PathBuf, String>) -> ExitCode {
+    match path {
+        Ok(path) => {
+            println!("{}", path.display());
+            ExitCode::SUCCESS
+        }
+        Err(message) => {
+            eprintln!("xtask: {message}");
+            ExitCode::FAILURE
+        }
     }
 }

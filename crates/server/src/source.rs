@@ -160,7 +160,7 @@ fn text(bytes: Vec<u8>) -> Result<String, SourceRefusal> {
 /// The longest certificate or key, in bytes. Bundles of all public authorities have a quarter of
 /// it.
 #[cfg(feature = "tls")]
-pub(crate) const LONGEST_PEM: u64 = 1 << 20;
+pub const LONGEST_PEM: u64 = 1 << 20;
 
 /// The reason why a file wasn't read.
 #[derive(Debug)]

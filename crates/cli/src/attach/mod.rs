@@ -14,7 +14,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use corewise::nbd::{RemoteOptions, RemoteSession, Uri};
-use corewise_server::units;
+use corewise_server::text::Columns;
+use corewise_server::{source, units};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -36,10 +37,6 @@ const FOREVER: u64 = 100 * 366 * 24 * 3600;
 const LONGEST_URI: usize = 3000;
 /// Block sizes that the kernel's client has.
 const BLOCK_SIZES: std::ops::RangeInclusive<u32> = 512..=4096;
-/// Bit of the transmission flags by which an export refuses changes.
-const READ_ONLY: u16 = 1 << 1;
-/// Bits of the transmission flags that the kernel doesn't learn anew: abilities on which it relies.
-const ABILITIES: u16 = 1 << 2 | 1 << 3 | 1 << 5 | 1 << 6 | 1 << 8;
 
 /// Something that happens while a device is attached.
 enum Happening {
@@ -149,14 +146,10 @@ fn list(json: bool) -> Result<(), Failure> {
     } else if devices.is_empty() {
         println!("no device is attached");
     } else {
-        let mut rows = vec![["device", "size", "process", "export"].map(str::to_string)];
-        rows.extend(devices.iter().map(Device::row));
-        let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-        let widths = [0, 1, 2].map(|column| width(column).unwrap_or(0));
-        for [device, size, process, export] in &rows {
-            let [first, second, third] = widths;
-            println!("{device:first$}  {size:>second$}  {process:>third$}  {export}");
-        }
+        let head = ["device", "size", "process", "export"];
+        let rows = devices.iter().map(|device| device.row().to_vec()).collect();
+        let table = Columns { head: &head, keys: &[0], words: &[0, 3], rows };
+        println!("{}", table.lines(screen::whole_width()).join("\n"));
     }
     Ok(())
 }
@@ -189,7 +182,7 @@ fn in_the_background() -> Result<(), Failure> {
 fn options(args: &args::Attach, uri: &Uri) -> Result<RemoteOptions, Failure> {
     let options = RemoteOptions::new(uri.clone()).timeout(args.timeout);
     let read = |path: &Path| {
-        std::fs::read(path)
+        source::read_any(path, source::LONGEST_PEM)
             .map_err(|error| Failure::new(format!("cannot read '{}': {error}", path.display())))
     };
     let Some(ca) = &args.ca else { return Ok(options) };
@@ -230,7 +223,8 @@ fn begin<'a>(
     let open = || RemoteSession::open(&options).map_err(|error| Failure::new(error.to_string()));
     let first = open()?;
     let (size, read_only) = (sectors(first.size()), args.read_only || first.read_only());
-    let flags = if read_only { first.flags() | READ_ONLY } else { first.flags() };
+    let refuses = if read_only { RemoteSession::READ_ONLY } else { 0 };
+    let flags = first.flags() | refuses;
     let block = first.block_size().max(*BLOCK_SIZES.start());
     if !BLOCK_SIZES.contains(&block) || !block.is_power_of_two() {
         return Err(Failure::new(format!(
@@ -266,10 +260,8 @@ fn begin<'a>(
             "{uri}: the server takes at most {largest} bytes a request, and Linux's client needs 4096"
         )));
     }
-    if let Some(index) = args.device {
-        // Before the kernel has the device, so that nobody takes over what isn't attached yet.
-        drop(own(index)?);
-    }
+    // Before the kernel has the device, so that no other process takes it over.
+    let ownership = args.device.map(own).transpose()?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let backend = format!("{uri} {}-{}", std::process::id(), now.as_nanos());
     let sockets = sessions.into_iter().map(socket).collect::<Result<Vec<_>, _>>()?;
@@ -283,7 +275,10 @@ fn begin<'a>(
         backend: &backend,
     };
     let index = kernel.attach(&device, &sockets).map_err(|error| refused("attach", &error))?;
-    let ownership = own(index)?;
+    let ownership = match ownership {
+        Some(ownership) => ownership,
+        None => own(index)?,
+    };
     let several = if connections == 1 { "connection" } else { "connections" };
     let writes = if read_only { ", read-only" } else { "" };
     let (path, size_text) = (devices::path(index), units::size(size));
@@ -347,7 +342,7 @@ fn take_over<'a>(
         options,
         index: device.index,
         size: device.size,
-        flags: if device.read_only { READ_ONLY } else { 0 },
+        flags: if device.read_only { RemoteSession::READ_ONLY } else { 0 },
         block: device.block_size,
         backend,
         dead: args.connections,
@@ -406,29 +401,29 @@ impl Attached<'_> {
     /// Replaces the dead connections, however long that takes. Returns false if a signal came.
     fn reconnect(&mut self, happenings: &Receiver<Happening>) -> bool {
         let path = devices::path(self.index);
-        let (mut pause, mut told) = (FIRST_PAUSE, String::new());
+        let (mut pause, mut warned) = (FIRST_PAUSE, None);
         while self.dead > 0 && self.is_attached() {
             let begun = Instant::now();
             let session = RemoteSession::open(&self.options).map_err(|error| error.to_string());
-            let why = match session.and_then(|session| self.replace(session)) {
+            let failure = match session.and_then(|session| self.replace(session)) {
                 Ok(true) => {
                     tracing::info!(device = path, "a connection was replaced");
                     self.dead -= 1;
-                    String::new()
+                    None
                 }
                 Ok(false) => {
                     self.is_gone = true;
                     return true;
                 }
-                Err(why) => why,
+                Err(why) => Some(why),
             };
-            if why.is_empty() && self.dead > 0 {
+            if failure.is_none() && self.dead > 0 {
                 continue;
             }
-            if why != told && !why.is_empty() {
+            if let Some(why) = failure.as_ref().filter(|_| failure != warned) {
                 screen::warning(format_args!("{path}: {why}; trying again"));
             }
-            told = why;
+            warned = failure;
             // Also after a success: a server that closes each connection isn't stormed.
             let rest = pause.saturating_sub(begun.elapsed());
             match happenings.recv_timeout(rest) {
@@ -462,8 +457,7 @@ impl Attached<'_> {
                 self.block
             ));
         }
-        let lost = self.flags & ABILITIES & !session.flags();
-        if lost != 0 || session.read_only() && self.flags & READ_ONLY == 0 {
+        if !session.supports(self.flags) {
             return Err(
                 "the export no longer supports all that the device was attached with".to_string()
             );

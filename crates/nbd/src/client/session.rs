@@ -16,6 +16,13 @@ use super::stream::{self, HandshakeWait, ROOM, Stream, clock, not_yet, send};
 use super::{RemoteError, RemoteOptions};
 use crate::wire::TransmissionFlags;
 
+/// Abilities that Linux's client learns from the first connection alone, and relies on later.
+const RELIED_ON: u16 = TransmissionFlags::SEND_FLUSH.0
+    | TransmissionFlags::SEND_FUA.0
+    | TransmissionFlags::SEND_TRIM.0
+    | TransmissionFlags::SEND_WRITE_ZEROES.0
+    | TransmissionFlags::CAN_MULTI_CONN.0;
+
 /// A connection to an export after its handshake, with simple replies alone.
 ///
 /// ```no_run
@@ -33,6 +40,9 @@ pub struct RemoteSession {
 }
 
 impl RemoteSession {
+    /// Transmission flag of an export that refuses changes.
+    pub const READ_ONLY: u16 = TransmissionFlags::READ_ONLY.0;
+
     /// Connects, and chooses the export. Blocks for up to [`RemoteOptions::connect_timeout`], and
     /// while a name is resolved.
     ///
@@ -73,6 +83,13 @@ impl RemoteSession {
     /// Returns the transmission flags of the export, as the protocol has them.
     pub fn flags(&self) -> u16 {
         self.agreed.summary.flags.0
+    }
+
+    /// Returns true if a client that relies on these transmission flags, of an earlier connection,
+    /// can use this one, too.
+    pub fn supports(&self, flags: u16) -> bool {
+        let lost = flags & RELIED_ON & !self.flags();
+        lost == 0 && (flags & Self::READ_ONLY != 0 || !self.read_only())
     }
 
     /// Returns true if a flush on one connection covers all of them.
