@@ -67,7 +67,7 @@ impl RawMachine {
         let kind_of = |cpu| kinds.iter().find(|kind| kind.cpus.contains(cpu)).map(|kind| kind.kind);
 
         let mut packages = Numbers::default();
-        // Whether a CPU of each package reports a cache.
+        // Flags: a CPU of that package reports a cache.
         let mut cached: Vec<bool> = Vec::new();
         for raw in &self.cpus {
             let Some(key) = &raw.package else { continue };

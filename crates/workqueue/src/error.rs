@@ -53,7 +53,7 @@ pub enum BuildError {
 
 impl BuildError {
     pub(crate) fn threads(queue: &str, error: &io::Error) -> BuildError {
-        // Of a limit the system says that it may be otherwise later.
+        // The system reports a limit as an error that may pass.
         let remedy = match error.kind() {
             io::ErrorKind::WouldBlock => {
                 "raise the limit of processes (ulimit -u, or the cgroup's pids.max), or choose a wider scope"

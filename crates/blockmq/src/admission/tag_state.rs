@@ -17,7 +17,8 @@ const IN_FLIGHT: u64 = 1;
 const HELD: u64 = 2;
 /// The request was completed meanwhile, and lies in `left`.
 const LEFT: u64 = 4;
-/// The driver was told of the request and takes care of it: it isn't told again.
+/// The driver has had the timeout reported and keeps the request: the timer doesn't report it
+/// again.
 const TOLD: u64 = 8;
 /// Mask of the flags. The other bits are the deadline, in nanoseconds, rounded down to 16 of them.
 const FLAGS: u64 = 15;

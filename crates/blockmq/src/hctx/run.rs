@@ -539,7 +539,8 @@ impl Hctx {
                 }
                 Some(Dispatch::NoResource(rq)) => {
                     self.give_back(rq, backlog, tags);
-                    // As above; but the resource may be there much sooner, and no event tells.
+                    // The runner waits as above, but the resource may be there much sooner without
+                    // an event.
                     let _in_use = self.tags.restart_at_next_free();
                     return PassOutcome::Later;
                 }

@@ -72,7 +72,7 @@ fn hctxs(core: &Weak<Core>, parts: &CoreParts) -> Box<[Hctx]> {
 
 impl Core {
     pub(super) fn new(parts: CoreParts) -> Arc<Self> {
-        // As many hardware queues as CPUs, at most.
+        // At most one hardware queue for each CPU.
         let slots = parts.layout.map.slots();
         let theirs = parts.info.geometry;
         let core = Arc::new_cyclic(|core| {

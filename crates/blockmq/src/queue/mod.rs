@@ -97,7 +97,7 @@ impl Queue {
     /// has from then on. Devices that were built over it know the old one. May block.
     ///
     /// # Errors
-    /// Those of [`Driver::grow`](crate::Driver::grow). The size then stays the same.
+    /// The errors are those of [`Driver::grow`](crate::Driver::grow). The size then stays the same.
     pub fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
         corewise_sync::context::might_block("Queue::grow");
         self.core.grow(size)

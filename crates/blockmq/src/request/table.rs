@@ -130,7 +130,7 @@ impl<A: 'static, F: FnOnce(A) + Send + 'static> TableOf<A, F> {
     /// Drops the closure without a call.
     ///
     /// # Safety
-    /// As for `call`.
+    /// The obligations are those of `call`.
     unsafe fn drop(space: *mut u8) {
         // SAFETY: as in `call`.
         unsafe { space.cast::<F>().drop_in_place() };

@@ -81,7 +81,7 @@ mod tests;
 // the batch begins with the oldest of its direction if that one's time is up, else where the last
 // one of that direction ended.
 //
-// **No request starves.** Let k requests of a direction be as old as one whose time is up, or older.
+// **No request starves.** Let k requests of a direction be at least as old as one whose time is up.
 // Each batch of that direction begins with one of them, and one of `writes_starved + 1` batches in
 // a row is of that direction. So it is dispatched after at most
 // `fifo_batch * (1 + k * (writes_starved + 1))` others, whatever else comes.

@@ -154,7 +154,7 @@ impl<T> RunnerList<T> {
     /// Takes the first request out.
     ///
     /// # Safety
-    /// As for [`RunnerList::push`].
+    /// The obligations are those of [`RunnerList::push`].
     #[inline]
     pub(crate) unsafe fn pop(&self) -> Option<T> {
         // SAFETY: as above.
@@ -164,7 +164,7 @@ impl<T> RunnerList<T> {
     /// Returns true if the list is empty.
     ///
     /// # Safety
-    /// As for [`RunnerList::push`].
+    /// The obligations are those of [`RunnerList::push`].
     #[inline]
     pub(crate) unsafe fn is_empty(&self) -> bool {
         // SAFETY: as above.

@@ -182,7 +182,7 @@ macro_rules! fills {
             /// Records filled bytes: see [`Request::advance`].
             ///
             /// # Safety
-            /// As for [`Request::advance`].
+            /// The obligations are those of [`Request::advance`].
             #[inline]
             pub unsafe fn advance(&mut self, n: u64) {
                 // SAFETY: as the caller says.

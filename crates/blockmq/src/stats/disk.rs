@@ -1,8 +1,8 @@
 //! Statistics of a disk: its operations, their bytes and their times.
 //!
 //! A request is counted when it **ends**, on the line of the CPU that it ends on, before its
-//! completion function runs. So no CPU writes another one's line, and a caller that was told of an
-//! end finds it counted.
+//! completion function runs. So no CPU writes another one's line, and a completion function finds
+//! its request counted.
 //!
 //! Clocks are the cost: a precise one takes some 25 ns to read, and a request's time with its share
 //! in the driver takes three of them. So all requests are counted; of requests that follow each

@@ -51,7 +51,7 @@ fn is_refused(on: &Queue, driver: &Held, other: &Held, theirs: mpsc::Receiver<Co
 fn another_request_given_back_as_busy_ends_with_an_error_and_costs_no_tag() {
     let ways: [fn(Started) -> Dispatch; 2] = [Dispatch::Busy, Dispatch::NoResource];
     for how in ways {
-        // Of another queue.
+        // The request is another queue's.
         let rig = Rig::synthetic("core:2 pu:1");
         let (driver, theirs) = (Held::with_queues(2), Held::default());
         let (on, other) = (rig.queue(driver.clone()), rig.queue(theirs.clone()));
@@ -59,14 +59,14 @@ fn another_request_given_back_as_busy_ends_with_an_error_and_costs_no_tag() {
         swaps(&driver, &theirs, how);
         is_refused(&on, &driver, &theirs, held);
         other.drain();
-        // Of another hardware queue.
+        // The request is another hardware queue's.
         let (rq, held) = watched(block(9));
         on.submit_on(on.hctx_cpus(1)[0], rq);
         let taken = Held::default();
         *taken.requests.lock() = std::mem::take(&mut *driver.requests.lock());
         swaps(&driver, &taken, how);
         is_refused(&on, &driver, &taken, held);
-        // Of the same one, which goes on.
+        // The request is this one's, which goes on.
         let (rq, held) = watched(block(9));
         on.submit_on(on.hctx_cpus(0)[0], rq);
         swaps(&driver, &driver, how);

@@ -112,7 +112,7 @@ fn head(out: &mut String, log: &Log, width: usize) {
 fn boots(out: &mut String, kernel: &KernelLog, width: usize) {
     let last = kernel.boots.len();
     for (i, boot) in kernel.boots.iter().enumerate() {
-        // Of very many boots, the last are listed: the one that is shown is among them.
+        // If there are very many boots, the last are listed; the shown one is among them.
         if i + BOOTS < last {
             continue;
         }

@@ -336,7 +336,7 @@ fn those_that_listen_hear_of_the_first_errors_that_a_client_got_and_that_a_disk_
                     [[device]]\nname = \"bad\"\ndriver = \"error\"\nover = [\"good\"]\nfails = [\"read\"]\n\
                     [[export]]\ndevice = \"bad\"\n[server]\nunix = \"s\"\n";
     folder.write("up.toml", manifest);
-    // The same with an empty log.
+    // An empty log gives the same.
     let server = Server::start(&folder, &["up.toml", "--log", "off"]);
     let mut stream = UnixStream::connect(server.control()).unwrap();
     stream.write_all(b"{\"corewise\":1,\"ask\":\"events\"}\n").unwrap();

@@ -36,7 +36,7 @@ fn clients_that_take_all_descriptors_that_they_can_get_leave_those_of_the_operat
 
     let attach = || Client::over(connect(&server.socket()), "m");
     let mut clients: Vec<Client> = (0..places / 2).map(|_| attach().unwrap()).collect();
-    // As many clients that stay silent, again and again: the oldest of them makes room.
+    // Silent clients fill the places again and again: the oldest of them makes room.
     let mut silent: Vec<UnixStream> = (0..3 * places).map(|_| connect(&server.socket())).collect();
     let more = folder.write("more.toml", file("more", "1M"));
     let added = folder.corewise(["add", more.to_str().unwrap()]).ok();

@@ -172,7 +172,7 @@ fn a_disk_that_hangs_holds_a_change_of_its_mirror_up_only_as_on_hang_says_and_jo
     folder.write("up.toml", &text);
     let mut server = Server::start(&folder, &["up.toml"]);
     server.wait_mirror("resynced");
-    // Not before the device is up, which may take any time.
+    // The device has to be up first, which may take any time.
     folder.write("up.toml", text.clone() + "on_hang = \"give-up\"\n");
     folder.corewise(["reload"]).ok();
     let uri = format!("nbd+unix:///c?socket={}", hangs.socket().display());

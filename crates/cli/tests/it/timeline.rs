@@ -62,7 +62,7 @@ fn nvme_devices_shut_down_in_parallel_would_take_as_long_as_the_longest_and_seri
         assert_eq!(nvme["predicted"][0]["makespan_ns"], longest * 1000);
         assert_eq!(nvme["predicted"][0]["timeline"]["summary"]["makespan_ns"], longest * 1000);
 
-        // The same without a filter: among the drivers of the whole log.
+        // Without a filter the drivers of the whole log show it.
         let whole = document(&folder, &[path, "--phase", "shutdown"]);
         let drivers = whole["logs"][0]["timelines"][0]["analysis"]["drivers"].clone();
         let nvme = drivers.as_array().unwrap().iter().find(|d| d["driver"] == "nvme").unwrap();

@@ -238,7 +238,7 @@ fn a_cpu_that_the_process_may_use_is_online_whatever_a_made_up_list_says() {
     let rows = text.lines().filter_map(|line| line.strip_suffix("  online"));
     let cpus: Vec<_> = rows.map(|row| row.split_whitespace().last().unwrap()).collect();
     assert_eq!(cpus, [cpu.as_str()], "{text}");
-    // The same when the server checks again.
+    // The server's next check finds the same.
     let ran = with_a_made_up_list(&folder, &cpu, "up --for 1s").unwrap().ok();
     assert!(!ran.stderr.contains("the set is empty"), "{ran}");
     assert!(!ran.stderr.contains("none of them is online"), "{ran}");

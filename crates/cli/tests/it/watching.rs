@@ -625,7 +625,7 @@ fn top_draws_what_the_server_does_takes_keys_and_gives_the_terminal_back() {
     top.press("q");
     top.leaves();
     again.stop().ok();
-    // The same if the terminal goes, with a shell that says so or without.
+    // A terminal that goes ends it too, with a shell that says so or without.
     let again = Server::start(&folder, &[]);
     let mut top = Top::start(&folder);
     top.wait("built-in manifest");

@@ -339,9 +339,10 @@ pub(crate) fn rotation(candidates: &[Candidate]) -> Vec<CpuId> {
 #[cfg(test)]
 mod tests;
 
-// Whether a probe's worker tells its pool that it blocks. The nature of a probe is unknown, so by
-// default it does: other work then starts beside it at once. But that costs two switches between
-// threads (some µs), and probes that are over in less are faster one after the other.
+// The policy by which a probe's worker tells its pool that it blocks. The nature of a probe is
+// unknown, so by default the worker does: other work then starts beside it at once. But that costs
+// two switches between threads (some µs), and probes that are over in less are faster one after the
+// other.
 //
 // So after some quick ones in a row the next isn't declared. If that one blocks all the same, the
 // pool detects it within a fraction of a millisecond. The more often that happens, the more quick
@@ -516,7 +517,7 @@ mod policy_tests {
         // Two shards of two cores; siblings are numbered far apart.
         let far: Vec<Candidate> = (0..8).map(|cpu| c(cpu, cpu % 4, cpu % 4 / 2)).collect();
         assert_eq!(numbers(&far), [0, 2, 1, 3, 4, 6, 5, 7]);
-        // The same with adjacent siblings.
+        // Adjacent siblings give the same.
         let near: Vec<Candidate> = (0..8).map(|cpu| c(cpu, cpu / 2, cpu / 4)).collect();
         assert_eq!(numbers(&near), [0, 4, 2, 6, 1, 5, 3, 7]);
     }

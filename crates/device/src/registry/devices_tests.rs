@@ -150,7 +150,7 @@ fn a_device_that_would_wait_for_itself_by_name_is_refused() {
     let text = faults[0].to_string();
     assert!(text.contains("\"c\" -> \"a\" -> \"b\" -> \"c\""), "{text}");
     assert!(s.devices.refuse(&Arc::new(decl("c", &["x"]))).is_empty());
-    // The same in a bring-up.
+    // A bring-up does the same.
     let (_, faults) = s.devices.admit(&[closing], &|_, _| None);
     assert!(matches!(faults[0], GraphError::Cycle { .. }), "{faults:?}");
     s.add(decl("c", &[]), vec![candidate("d", false)]);

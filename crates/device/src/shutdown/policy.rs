@@ -136,7 +136,7 @@ pub(crate) struct Load {
     pub running: usize,
     /// Threads that have been inside a callback for longer than [`SLOW`].
     pub blocked: usize,
-    /// Greatest number of running threads, for now.
+    /// Greatest number of running threads at this moment.
     pub target: usize,
     /// Helpers that are there.
     pub helpers: usize,
@@ -152,9 +152,9 @@ pub(crate) struct Load {
     pub worth: usize,
 }
 
-/// Returns how many helpers to ask for now (rule 3.4.4). The backlog is what is left after the
-/// asker took its own share, so one device is left over exactly when two were ready, or one beside
-/// the caller's synchronous work.
+/// Returns the number of helpers to start at this moment (rule 3.4.4). The backlog is what is left
+/// after the asker took its own share, so one device is left over exactly when two were ready, or
+/// one beside the caller's synchronous work.
 ///
 /// It asks for as many as what is left is worth, beyond those that are there. Without evidence of
 /// slow callbacks, and beyond that, it asks for one at a time: each helper that comes asks for the

@@ -45,7 +45,7 @@ fn one_pair_of_lines_shows_the_unit_of_durations_of_an_old_kernel() {
     assert!(shifted(&log), "{:?}", log.boot.notes());
     let took = log.boot.spans()[0].took().known();
     assert!(Some(us(102_770)) < took && took <= Some(us(102_780)), "{took:?}");
-    // As long as printed.
+    // The duration is the printed one.
     let log = shifted_log(&[(1_000_000, 1_100_400, 100_368)], old);
     assert!(!shifted(&log) && log.boot.spans()[0].took() == us(100_368));
     assert!(log.boot.notes().is_empty(), "{:?}", log.boot.notes());

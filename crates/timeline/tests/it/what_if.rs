@@ -51,7 +51,7 @@ fn predictions_keep_every_dependency_and_lie_between_their_bounds() {
             assert!(makespan <= most, "Graham's bound");
             assert!(p.timeline.summary().max_parallelism <= workers);
             for edge in t.edges().iter().filter(|e| t.is_kept(e) && e.before != e.after) {
-                // Of a cycle of spans without length one edge is broken.
+                // One edge of a cycle of spans without length is broken.
                 let instant = t.span(edge.before).end == t.span(edge.after).start;
                 assert!(p.timeline.is_kept(edge) || instant, "{edge:?}");
             }

@@ -165,7 +165,7 @@ fn indexes_number_nodes_that_are_a_level_or_attached() {
         ("numa:2(indexes=0,8) pu:2", vec![(0, "0-1"), (8, "2-3")]),
         ("package:2 [numa(indexes=5,2)] pu:2", vec![(2, "2-3"), (5, "0-1")]),
         ("pack:2 numa:2(indexes=package) pu:1", vec![(0, "0"), (1, "2"), (2, "1"), (3, "3")]),
-        // Of two nodes around the same CPUs, the lower one is their own.
+        // If two nodes surround the same CPUs, the lower one is their own.
         (
             "package:2 [numa(indexes=2,1,0,3)] [numa] pu:1",
             vec![(0, "1"), (1, "0"), (2, ""), (3, "")],

@@ -34,7 +34,7 @@ pub struct JoinHandle<T> {
     task: NonNull<dyn Outcome<T>>,
 }
 
-// As for `Workqueue`.
+// The reason is that of `Workqueue`.
 impl<T> std::panic::UnwindSafe for JoinHandle<T> {}
 impl<T> std::panic::RefUnwindSafe for JoinHandle<T> {}
 
@@ -383,8 +383,8 @@ where
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
         if self.done.is_complete() {
-            // Not the closure: a subscriber, when the run was over. The stage is the handle's by
-            // now.
+            // A subscriber panicked when the run was over, not the closure. The stage is the
+            // handle's by now.
             return panics::discard(payload);
         }
         // If a subscriber panicked before the run the closure is still there. It is dropped before

@@ -45,7 +45,7 @@ pub struct Work {
     item: NonNull<Header>,
 }
 
-// As for `Workqueue`.
+// The reason is that of `Workqueue`.
 impl std::panic::UnwindSafe for Work {}
 impl std::panic::RefUnwindSafe for Work {}
 

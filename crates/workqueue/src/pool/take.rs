@@ -79,7 +79,7 @@ impl<F: FencePolicy> Pool<F> {
         loop {
             let reserved = me.batch.with(|batch| {
                 batch.learns();
-                // Of a pool of one CPU one at a time, so that they start in order.
+                // A pool of one CPU takes one at a time, so that items start in order.
                 let most = if self.lists.len() == 1 { 1 } else { batch.most };
                 let mut waits = 0;
                 let reserved = list.ring.reserve(|waiting| {

@@ -48,7 +48,7 @@ pub struct WorkerPools {
     inner: Arc<Inner>,
 }
 
-// As for `Workqueue`.
+// The reason is that of `Workqueue`.
 impl std::panic::UnwindSafe for WorkerPools {}
 impl std::panic::RefUnwindSafe for WorkerPools {}
 

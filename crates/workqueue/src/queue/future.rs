@@ -271,7 +271,7 @@ unsafe impl<F: Spawned> Item for FutureTask<F> {
     }
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
-        // Not the future's own, which `run` catches: it wasn't polled.
+        // The panic isn't the future's own, which `run` catches: the future wasn't polled.
         if self.state.stop() {
             self.end(Err(JoinError::panicked(payload)));
         } else {

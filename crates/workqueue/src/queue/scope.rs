@@ -726,7 +726,7 @@ unsafe impl<C: FnOnce() -> T + Send, T: Send> Item for ScopedTask<C, T> {
     }
 
     fn panicked(&self, payload: Box<dyn Any + Send>) {
-        // Not the closure's own, which `run` catches: a subscriber's, before it has run.
+        // The panic is a subscriber's before the closure ran; `run` catches the closure's own.
         match self.part_at {
             Some(_) => self.run(),
             None => self.cancelled(),

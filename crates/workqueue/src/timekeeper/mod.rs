@@ -4,7 +4,7 @@
 //! Lock order: `watch`, then a pool's lock; `state` is taken last. Users' code is called under
 //! none, and a subscriber of `tracing` is the user's.
 //!
-//! Of a queue, its pools and their timekeeper know what [`Registered`] has: they lie below.
+//! Pools and their timekeeper know of a queue only what [`Registered`] has: they lie below it.
 
 use std::collections::BTreeMap;
 use std::io;

@@ -318,7 +318,7 @@ fn what_an_item_spawned_before_it_sleeps_is_run_meanwhile_whether_or_not_it_says
             }
             assert_eq!(ran.load(Ordering::SeqCst), 20, "in their order, on one CPU");
         });
-        // Not joined: that would take the item back.
+        // A join would take the item back.
         spin_until(|| item.is_finished());
         item.join().unwrap();
     }

@@ -23,7 +23,7 @@ fn on_a_worker<R: Send + 'static>(
 ) -> R {
     let (own, (sends, result)) = (queue.clone(), mpsc::channel());
     queue.execute(move || drop(sends.send(f(&own)))).expect("an open queue");
-    // Not by a wait that would take the item back.
+    // A wait of the library would take the item back.
     result.recv().expect("no panic")
 }
 

@@ -219,7 +219,7 @@ fn a_deep_recursion_of_joins_takes_few_workers_and_other_queues_go_on_meanwhile(
     bottom_is_reached.recv().expect("it gets to its bottom");
     let workers: usize = pools.report().iter().map(|pool| pool.workers).sum();
     assert!(workers <= WORKERS / 2 + 4, "{workers} of {WORKERS} workers");
-    // Not by a wait that could run it here.
+    // A wait of the library could run it here.
     let (ran, item_ran) = mpsc::channel();
     drop(other.spawn(move || ran.send(())));
     item_ran.recv_timeout(Duration::from_secs(300)).expect("a worker is left for it");

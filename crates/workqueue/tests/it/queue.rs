@@ -47,7 +47,7 @@ fn a_handle_gives_its_value_once() {
     let mut cx = Context::from_waker(Waker::noop());
     match Pin::new(&mut handle).poll(&mut cx) {
         Poll::Ready(Ok(5)) => drop(handle.join()),
-        // Not the panic that this test expects.
+        // This isn't the panic that the test expects.
         other => panic!("the value was to be there, not {other:?}"),
     }
 }

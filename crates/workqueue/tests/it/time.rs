@@ -32,7 +32,7 @@ fn automatic_cpu_intensive_other_work_runs_beside_an_item_that_computes() {
             std::hint::spin_loop();
         }
     });
-    // Not joined, or the item might be taken back and run here.
+    // A join might take the item back and run it here.
     drop(queue.spawn(move || tell.send(()).expect("it listens")));
     computes.join().expect("it saw that the other ran");
     let stats = queue.stats();
@@ -50,7 +50,7 @@ fn an_item_that_blocks_without_telling_gets_a_replacement() {
     let (tell, told) = mpsc::channel();
     // A wait that the pool knows nothing of.
     let blocks = queue.spawn(move || told.recv());
-    // Not joined, or the item might be taken back and run here.
+    // A join might take the item back and run it here.
     drop(queue.spawn(move || tell.send(7).expect("it listens")));
     assert_eq!(blocks.join().expect("no panic"), Ok(7));
     // The timekeeper counts after it has let the other one start.

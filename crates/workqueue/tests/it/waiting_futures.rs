@@ -96,7 +96,7 @@ fn a_thread_that_waits_for_such_a_future_is_woken_by_the_shutdown() {
 #[test]
 fn a_poll_that_is_queued_at_the_shutdown_takes_place() {
     let (pools, queue) = queue(1);
-    // Of those that wait the shutdown sees the oldest last.
+    // The shutdown sees the oldest waiting future last.
     let (oldest, _) = forlorn(&queue);
     let (gate, started, event) = Default::default();
     let (gate, started): (Arc<Completion>, Arc<Completion>) = (gate, started);

@@ -89,7 +89,7 @@ fn the_text_has_a_table_for_each_case_with_a_row_for_each_scope() {
     let args = ["--quick", "--rounds", "2", "--workload", "pingpong/same/hot"];
     let ran = folder.bench(args).ok();
     let ran = ran.says(&["pingpong/same/hot (2 runs)", "latency_p50", "before (cpu)", "futex"]);
-    // Not measured, so not said.
+    // The figure wasn't measured, so it isn't shown.
     assert!(!ran.stdout.contains("cache_shard_vs_before"), "{ran}");
 }
 

@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (case, runtime) = (words.text("case").to_owned(), words.text("runtime").to_owned());
     let spins = runtime == "glommio-spins";
     let client_cpu = words.number("client_cpu");
-    // Of a broadcast the caller does its own share itself.
+    // The caller of a broadcast does its own share itself.
     let (own, called): (u64, Vec<usize>) = match case.strip_prefix("broadcast/") {
         Some(cpus) => {
             let all = online();

@@ -153,7 +153,7 @@ fn grid(sizes: &[Size], room: u32) -> (Vec<(u32, u32)>, Size) {
     let candidates = best.saturating_sub(2).max(1)..=(best + 2).min(fit);
     let empty = |columns: u32| n.div_ceil(columns) * columns - n;
     let columns =
-        // Of two equally good ones, the wider one.
+        // The wider one wins between two equally good ones.
         candidates.rev().min_by_key(|&columns| (empty(columns), columns.abs_diff(best)));
     let columns = columns.unwrap_or(1);
     let at = (0..n).map(|i| (i % columns * cell.width, i / columns * cell.height)).collect();

@@ -203,7 +203,7 @@ impl Rings {
     /// Sets up `n` rings for one device. Blocks.
     ///
     /// # Errors
-    /// As for `new`.
+    /// The errors are those of `new`.
     pub(super) fn own(n: usize) -> io::Result<Arc<Self>> {
         Ok(Arc::new(Self::new(n, &[], false)?))
     }
