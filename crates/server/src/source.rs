@@ -159,7 +159,6 @@ fn text(bytes: Vec<u8>) -> Result<String, SourceRefusal> {
 
 /// The longest certificate or key, in bytes. Bundles of all public authorities have a quarter of
 /// it.
-#[cfg(feature = "tls")]
 pub const LONGEST_PEM: u64 = 1 << 20;
 
 /// The reason why a file wasn't read.
