@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use corewise_sync::{LeftOut, Mutex, Throttle, panics};
 
-use crate::access::{Identity, Peer};
 use crate::wire::ReplyError;
+use corewise_export::{Identity, Peer};
 
 /// Number of lines that a peer may cause at once.
 const LINES: u32 = 24;
@@ -235,10 +235,10 @@ pub(crate) struct PeerAccounts {
 /// Returns the key by which a peer is recognised.
 fn key(peer: Peer) -> (u8, u128) {
     match peer {
-        Peer::Unknown => (0, 0),
         Peer::User(uid) => (1, uid.into()),
         Peer::Address(IpAddr::V4(address)) => (2, u32::from(address).into()),
         Peer::Address(IpAddr::V6(address)) => (3, u128::from(address) >> 64),
+        _ => (0, 0),
     }
 }
 

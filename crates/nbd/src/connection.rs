@@ -2,8 +2,7 @@
 //! reply path) on it.
 
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,9 +15,8 @@ use corewise_sync::time::PausableClock;
 use corewise_sync::{Mutex, Parker, panics, thread, time};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, Shutdown, getpeername, recv, send, shutdown, sockopt};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt};
 
-use crate::access::{Identity, Peer};
 use crate::client_log::ClientLog;
 use crate::deadline::{Deadline, timespec};
 use crate::load::Counts;
@@ -64,41 +62,6 @@ pub(crate) struct Connection {
     refused: AtomicU8,
     /// L: is the lock, a leaf; guards the reason why the server ends the connection, if it does.
     cause: Mutex<Option<String>>,
-}
-
-impl Identity {
-    /// Asks the system for the peer of a socket.
-    pub(crate) fn of(socket: &OwnedFd) -> Identity {
-        let name = getpeername(socket).ok().flatten();
-        let (peer, pid) = match name.and_then(|name| SocketAddr::try_from(name).ok()) {
-            Some(address) => (Peer::Address(address.ip().to_canonical()), None),
-            None => match credentials(socket) {
-                // The system reports 0 for a process outside this PID namespace.
-                Some(ucred) => (Peer::User(ucred.uid), (ucred.pid > 0).then_some(ucred.pid as u32)),
-                None => (Peer::Unknown, None),
-            },
-        };
-        Identity { peer, pid, names: Vec::new() }
-    }
-}
-
-/// Returns the user and the process that connected a Unix socket. `rustix` has the same, with a
-/// process number that can't be 0.
-fn credentials(socket: &OwnedFd) -> Option<libc::ucred> {
-    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: `socket` is open, and `found` has room for the `len` bytes that the call writes; any
-    // bytes are a `ucred`.
-    let done = unsafe {
-        libc::getsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_PEERCRED,
-            (&raw mut found).cast(),
-            &raw mut len,
-        )
-    };
-    (done == 0 && len as usize == size_of::<libc::ucred>()).then_some(found)
 }
 
 impl Connection {

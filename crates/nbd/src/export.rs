@@ -3,16 +3,12 @@
 use std::fmt;
 use std::sync::Arc;
 
-use corewise_blockmq::{BlockDevice, Request};
+use corewise_blockmq::BlockDevice;
+use corewise_export::{Access, Limiter, Rate, SharedDevice};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 
-use crate::access::Access;
-use crate::access::{Limiter, Rate};
 use crate::handshake::ExportOffer;
-use crate::losses::Losses;
 use crate::policy;
-use crate::range_lock::RangeLocks;
-use crate::turn::{PLACES, Turns};
 use crate::wire::ExportSummary;
 
 /// A block device under a name, as clients see it.
@@ -29,8 +25,8 @@ pub struct Export {
     pub(crate) limiter: Option<Arc<Limiter>>,
     /// Limit for each connection.
     pub(crate) client_rate: Rate,
-    /// State that all clients of the device share.
-    pub(crate) shared: Arc<ExportShared>,
+    /// Device, with the state that all its clients share.
+    pub(crate) shared: Arc<SharedDevice>,
 }
 
 /// A flag that is set if an export became read-only after clients had been told otherwise.
@@ -46,55 +42,16 @@ impl WriteRefusal {
     }
 }
 
-/// The state that all exports of one device share.
-pub(crate) struct ExportShared {
-    pub(crate) device: Arc<dyn BlockDevice>,
-    /// Size of the device's blocks in bytes, a power of two.
-    pub(crate) block: u64,
-    pub(crate) turns: Arc<Turns>,
-    /// A: set if a client has changed something, so that an end needs a flush. Relaxed: it is set
-    /// before the request reaches the device. It is read after the client has left the registry,
-    /// which has a lock.
-    changed: AtomicBool,
-    pub(crate) locks: Arc<RangeLocks<Request>>,
-    pub(crate) losses: Losses,
-}
-
-impl ExportShared {
-    fn new(device: Arc<dyn BlockDevice>) -> Arc<ExportShared> {
-        let block = device.geometry().block_size.max(1).into();
-        let turns = Arc::new(Turns::new(PLACES));
-        let changed = AtomicBool::new(false);
-        Arc::new(ExportShared {
-            device,
-            block,
-            turns,
-            changed,
-            locks: Arc::default(),
-            losses: Losses::default(),
-        })
-    }
-
-    /// Records that a client is about to change something.
-    pub(crate) fn changes(&self) {
-        self.changed.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns true if clients have changed anything.
-    pub(crate) fn was_changed(&self) -> bool {
-        self.changed.load(Ordering::Relaxed)
-    }
-
-    /// Returns true if the range covers a block in part.
-    pub(crate) fn is_unaligned(&self, offset: u64, len: u64) -> bool {
-        (offset | len) & (self.block - 1) != 0
-    }
-}
-
 impl Export {
     /// Creates an export of `device` under `name`. The device's own limits (size, read-only,
     /// abilities) apply.
     pub fn new(name: impl Into<String>, device: Arc<dyn BlockDevice>) -> Export {
+        Export::of(name, SharedDevice::new(device))
+    }
+
+    /// Creates an export of a device that has clients elsewhere, such as those of another front
+    /// end.
+    pub fn of(name: impl Into<String>, shared: Arc<SharedDevice>) -> Export {
         Export {
             name: name.into(),
             description: String::new(),
@@ -105,7 +62,7 @@ impl Export {
             client_rate: Rate::default(),
             access: Access::default(),
             is_default: false,
-            shared: ExportShared::new(device),
+            shared,
         }
     }
 
@@ -203,7 +160,7 @@ impl Export {
 
     /// Returns the device.
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
-        &self.shared.device
+        self.shared.device()
     }
 
     /// Returns true if a client can change anything: neither the export nor its device is

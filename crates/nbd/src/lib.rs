@@ -43,14 +43,10 @@
 //! | `handshake` | the negotiation as a state machine over bytes. Pure |
 //! | `policy` | what a request deserves, which flags an export gets. Pure |
 //! | [`Export`] | a [`BlockDevice`](corewise_blockmq::BlockDevice) under a name |
-//! | `access` | who may attach to an export, and how much it may do in a second |
 //! | `deadline` | by when a client has to have done something |
-//! | `losses` | which client knows what its device has lost |
-//! | `range_lock` | changes that cover blocks of the device in part |
 //! | `load` | replies owed to a client, in one word; arrival times; counters of replies |
 //! | `memory` | one budget for the bytes of all requests |
 //! | `reply` | how replies reach the socket without anybody waiting |
-//! | `turn` | how the clients of an export share its device |
 //! | `tls` | the same bytes in TLS; the feature `tls`, off by default since ring compiles C |
 //! | `client_log` | what of clients goes to the log, and how often |
 //! | `session` | the transmission phase of one connection |
@@ -77,7 +73,6 @@
 //! server asks the device for size and abilities at each handshake: a device that grew shows its
 //! size to clients that connect from then on.
 
-mod access;
 mod client;
 mod client_log;
 mod connection;
@@ -87,13 +82,11 @@ mod export;
 #[doc(hidden)]
 pub mod handshake;
 mod load;
-mod losses;
 mod memory;
 #[doc(hidden)]
 pub mod model;
 mod negotiate;
 mod policy;
-mod range_lock;
 mod reply;
 mod server;
 mod session;
@@ -102,13 +95,10 @@ mod tls;
 #[cfg(not(feature = "tls"))]
 #[path = "tls/none.rs"]
 mod tls;
-mod turn;
 #[doc(hidden)]
 pub mod wire;
 
-pub use crate::access::Rate;
 pub use crate::load::Traffic;
-pub use access::Peer;
 #[cfg(feature = "tls")]
 pub use client::RemoteTls;
 pub use client::session::{RemoteProxy, RemoteSession};
@@ -116,6 +106,7 @@ pub use client::{
     Remote, RemoteError, RemoteEvent, RemoteObserver, RemoteOptions, RemoteState, RemoteStatus,
     Uri, UriError,
 };
+pub use corewise_export::{Peer, Rate};
 pub use error::{Error, TlsPart};
 pub use export::Export;
 pub use load::Budget;

@@ -5,6 +5,4 @@ pub use crate::client::{client_handshake, fuzzed};
 pub use crate::load::*;
 pub use crate::memory::*;
 pub use crate::policy::*;
-pub use crate::range_lock::*;
 pub use crate::reply::*;
-pub use crate::turn::*;

@@ -83,6 +83,11 @@ impl Unparker {
     pub fn unpark_anyway(&self) {
         self.inner.unpark_anyway();
     }
+
+    /// Returns a [`Waker`] that wakes the parker. Allocates nothing.
+    pub fn waker(&self) -> Waker {
+        Waker::from(Arc::clone(&self.inner))
+    }
 }
 
 impl Wake for Inner {

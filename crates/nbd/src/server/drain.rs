@@ -15,11 +15,11 @@ use corewise_blockmq::{BlockDevice, Request};
 use corewise_sync::{Completion, Mutex, time};
 
 use super::{ClientEvent, Inner};
-use crate::access::Identity;
 use crate::client_log::{ClientFacts, LineKind};
 use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::export::Export;
+use corewise_export::Identity;
 
 /// Time in which incomplete requests may still arrive. It is at most half of the time until the
 /// deadline.

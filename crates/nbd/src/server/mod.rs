@@ -17,7 +17,6 @@ use std::time::Duration;
 use corewise_sync::hint::IN_MODEL;
 use corewise_sync::{Mutex, Parker, context, panics, text};
 
-use crate::access::{Identity, Peer};
 use crate::client_log::{ClientFacts, ClientLog, LineKind, PeerAccounts, tell};
 use crate::connection::Connection;
 use crate::deadline::Deadline;
@@ -29,6 +28,7 @@ use crate::negotiate::{Negotiated, NoAgreement, negotiate};
 use crate::policy::Limits;
 use crate::session::{Deadlines, PollPermits, Session, SessionEnd, SharedWriter};
 use crate::tls::Tls;
+use corewise_export::{Identity, Peer};
 
 use accept::Acceptor;
 use accept::ClientThread;

@@ -34,22 +34,19 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use corewise_blockmq::{
-    BlockDevice, Buffer, Completed, IoError, IoErrorKind, Op, Payload, Request, behind_burst,
+    BlockDevice, Buffer, Completed, IoError, IoErrorKind, Payload, Request, behind_burst,
 };
+use corewise_export::{Client, InDevice, Limiter, SharedDevice};
 use corewise_sync::{Parker, panics, text};
 
-use crate::access::Limiter;
 use crate::client_log::{ClientFacts, ClientLog, LineKind};
 use crate::connection::Connection;
-use crate::export::{Export, ExportShared, WriteRefusal};
+use crate::export::{Export, WriteRefusal};
 use crate::load::Charge;
 use crate::load::{Cost, Settlement};
-use crate::losses::{KnownLosses, LossScope};
 use crate::policy::Limits;
-use crate::range_lock::Changes;
 use crate::reply::{Patience, PostOutcome, ReplyPath, Right, RunOutcome};
 use crate::tls::Incoming;
-use crate::turn::{Turn, Work};
 use crate::wire::{Form, ReplyError, Tag};
 
 use reader::Reader;
@@ -57,40 +54,17 @@ use sink::{Body, Reply, SocketSink};
 use sparse::HoleProbe;
 use writer::Writer;
 
-const EIO: i32 = 5;
 /// Number of rounds in which a completion thread sends replies that arrive meanwhile, before it
 /// hands them to the writer.
 const COMPLETION_ROUNDS: u32 = 16;
-
-/// The way in which a request is counted while it is in the device.
-#[derive(Clone, Copy)]
-struct InDevice {
-    work: Work,
-    /// True for a change that is counted, and not listed.
-    counted: bool,
-    /// True if the request should fail when it isn't faster than a write. Such a failure is an
-    /// ordinary reply.
-    fast: bool,
-    /// Changes that a flush covers.
-    covers: LossScope,
-}
-
-impl InDevice {
-    /// Creates the record of a request that changes nothing.
-    fn without_change(work: Work) -> InDevice {
-        InDevice { work, counted: false, fast: false, covers: LossScope::default() }
-    }
-}
 
 /// State that the threads of one connection share.
 pub(crate) struct Session {
     connection: Arc<Connection>,
     /// Limits of the export and of the connection.
     limiters: Vec<Arc<Limiter>>,
-    device: Arc<dyn BlockDevice>,
-    shared: Arc<ExportShared>,
+    client: Client,
     refusal: Arc<WriteRefusal>,
-    changes: Changes<Request>,
     log: Arc<ClientLog>,
     path: ReplyPath<SocketSink>,
     writer: Writer,
@@ -98,16 +72,9 @@ pub(crate) struct Session {
     shared_writer: Option<Arc<SharedWriter>>,
     poll_permits: Arc<PollPermits>,
     deadlines: Deadlines,
-    turn: Turn,
-    /// True if zeroes cost the device less than a write.
-    can_fast_zero: bool,
-    /// True if the device takes `fua`. If it has nothing to flush, every write is as durable
-    /// without it.
-    device_fua: bool,
     form: Form,
     /// Decides which reads ask for holes first.
     hole_probe: HoleProbe,
-    known_losses: Arc<KnownLosses>,
 }
 
 impl Session {
@@ -130,8 +97,8 @@ impl Session {
     ) -> SessionEnd {
         let channel = incoming.as_ref().map(|incoming| Arc::clone(incoming.channel()));
         let (writer, writer_parker) = Writer::new();
-        let geometry = export.device().geometry();
-        let known_losses = export.shared.losses.join(&log.who, export.device().losses());
+        let waker = connection.load.unparker().waker();
+        let client = Client::new(&export.shared, log.who.clone(), waker);
         let session = Arc::new(Session {
             path: ReplyPath::new(SocketSink::new(
                 Arc::clone(&connection),
@@ -146,21 +113,15 @@ impl Session {
                 .into_iter()
                 .chain(export.limiter.clone())
                 .collect(),
-            turn: Turn::new(&export.shared.turns, connection.load.unparker()),
-            changes: Changes::new(&export.shared.locks, connection.load.unparker().clone()),
-            shared: Arc::clone(&export.shared),
+            client,
             refusal: Arc::clone(&export.refusal),
-            device_fua: geometry.can_fua,
-            can_fast_zero: geometry.can_fast_zero,
             connection,
-            device: Arc::clone(export.device()),
             log,
             writer,
             shared_writer,
             poll_permits,
             form: limits.form,
             hole_probe: HoleProbe::default(),
-            known_losses,
         });
         let _stop = StopWriterGuard(&session);
         let mut leave = LeaveGuard { session: &session, clean: false };
@@ -187,46 +148,46 @@ impl Session {
     fn flush_device(self: &Arc<Self>, parker: &Parker) {
         self.connection.load.admit(Charge::NONE);
         let session = Arc::clone(self);
-        self.device.submit(Request::flush().quiet().on_complete(move |done| {
-            let Session { connection, log, device, known_losses, .. } = &*session;
+        self.device().submit(Request::flush().quiet().on_complete(move |done| {
+            let Session { connection, log, client, .. } = &*session;
             if let Err(error) = done.result {
                 let what = LineKind::Failed(ReplyError::from_errno(error.errno()));
                 log.tell(what, |ClientFacts { client, peer, export }| {
-                    let (device, error) = (device.name().to_owned(), error.clone());
+                    let (device, error) = (session.device().name().to_owned(), error.clone());
                     move |left_out: Option<u64>| {
                         tracing::error!(client, %peer, export, device, %error, left_out,
                             "the flush of a drained connection failed");
                     }
                 });
             } else {
-                known_losses.all_is_durable();
+                client.all_is_durable();
             }
             connection.settle(1, Charge::NONE);
         }));
         self.connection.load.wait_for_zero(parker);
     }
 
-    /// Returns the place of a request, or of a piece of one, that has left the device. Runs in an
-    /// atomic section, on any thread.
-    fn left(&self, work: Work, len: u64) {
-        self.turn.leave(work.places(len));
+    fn device(&self) -> &Arc<dyn BlockDevice> {
+        self.client.device()
     }
 
-    /// Returns the kind of a request for its turn.
-    fn work(&self, rq: &Request) -> Work {
-        Work::of(rq.op(), rq.flags(), self.can_fast_zero)
+    fn shared(&self) -> &Arc<SharedDevice> {
+        self.client.shared()
     }
 
     /// Handles the completion of a request. Runs in an atomic section, on any thread.
-    fn completed(self: &Arc<Self>, tag: Tag, cost: Cost, in_device: InDevice, mut done: Completed) {
-        // The pieces of a longer one have left before.
-        self.left_whole(in_device.work, &done);
-        if in_device.counted {
-            self.changes.end();
-        }
-        if done.op == Op::Flush {
-            self.look_for_losses(in_device.covers, &mut done);
-        }
+    ///
+    /// `fast` is true if the request should fail when it isn't faster than a write. Such a failure
+    /// is an ordinary reply.
+    fn completed(
+        self: &Arc<Self>,
+        tag: Tag,
+        cost: Cost,
+        in_device: InDevice,
+        fast: bool,
+        mut done: Completed,
+    ) {
+        self.client.ended(in_device, &mut done);
         let payload = mem::take(&mut done.payload);
         let due = cost.due(Some(done.op), done.result.is_ok().then_some(done.len));
         self.answer(tag, due, || match (&done.result, payload) {
@@ -235,37 +196,12 @@ impl Session {
             (Ok(()), Payload::Extents(extents)) => self.form.status(tag, extents.iter()),
             (Ok(()), _) => self.form.done(tag),
             (Err(error), _) => {
-                if !in_device.fast || error.kind() != IoErrorKind::NotSupported {
+                if !fast || error.kind() != IoErrorKind::NotSupported {
                     self.tell_failure(&done, error);
                 }
                 self.form.failed(tag, error)
             }
         });
-    }
-
-    /// Fails a flush whose client doesn't know of a [loss](crate::losses) yet.
-    ///
-    /// A flush that was sent while the failing one is under way reaches the device after it
-    /// ([`Queue`](corewise_blockmq::Queue)), so its end finds the loss counted. A failed change
-    /// with FUA tells its client nothing about earlier changes: their flush does.
-    fn look_for_losses(&self, covers: LossScope, done: &mut Completed) {
-        if done.result.as_ref().is_err_and(|error| !error.kind().may_be_a_loss(Op::Flush)) {
-            return;
-        }
-        let losses = self.device.losses();
-        if !self.known_losses.flushed(covers, losses) {
-            if done.result.is_ok() {
-                self.shared.losses.durable(covers, losses);
-            }
-            return;
-        }
-        self.shared.losses.tell(&self.log.who, &self.known_losses);
-        if done.result.is_ok() {
-            done.result = Err(IoError::with(
-                IoErrorKind::Io(EIO),
-                "an earlier flush of the device, or a durable change, failed: changes since the last one that succeeded may be lost",
-            ));
-        }
     }
 
     /// Posts the reply to a request. If making it panics, posts a failure.
@@ -310,7 +246,7 @@ impl Session {
         let log = &self.log;
         let what = LineKind::Failed(ReplyError::from_errno(error.errno()));
         log.tell(what, |ClientFacts { client, peer, export }| {
-            let (device, error) = (self.device.name().to_owned(), error.clone());
+            let (device, error) = (self.device().name().to_owned(), error.clone());
             let (request, offset, len) = (done.op, done.offset, done.len);
             move |left_out: Option<u64>| {
                 let below = error.device_below(&device);
@@ -368,7 +304,7 @@ struct LeaveGuard<'a> {
 
 impl Drop for LeaveGuard<'_> {
     fn drop(&mut self) {
-        self.session.shared.losses.leave(&self.session.known_losses, self.clean);
+        self.session.client.leave(self.clean);
     }
 }
 

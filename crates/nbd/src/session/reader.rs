@@ -8,21 +8,21 @@ use std::sync::Arc;
 
 use bytes::{Buf, Bytes, BytesMut};
 use corewise_blockmq::{Flags, Op, Plug, Request as DeviceRequest, Whole};
+use corewise_export::turn::{self, Deficit, TurnEntry, Work};
+use corewise_export::{blocks, submit_listed};
 use corewise_sync::{Parker, time};
 
 use super::receive::Poller;
 use super::receive::{Expects, Part, SendTimer, SessionEnd};
 use super::receive::{Received, charge};
 use super::sink::{EXTENTS, Reply, SPARE, SocketSink};
-use super::{InDevice, Session, sparse, unaligned};
+use super::{Session, sparse, unaligned};
 use crate::client_log::{ClientFacts, LineKind};
 use crate::load::ArrivalSlot;
 use crate::load::Cost;
-use crate::losses::LossScope;
 use crate::policy::{self, Limits, Operation, Verdict, judge};
 use crate::reply::{PostOutcome, Right};
 use crate::tls::Incoming;
-use crate::turn::{self, Deficit, TurnEntry, Work};
 use crate::wire::{
     BadMagic, Command, Form, ReplyError, Request, STATUS_QUERY_LEN, StatusQuery, Tag,
 };
@@ -284,15 +284,15 @@ impl<'a> Reader<'a> {
     fn memory_of(&self, request: &Request, verdict: Verdict) -> u64 {
         let Verdict::Submit(operation) = verdict else { return 0 };
         let Request { offset, length, .. } = *request;
-        let shared = &self.session.shared;
+        let shared = self.session.shared();
         let is_unaligned = shared.is_unaligned(offset, length);
         let partial = || match is_unaligned {
-            true => policy::partial_blocks(offset, length, shared.block) * shared.block,
+            true => blocks::partial_blocks(offset, length, shared.block()) * shared.block(),
             false => 0,
         };
         match operation {
             // The whole blocks, and the reply.
-            Operation::Read { .. } if is_unaligned => 2 * (length + shared.block),
+            Operation::Read { .. } if is_unaligned => 2 * (length + shared.block()),
             Operation::Read { .. } => length,
             Operation::Write { .. } => charge(length) + partial(),
             Operation::WriteZeroes { .. } => partial(),
@@ -397,7 +397,7 @@ impl<'a> Reader<'a> {
                 | Operation::WriteZeroes { fua: true, .. }
         );
         let form = self.session.form;
-        let is_unaligned = self.session.shared.is_unaligned(offset, length);
+        let is_unaligned = self.session.shared().is_unaligned(offset, length);
         let mut rq = match operation {
             Operation::Read { .. } if is_unaligned => {
                 let rq = unaligned::read_around(self.session, tag, length as u32, cost);
@@ -430,7 +430,7 @@ impl<'a> Reader<'a> {
                 DeviceRequest::extents_of(offset, length, most)
             }
             Operation::Cache => {
-                let blocks = policy::around(offset, length, self.session.shared.block);
+                let blocks = blocks::around(offset, length, self.session.shared().block());
                 DeviceRequest::prefetch(blocks.start, blocks.end - blocks.start)
             }
             Operation::Write { .. } => match self.payload(length as usize) {
@@ -446,8 +446,8 @@ impl<'a> Reader<'a> {
             },
             Operation::Flush => DeviceRequest::flush(),
             Operation::Trim { .. } => {
-                let block = self.session.shared.block;
-                let Some(blocks) = policy::inside(offset, length, block) else {
+                let block = self.session.shared().block();
+                let Some(blocks) = blocks::inside(offset, length, block) else {
                     self.answer(request, Ok(()), cost);
                     return Ok(());
                 };
@@ -458,29 +458,16 @@ impl<'a> Reader<'a> {
                 DeviceRequest::write_zeroes(offset, length).with_flags(flags)
             }
         };
-        if rq.op().is_change() && !self.wrote {
-            self.wrote = true;
-            self.session.shared.changes();
-        }
-        if wants_fua && self.session.device_fua {
-            rq = rq.fua();
+        self.wrote |= rq.op().is_change();
+        if wants_fua {
+            rq = self.session.client.durable(rq);
         }
         let counted = rq.op().is_change() && self.begin_change(&rq);
         let session = Arc::clone(self.session);
-        if rq.op().is_change() && !rq.flags().fua {
-            session.known_losses.change();
-        }
-        let covers = match rq.op() {
-            Op::Flush => {
-                let alone = session.connection.load.snapshot().requests == 1;
-                session.shared.losses.flush(&session.known_losses, alone)
-            }
-            _ => LossScope::default(),
-        };
-        let (work, fast) = (session.work(&rq), rq.flags().fast);
-        let in_device = InDevice { work, counted, fast, covers };
+        let alone = || session.connection.load.snapshot().requests == 1;
+        let (in_device, fast) = (session.client.begin(&rq, counted, alone), rq.flags().fast);
         self.push(
-            rq.quiet().on_complete(move |done| session.completed(tag, cost, in_device, done)),
+            rq.quiet().on_complete(move |done| session.completed(tag, cost, in_device, fast, done)),
         );
         Ok(())
     }
@@ -488,10 +475,10 @@ impl<'a> Reader<'a> {
     /// Returns true if the change is counted, and false if it is listed. Blocks at the client's
     /// first change of a part of a block.
     fn begin_change(&mut self, rq: &DeviceRequest) -> bool {
-        if !self.unaligned && self.session.shared.is_unaligned(rq.offset(), rq.len()) {
+        if !self.unaligned && self.session.shared().is_unaligned(rq.offset(), rq.len()) {
             self.list();
         }
-        let counted = !self.unaligned && self.session.changes.begin();
+        let counted = !self.unaligned && self.session.client.changes().begin();
         if self.listed == counted {
             self.let_go();
             self.listed = !counted;
@@ -504,7 +491,8 @@ impl<'a> Reader<'a> {
     fn list(&mut self) {
         self.unaligned = true;
         self.let_go();
-        let Session { connection, changes, .. } = &**self.session;
+        let Session { connection, client, .. } = &**self.session;
+        let changes = client.changes();
         changes.list();
         while !changes.are_listed() && !connection.load.snapshot().cut {
             self.parker.park();
@@ -512,8 +500,8 @@ impl<'a> Reader<'a> {
     }
 
     fn push(&mut self, rq: DeviceRequest) {
-        let work = self.session.work(&rq);
-        match self.session.goes_in_parts(work, rq.op(), rq.offset(), rq.len()) {
+        let work = self.session.client.work(&rq);
+        match self.session.client.goes_in_parts(work, rq.op(), rq.offset(), rq.len()) {
             true => self.submit_in_pieces(rq, work),
             false => self.batch.push(rq),
         }
@@ -523,7 +511,7 @@ impl<'a> Reader<'a> {
     /// the last ones. It ends early if the connection is given up, or the client has left.
     fn submit_in_pieces(&mut self, rq: DeviceRequest, work: Work) {
         let (op, offset, end) = (rq.op(), rq.offset(), rq.offset() + rq.len());
-        let (piece, block) = (work.piece(), self.session.shared.block);
+        let (piece, block) = (work.piece(), self.session.shared().block());
         let is_long = rq.len() > piece;
         let whole = Whole::new(rq);
         let mut from = offset;
@@ -535,10 +523,10 @@ impl<'a> Reader<'a> {
                 return;
             }
             // The device is likely to have a boundary there, too.
-            let to = policy::piece_end(from, end, piece, block);
+            let to = blocks::piece_end(from, end, piece, block);
             let session = Arc::clone(self.session);
             let part = whole.part_with(from - offset, to - from, from, move |done| {
-                session.left(work, to - from);
+                session.client.left(work, to - from);
                 done.record();
             });
             self.batch.push(part);
@@ -614,7 +602,7 @@ impl<'a> Reader<'a> {
             if self.cork.is_none() {
                 self.cork = self.session.path.cork();
             }
-            let Session { device, shared, .. } = &**self.session;
+            let (device, shared) = (self.session.device(), self.session.shared());
             // A client that changes nothing never waits for others' changes.
             let works = self.batch[..count].iter().any(|rq| rq.op().is_change());
             // Devices below get the parts of the batch together.
@@ -622,7 +610,7 @@ impl<'a> Reader<'a> {
                 if self.listed {
                     for rq in self.batch.drain(..count) {
                         match rq.op().is_change() {
-                            true => unaligned::submit_listed(shared, rq),
+                            true => submit_listed(shared, rq),
                             false => device.submit(rq),
                         }
                     }
@@ -635,7 +623,7 @@ impl<'a> Reader<'a> {
             } else {
                 submit(&Plug::start())
             }
-            self.prompt = self.session.turn.is_empty();
+            self.prompt = self.session.client.turn().is_empty();
         }
         self.send();
     }
@@ -651,8 +639,8 @@ impl<'a> Reader<'a> {
     /// Enters the device with the first requests of the batch, and returns their number. Returns
     /// `None` if the connection was cut before its turn came.
     fn enter(&mut self) -> Option<usize> {
-        let turn = &self.session.turn;
-        let places = |rq: &DeviceRequest| self.session.work(rq).places(rq.len());
+        let turn = self.session.client.turn();
+        let places = |rq: &DeviceRequest| self.session.client.work(rq).places(rq.len());
         let demand = self.deficit.demand(self.batch.iter().map(places));
         // A device that completes on the spot has no queue, so it needs no turns.
         if self.prompt && demand.all <= PROMPT {
@@ -685,7 +673,7 @@ impl<'a> Reader<'a> {
     /// Ends the unsubmitted requests. They leave the device without having been there.
     fn drop_batch(&mut self) {
         for rq in self.batch.drain(..) {
-            self.session.turn.force(self.session.work(&rq).places(rq.len()));
+            self.session.client.turn().force(self.session.client.work(&rq).places(rq.len()));
         }
     }
 }

@@ -9,12 +9,13 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 use corewise_blockmq::{Buffer, Completed, Extents, IoError, IoErrorKind, Op, Payload, Request};
+use corewise_export::InDevice;
+use corewise_export::turn::{self, Work};
 use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use super::Session;
 use super::sink::{Body, Reply};
-use super::{InDevice, Session};
 use crate::load::{Cost, Settlement};
-use crate::turn::{self, Work};
 use crate::wire::{ReplyFlags, Tag};
 
 /// Least number of bytes of a read that queries extents.
@@ -115,7 +116,7 @@ impl Drop for Part {
         let Part(parts) = self;
         if parts.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             // The places of the query were those of all that is read.
-            parts.session.left(Work::Question, parts.length.into());
+            parts.session.client.left(Work::Question, parts.length.into());
             let end = parts.session.form.end(parts.tag);
             let due = match parts.failed.load(Ordering::Relaxed) {
                 true => parts.due.failed(),
@@ -134,7 +135,7 @@ pub(super) fn ask(session: &Arc<Session>, tag: Tag, length: u32, cost: Cost) -> 
     let question = InDevice::without_change(Work::Question);
     rq.on_complete(move |done| {
         match done.result.as_ref().map_err(IoError::kind) {
-            Err(IoErrorKind::Gone) => session.completed(tag, cost, question, done),
+            Err(IoErrorKind::Gone) => session.completed(tag, cost, question, false, done),
             // If the device doesn't know, the part is read.
             _ => {
                 let extents = done.into_extents().unwrap_or_default();
@@ -153,20 +154,20 @@ fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Cost, extents: &Ex
         (session.form.holes(tag, &list, data.is_empty()), data, zeroes.is_empty())
     });
     let Some((holes, data, none)) = found else {
-        session.left(Work::Question, length.into());
+        session.client.left(Work::Question, length.into());
         return session.post(Reply::new(session.form.broken(tag), due.failed()));
     };
     session.hole_probe.learn(!none);
     if none {
-        let device = Arc::clone(&session.device);
+        let device = Arc::clone(session.device());
         let bytes = InDevice::without_change(Work::Bytes);
         let message = session.form.read(tag, length, None);
         let rq = Request::read_into(tag.offset, length as usize, message).quiet();
         return device
-            .submit(rq.on_complete(move |done| session.completed(tag, cost, bytes, done)));
+            .submit(rq.on_complete(move |done| session.completed(tag, cost, bytes, false, done)));
     }
     if data.is_empty() {
-        session.left(Work::Question, length.into());
+        session.client.left(Work::Question, length.into());
         return session.post(Reply::new(Body::Message(holes), due));
     }
     session.post(Reply::more(holes));
@@ -185,7 +186,7 @@ fn answer(session: Arc<Session>, tag: Tag, length: u32, cost: Cost, extents: &Ex
             session.post(Reply::more(chunk(session, tag, offset, done)));
         })
     });
-    let submit = || parts.session.device.submit_batch(&mut reads.into_iter());
+    let submit = || parts.session.device().submit_batch(&mut reads.into_iter());
     if parts.session.sound(tag, submit).is_none() {
         // Some parts were never made, and post no chunk.
         parts.failed.store(true, Ordering::Relaxed);

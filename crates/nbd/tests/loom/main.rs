@@ -3,6 +3,4 @@
 
 mod load;
 mod memory;
-mod range_lock;
 mod reply;
-mod turn;

@@ -9,15 +9,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use corewise_export::{Identity, SharedDevice};
 use corewise_sync::{Condvar, Mutex};
 
 use super::options::Options;
-use crate::access::Identity;
 use crate::client_log::{ClientFacts, ClientLog, LineKind};
 use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::Error;
-use crate::export::{Export, ExportShared};
+use crate::export::Export;
 use crate::handshake::{ExportOffer, NotAttached, NotOffered};
 use crate::load::Traffic;
 use crate::negotiate::NoAgreement;
@@ -42,7 +42,7 @@ struct RegistryState {
     exports: BTreeMap<String, ExportRecord>,
     /// Shared state by the address of its device, which that state keeps alive: thousands of
     /// exports mustn't search each other.
-    shared: BTreeMap<usize, Weak<ExportShared>>,
+    shared: BTreeMap<usize, Weak<SharedDevice>>,
     connections: BTreeMap<u64, ConnectionRecord>,
     half_open: BTreeSet<u64>,
     /// Number of connections whose thread has not ended: those above, and those that were removed

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{ConnectionRecord, ExportState, Registry};
-use crate::access::{Identity, Peer};
 use crate::connection::Connection;
 use crate::export::Export;
 use crate::handshake::CloseReason;
 use crate::load::Traffic;
 use crate::negotiate::NoAgreement;
+use corewise_export::{Identity, Peer};
 
 /// One export, as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -164,7 +164,7 @@ impl Registry {
                 closing: state != ExportState::Open || closing,
                 hidden: state == ExportState::Hidden,
                 read_only: !export.is_writable(),
-                untold: export.shared.losses.untold(export.device().losses()),
+                untold: export.shared.untold(),
                 traffic,
             }
         };

@@ -9,11 +9,13 @@
 //! in the order in which they came, and one word changes instead of a refill.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::time;
+use rustix::net::getpeername;
 
 /// The origin of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,6 +25,8 @@ pub enum Peer {
     User(u32),
     /// An IP address.
     Address(IpAddr),
+    /// The kernel of this machine, which has the device as a disk.
+    Kernel,
     /// An origin that the system doesn't report.
     Unknown,
 }
@@ -32,6 +36,7 @@ impl fmt::Display for Peer {
         match self {
             Peer::User(uid) => write!(f, "user {uid}"),
             Peer::Address(address) => address.fmt(f),
+            Peer::Kernel => f.write_str("the kernel of this machine"),
             Peer::Unknown => f.write_str("a client of unknown origin"),
         }
     }
@@ -39,23 +44,47 @@ impl fmt::Display for Peer {
 
 /// The known facts about a client.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
-    pub(crate) peer: Peer,
+pub struct Identity {
+    /// Origin.
+    pub peer: Peer,
     /// Process that connected, if the client is on this machine. It may have passed the socket on
     /// since.
-    pub(crate) pid: Option<u32>,
+    pub pid: Option<u32>,
     /// Names in its certificate, if it showed one that was vouched for.
-    pub(crate) names: Vec<String>,
+    pub names: Vec<String>,
 }
 
 impl Identity {
     /// Returns true if the two may be connections of one client: by certificate, or, without one,
     /// by origin.
-    pub(crate) fn may_be(&self, other: &Identity) -> bool {
+    pub fn may_be(&self, other: &Identity) -> bool {
         match self.names.is_empty() && other.names.is_empty() {
             true => self.peer == other.peer,
             false => self.names == other.names,
         }
+    }
+}
+
+impl Identity {
+    /// Asks the system for the peer of a socket: an address, or a user and a process.
+    pub fn of(socket: &OwnedFd) -> Identity {
+        let name = getpeername(socket).ok().flatten();
+        let (peer, pid) = match name.and_then(|name| SocketAddr::try_from(name).ok()) {
+            Some(address) => (Peer::Address(address.ip().to_canonical()), None),
+            None => match credentials(socket) {
+                // The system reports 0 for a process outside this PID namespace.
+                Some(ucred) => (Peer::User(ucred.uid), (ucred.pid > 0).then_some(ucred.pid as u32)),
+                None => (Peer::Unknown, None),
+            },
+        };
+        Identity { peer, pid, names: Vec::new() }
+    }
+}
+
+impl From<Peer> for Identity {
+    /// Returns the identity of a client of which nothing but the origin is known.
+    fn from(peer: Peer) -> Identity {
+        Identity { peer, pid: None, names: Vec::new() }
     }
 }
 
@@ -73,16 +102,37 @@ impl fmt::Display for Identity {
     }
 }
 
+/// Returns the user and the process that connected a Unix socket. `rustix` has the same, with a
+/// process number that can't be 0.
+fn credentials(socket: &OwnedFd) -> Option<libc::ucred> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: `socket` is open, and `found` has room for the `len` bytes that the call writes; any
+    // bytes are a `ucred`.
+    let done = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut len,
+        )
+    };
+    (done == 0 && len as usize == size_of::<libc::ucred>()).then_some(found)
+}
+
 /// The clients that may attach to an export: everybody if neither field is set.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Access {
-    pub(crate) uids: Option<Vec<u32>>,
-    pub(crate) names: Option<Vec<String>>,
+pub struct Access {
+    /// Users of this machine, by number.
+    pub uids: Option<Vec<u32>>,
+    /// Names in certificates.
+    pub names: Option<Vec<String>>,
 }
 
 impl Access {
     /// Returns true if a rule lets this client in.
-    pub(crate) fn admits(&self, who: &Identity) -> bool {
+    pub fn admits(&self, who: &Identity) -> bool {
         let Access { uids, names } = self;
         if uids.is_none() && names.is_none() {
             return true;
@@ -108,7 +158,7 @@ pub struct Rate {
 
 impl Rate {
     /// Returns true if nothing is limited.
-    pub(crate) fn is_unlimited(self) -> bool {
+    pub fn is_unlimited(self) -> bool {
         self == Rate::default()
     }
 }
@@ -124,7 +174,7 @@ fn take(full: u64, now: u64, cost: u64, per_second: u64) -> (u64, u64) {
 
 /// A limit, and what has been taken of it.
 #[derive(Debug)]
-pub(crate) struct Limiter {
+pub struct Limiter {
     rate: Rate,
     made: Instant,
     /// A: the time at which there will be a second's worth of requests again, in nanoseconds since
@@ -136,13 +186,13 @@ pub(crate) struct Limiter {
 
 impl Limiter {
     /// Creates a limiter, or returns `None` if nothing is limited.
-    pub(crate) fn new(rate: Rate) -> Option<Limiter> {
+    pub fn new(rate: Rate) -> Option<Limiter> {
         let (requests, bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         (!rate.is_unlimited()).then(|| Limiter { rate, made: time::now(), requests, bytes })
     }
 
     /// Takes what a request needs. Returns how long after `now` it may pass.
-    pub(crate) fn take(&self, now: Instant, bytes: u64) -> Duration {
+    pub fn take(&self, now: Instant, bytes: u64) -> Duration {
         let since = now.saturating_duration_since(self.made).as_nanos();
         let now = u64::try_from(since).unwrap_or(u64::MAX);
         let of = |bucket: &AtomicU64, cost, per_second: Option<u64>| {

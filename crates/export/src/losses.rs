@@ -19,7 +19,10 @@ use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 
 use crate::access::Identity;
-use crate::policy;
+
+/// Largest number of departed clients of a device that are remembered by their origin, so that they
+/// learn of its losses.
+const MOST_ABSENT: usize = 256;
 
 /// The device's losses that one client knows of.
 #[derive(Debug)]
@@ -177,7 +180,7 @@ impl Losses {
         let number = self.left.fetch_add(1, Ordering::Relaxed) + 1;
         let absent = &mut table.absent;
         absent.push(AbsentClient { who: Some(who), told: knows, number });
-        if absent.len() > policy::ABSENT {
+        if absent.len() > MOST_ABSENT {
             // The record of the oldest client is dropped. The next one stands for both, for
             // anybody.
             let oldest = absent.remove(0);
@@ -310,9 +313,9 @@ mod tests {
     #[test]
     fn where_too_many_have_left_to_be_known_anybody_may_be_one_of_them() {
         let losses = Losses::default();
-        let most = u32::try_from(policy::ABSENT).unwrap();
+        let most = u32::try_from(MOST_ABSENT).unwrap();
         (0..=most).for_each(|uid| losses.leave(&writer(&losses, &user(uid), 0), true));
-        assert_eq!(losses.table.lock().absent.len(), policy::ABSENT);
+        assert_eq!(losses.table.lock().absent.len(), MOST_ABSENT);
         let comes = |uid| flush(&losses, &user(uid), &losses.join(&user(uid), 1), 1);
         assert_eq!([comes(most + 1), comes(most + 2), comes(most)], [true, false, true]);
     }

@@ -12,10 +12,11 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::task::Waker;
 
 use corewise_blockmq::{Flags, Op};
+use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
-use corewise_sync::{Mutex, Unparker};
 
 /// Bytes of a request that one place stands for.
 const PLACE: u64 = 16 << 10;
@@ -119,14 +120,14 @@ pub struct Flow {
     /// A: places used, kept and granted, and `WANTED`, laid out as the constants above say. Changed
     /// by read-modify-writes only.
     word: AtomicU64,
-    unparker: Unparker,
+    waker: Waker,
 }
 
 impl Flow {
-    /// Creates the flow of a connection without places. The parker belongs to the reader, the only
-    /// thread that enters.
-    pub fn new(unparker: Unparker) -> Arc<Flow> {
-        Arc::new(Flow { word: AtomicU64::new(0), unparker })
+    /// Creates the flow of a connection without places. The waker wakes the reader, the only thread
+    /// that enters.
+    pub fn new(waker: Waker) -> Arc<Flow> {
+        Arc::new(Flow { word: AtomicU64::new(0), waker })
     }
 
     /// Enters with places that the connection keeps.
@@ -397,44 +398,52 @@ impl State {
             let (flow, turn) = (Arc::clone(flow), u64::from(demand.turn));
             self.queue.pop_front();
             self.give(&flow, lacks, turn * ONE_USED + GRANTED);
-            flow.unparker.unpark();
+            flow.waker.wake_by_ref();
         }
     }
 }
 
 /// A connection's flow, which is removed at the end.
-pub(crate) struct Turn {
+#[derive(Debug)]
+pub struct Turn {
     turns: Arc<Turns>,
     flow: Arc<Flow>,
 }
 
 impl Turn {
-    pub(crate) fn new(turns: &Arc<Turns>, unparker: &Unparker) -> Turn {
-        Turn { turns: Arc::clone(turns), flow: Flow::new(unparker.clone()) }
+    /// Creates the flow of a connection. The waker wakes its reader.
+    pub fn new(turns: &Arc<Turns>, waker: Waker) -> Turn {
+        Turn { turns: Arc::clone(turns), flow: Flow::new(waker) }
     }
 
-    pub(crate) fn enter(&self, demand: Demand) -> TurnEntry {
+    /// Enters, or joins the queue for a turn. Reader only.
+    pub fn enter(&self, demand: Demand) -> TurnEntry {
         self.turns.enter(&self.flow, demand)
     }
 
-    pub(crate) fn granted(&self) -> TurnEntry {
+    /// Returns how the waiting reader has entered. After that it waits no more. Reader only.
+    pub fn granted(&self) -> TurnEntry {
         self.flow.granted()
     }
 
-    pub(crate) fn give_up(&self) -> TurnEntry {
+    /// Leaves the queue, unless its turn has come meanwhile. Reader only.
+    pub fn give_up(&self) -> TurnEntry {
         self.turns.give_up(&self.flow)
     }
 
     /// Returns true if no request of the connection is in the device.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.flow.used() == 0
     }
 
-    pub(crate) fn force(&self, places: u32) {
+    /// Enters unconditionally, with requests that end at once, or are likely to. Reader only.
+    pub fn force(&self, places: u32) {
         self.flow.force(places);
     }
 
-    pub(crate) fn leave(&self, places: u32) {
+    /// Returns the places of a request that has left the device. Any context; blocks for a few
+    /// instructions at most.
+    pub fn leave(&self, places: u32) {
         self.turns.leave(&self.flow, places);
     }
 }

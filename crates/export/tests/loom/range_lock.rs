@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use corewise_nbd::model::{Blocks, Changes, RangeLocks};
+use corewise_export::range_lock::{Blocks, Changes, RangeLocks};
 use corewise_sync::{Mutex, Parker};
 use loom::model::Builder;
 use loom::thread;
@@ -53,8 +53,8 @@ fn loom_two_that_change_the_halves_of_a_block_both_survive() {
     model(|| {
         let disk = disk();
         let (parker, other_parker) = (Parker::new(), Parker::new());
-        let one = Changes::new(&disk.locks, parker.unparker());
-        let two = Changes::new(&disk.locks, other_parker.unparker());
+        let one = Changes::new(&disk.locks, parker.waker());
+        let two = Changes::new(&disk.locks, other_parker.waker());
         let theirs = Arc::clone(&disk);
         let other = thread::spawn(move || theirs.change_a_part(&two, &other_parker, 1));
         disk.change_a_part(&one, &parker, 0);
@@ -69,8 +69,8 @@ fn loom_the_first_change_of_a_part_comes_after_what_was_counted() {
     model(|| {
         let disk = disk();
         let parker = Parker::new();
-        let unaligned = Changes::new(&disk.locks, parker.unparker());
-        let plain = Changes::new(&disk.locks, Parker::new().unparker());
+        let unaligned = Changes::new(&disk.locks, parker.waker());
+        let plain = Changes::new(&disk.locks, Parker::new().waker());
         let theirs = Arc::clone(&disk);
         let other = thread::spawn(move || {
             if plain.begin() {

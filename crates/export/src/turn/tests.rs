@@ -13,7 +13,7 @@ struct Client {
 
 fn client() -> Client {
     let parker = Parker::new();
-    Client { flow: Flow::new(parker.unparker()), parker }
+    Client { flow: Flow::new(parker.waker()), parker }
 }
 
 fn demand(first: u32, turn: u32, all: u32) -> Demand {

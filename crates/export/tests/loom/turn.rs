@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use corewise_nbd::model::{Demand, Flow, TurnEntry, Turns};
+use corewise_export::turn::{Demand, Flow, TurnEntry, Turns};
 use corewise_sync::Parker;
 use loom::model::Builder;
 use loom::thread;
@@ -30,8 +30,8 @@ fn loom_one_that_stands_in_line_is_woken_by_its_own_completion_or_another_s() {
     model(|| {
         let turns = Arc::new(Turns::new(2));
         let (one_parker, two_parker) = (Parker::new(), Parker::new());
-        let one_seat = Flow::new(one_parker.unparker());
-        let two_seat = Flow::new(two_parker.unparker());
+        let one_seat = Flow::new(one_parker.waker());
+        let two_seat = Flow::new(two_parker.waker());
         assert_eq!(turns.enter(&one_seat, TWO), TurnEntry::All);
         // Its first request is in past the queue; the second has to wait.
         assert_eq!(turns.enter(&two_seat, ONE), TurnEntry::First);
@@ -55,8 +55,8 @@ fn loom_places_that_are_kept_are_taken_or_used_and_never_both() {
     model(|| {
         let turns = Arc::new(Turns::new(2));
         let (one_parker, two_parker) = (Parker::new(), Parker::new());
-        let one_seat = Flow::new(one_parker.unparker());
-        let two_seat = Flow::new(two_parker.unparker());
+        let one_seat = Flow::new(one_parker.waker());
+        let two_seat = Flow::new(two_parker.waker());
         // It keeps both places, and doesn't use them. The other has a request in the device, and
         // wants a second one.
         assert_eq!(turns.enter(&one_seat, TWO), TurnEntry::All);

@@ -9,9 +9,10 @@
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::task::Waker;
 
+use corewise_sync::Mutex;
 use corewise_sync::atomic::{AtomicU64, Ordering};
-use corewise_sync::{Mutex, Unparker};
 
 /// Counted changes, in the lowest bits.
 const ONE: u64 = 1;
@@ -46,7 +47,7 @@ pub struct RangeLocks<T> {
 struct RangeLocksState<T> {
     connections: Vec<ConnectionEntry>,
     /// Readers that wait for the last counted change.
-    waiting: Vec<Unparker>,
+    waiting: Vec<Waker>,
     table: Table<T>,
 }
 
@@ -88,18 +89,18 @@ impl<T> RangeLocks<T> {
 pub struct Changes<T> {
     locks: Arc<RangeLocks<T>>,
     counted: Arc<CountedChanges>,
-    unparker: Unparker,
+    waker: Waker,
 }
 
 impl<T> Changes<T> {
-    /// Registers a connection that changes nothing yet. The parker belongs to its reader.
-    pub fn new(locks: &Arc<RangeLocks<T>>, unparker: Unparker) -> Changes<T> {
+    /// Registers a connection that changes nothing yet. The waker wakes its reader.
+    pub fn new(locks: &Arc<RangeLocks<T>>, waker: Waker) -> Changes<T> {
         let mut state = locks.state.lock();
         let word = if state.has_unaligned() { LISTED } else { 0 };
         let counted = Arc::new(CountedChanges { word: AtomicU64::new(word) });
         state.connections.push(ConnectionEntry { counted: Arc::clone(&counted), unaligned: false });
         drop(state);
-        Changes { locks: Arc::clone(locks), counted, unparker }
+        Changes { locks: Arc::clone(locks), counted, waker }
     }
 
     /// Begins a change of whole blocks. Returns true if it is counted, and [ends](Changes::end) so;
@@ -120,7 +121,7 @@ impl<T> Changes<T> {
 
     #[cold]
     fn wake(&self) {
-        self.locks.state.lock().waiting.drain(..).for_each(|reader| reader.unpark());
+        self.locks.state.lock().waiting.drain(..).for_each(Waker::wake);
     }
 
     /// Makes all connections enter new changes in the table while this connection exists. Called
@@ -142,7 +143,7 @@ impl<T> Changes<T> {
             |at: &ConnectionEntry| at.counted.word.load(Ordering::Acquire) & !LISTED == 0;
         let all = state.connections.iter().all(is_listed);
         if !all {
-            state.waiting.push(self.unparker.clone());
+            state.waiting.push(self.waker.clone());
         }
         all
     }
@@ -237,8 +238,8 @@ mod tests {
     fn changes_are_counted_until_one_covers_a_block_in_part_and_again_when_its_client_has_left() {
         let locks = Arc::new(RangeLocks::<()>::default());
         let (one_parker, two_parker) = (Parker::new(), Parker::new());
-        let one = Changes::new(&locks, one_parker.unparker());
-        let two = Changes::new(&locks, two_parker.unparker());
+        let one = Changes::new(&locks, one_parker.waker());
+        let two = Changes::new(&locks, two_parker.waker());
         assert!(one.begin() && one.begin() && two.begin());
         two.list();
         assert!(!two.are_listed());
@@ -248,7 +249,7 @@ mod tests {
         assert!(two_parker.try_park() && !two.are_listed());
         one.end();
         assert!(two_parker.try_park() && two.are_listed());
-        let late = Changes::new(&locks, Parker::new().unparker());
+        let late = Changes::new(&locks, Parker::new().waker());
         assert!(!late.begin());
         one.list();
         assert!(one.are_listed());

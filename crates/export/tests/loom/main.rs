@@ -1,0 +1,6 @@
+//! The models of what the clients of an export share, in every interleaving: a file for each
+//! protocol.
+#![cfg(loom)]
+
+mod range_lock;
+mod turn;
