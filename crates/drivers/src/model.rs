@@ -2,6 +2,5 @@
 //! types of the drivers, each small enough to be model-checked.
 
 pub use crate::file::lane::{LaneState, PushOutcome};
-pub use crate::file::ring::Bell;
 pub use crate::mirror::leg_states::LegStates;
 pub use crate::mirror::regions::{RegionAge, RegionEntry, Regions};

@@ -45,6 +45,7 @@
 //! | [`range_lock`] | changes that cover blocks of the device in part |
 //! | [`turn`] | how the clients of a device share it |
 //! | `device` | a device with the state that its clients share |
+//! | `traffic` | counters of answered requests |
 //! | `client` | one client of it |
 //! | `feed` | the requests of a client whose thread never waits |
 
@@ -55,12 +56,14 @@ mod device;
 mod feed;
 mod losses;
 pub mod range_lock;
+mod traffic;
 pub mod turn;
 
 pub use access::{Access, Identity, Limiter, Peer, Rate};
 pub use client::{Client, InDevice};
 pub use device::{SharedDevice, submit_listed};
 pub use feed::{Feed, Next};
+pub use traffic::{Counts, Traffic};
 
 /// The README's example is a test too.
 #[cfg(doctest)]

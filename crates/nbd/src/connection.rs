@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use bytes::BytesMut;
 use corewise_blockmq::Op;
+use corewise_export::Counts;
 use corewise_sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use corewise_sync::hint::IN_MODEL;
 use corewise_sync::time::PausableClock;
@@ -19,7 +20,6 @@ use rustix::net::{RecvFlags, SendFlags, Shutdown, recv, send, shutdown, sockopt}
 
 use crate::client_log::ClientLog;
 use crate::deadline::{Deadline, timespec};
-use crate::load::Counts;
 use crate::load::{Arrivals, PartialRequest, Untaken};
 use crate::load::{Budget, Charge, Load, Snapshot};
 use crate::memory::Pool;

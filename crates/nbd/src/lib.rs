@@ -98,7 +98,6 @@ mod tls;
 #[doc(hidden)]
 pub mod wire;
 
-pub use crate::load::Traffic;
 #[cfg(feature = "tls")]
 pub use client::RemoteTls;
 pub use client::session::{RemoteProxy, RemoteSession};
@@ -106,7 +105,7 @@ pub use client::{
     Remote, RemoteError, RemoteEvent, RemoteObserver, RemoteOptions, RemoteState, RemoteStatus,
     Uri, UriError,
 };
-pub use corewise_export::{Peer, Rate};
+pub use corewise_export::{Peer, Rate, Traffic};
 pub use error::{Error, TlsPart};
 pub use export::Export;
 pub use load::Budget;

@@ -19,18 +19,15 @@
 //!
 //! # Statistics
 //!
-//! [`Counts`] are counters that one thread at a time writes and any thread reads. A request is
-//! counted when its reply leaves, by the holder of the [flush right](crate::reply). There is one
-//! holder at a time, so counting takes no locked operation. The clock is read once for each piece
-//! that was received, and once for the replies that left in one call. A request that was never
-//! answered is not counted.
+//! A request is [counted](Counts) when its reply leaves, by the holder of the [flush
+//! right](crate::reply). The clock is read once for each piece that was received, and once for the
+//! replies that left in one call. A request that was never answered is not counted.
 
-use std::sync::OnceLock;
 use std::time::Duration;
 
-use corewise_blockmq::{Op, OpStats};
+use corewise_blockmq::Op;
+use corewise_export::Counts;
 use corewise_sync::atomic::{AtomicU64, Ordering, aside};
-use corewise_sync::time::Histogram;
 use corewise_sync::{Parker, Unparker};
 
 /// Width of the count of bytes in the connection's own share.
@@ -371,31 +368,6 @@ impl PartialRequest {
     }
 }
 
-/// Counters of answered requests, by operation. An operation's `latency` runs from the arrival of a
-/// request until the system has taken all of its reply. It includes the waits for limits and
-/// memory.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
-    ops: [OpStats; Op::ALL.len()],
-}
-
-impl Traffic {
-    /// Returns the counters of one operation. A trim counts as a [`Discard`](Op::Discard), block
-    /// status as [`Extents`](Op::Extents), and `CACHE` as a [`Prefetch`](Op::Prefetch).
-    pub fn of(&self, op: Op) -> &OpStats {
-        &self.ops[op as usize]
-    }
-
-    pub(crate) fn add(&mut self, other: &Traffic) {
-        for (sum, more) in self.ops.iter_mut().zip(&other.ops) {
-            sum.requests += more.requests;
-            sum.errors += more.errors;
-            sum.bytes += more.bytes;
-            sum.latency.merge(&more.latency);
-        }
-    }
-}
-
 /// The charge, arrival time and slot with which a request was admitted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cost {
@@ -423,64 +395,17 @@ pub(crate) struct Settlement {
 }
 
 impl Settlement {
+    /// Counts a reply that has left at `now`. Only the holder of the flush right calls it.
+    pub(crate) fn count(&self, counts: &Counts, now: u64) {
+        if let Some(op) = self.op {
+            let took = Duration::from_nanos(now.saturating_sub(self.cost.came));
+            counts.ended(op, self.done, took);
+        }
+    }
+
     /// Returns the settlement of a request that failed after all.
     pub(crate) fn failed(self) -> Settlement {
         Settlement { done: None, ..self }
-    }
-}
-
-/// The counters of one connection.
-#[derive(Debug, Default)]
-pub(crate) struct Counts {
-    /// Counters, by the operation's position in [`Op::ALL`].
-    ops: [OpCounts; Op::ALL.len()],
-}
-
-#[derive(Debug, Default)]
-struct OpCounts {
-    /// A: written by the holder of the flush right alone, as all fields here. Relaxed: nothing is
-    /// decided by it.
-    requests: aside::AtomicU64,
-    /// A: as `requests`.
-    errors: aside::AtomicU64,
-    /// A: as `requests`.
-    bytes: aside::AtomicU64,
-    /// A histogram, allocated at the first request.
-    latency: OnceLock<Box<Histogram>>,
-}
-
-/// Adds to a counter that no other thread writes.
-fn add_alone(to: &aside::AtomicU64, more: u64) {
-    to.store(to.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
-}
-
-impl Counts {
-    /// Counts a reply that has left at `now`. Only the holder of the flush right calls it.
-    pub(crate) fn answered(&self, due: &Settlement, now: u64) {
-        let Some(op) = due.op else { return };
-        let of_op = &self.ops[op as usize];
-        add_alone(&of_op.requests, 1);
-        match due.done {
-            Some(0) => {}
-            Some(bytes) => add_alone(&of_op.bytes, bytes),
-            None => add_alone(&of_op.errors, 1),
-        }
-        let took = Duration::from_nanos(now.saturating_sub(due.cost.came));
-        of_op.latency.get_or_init(Box::default).record_alone(took, 1);
-    }
-
-    /// Returns the counters so far.
-    pub(crate) fn read(&self) -> Traffic {
-        let mut traffic = Traffic::default();
-        for (sum, of_op) in traffic.ops.iter_mut().zip(&self.ops) {
-            sum.requests = of_op.requests.load(Ordering::Relaxed);
-            sum.errors = of_op.errors.load(Ordering::Relaxed);
-            sum.bytes = of_op.bytes.load(Ordering::Relaxed);
-            if let Some(times) = of_op.latency.get() {
-                sum.latency = times.read();
-            }
-        }
-        traffic
     }
 }
 
@@ -576,14 +501,14 @@ mod tests {
     fn an_answer_is_counted_by_its_operation_with_the_time_since_its_request_came() {
         let counts = Counts::default();
         let cost = Cost { charge: Charge::NONE, came: 1_000, slot: ArrivalSlot::NONE };
-        counts.answered(&cost.due(Some(Op::Read), Some(4096)), 5_000);
-        counts.answered(&cost.due(Some(Op::Read), Some(512)).failed(), 9_000);
-        counts.answered(&cost.due(None, Some(7)), 9_000);
+        cost.due(Some(Op::Read), Some(4096)).count(&counts, 5_000);
+        cost.due(Some(Op::Read), Some(512)).failed().count(&counts, 9_000);
+        cost.due(None, Some(7)).count(&counts, 9_000);
         let mut traffic = counts.read();
         let reads = traffic.of(Op::Read);
         assert_eq!((reads.requests, reads.errors, reads.bytes), (2, 1, 4096));
         assert_eq!(reads.latency.longest(), Some(Duration::from_nanos(8_000)));
-        assert_eq!(traffic.of(Op::Write), &OpStats::default());
+        assert_eq!(traffic.of(Op::Write), &corewise_blockmq::OpStats::default());
         let again = traffic.clone();
         traffic.add(&again);
         assert_eq!((traffic.of(Op::Read).requests, traffic.of(Op::Read).latency.count()), (4, 4));

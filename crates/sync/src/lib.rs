@@ -40,6 +40,7 @@ pub mod time;
 #[doc(hidden)]
 pub mod model;
 
+mod bell;
 mod clean;
 mod completion;
 mod counter;
@@ -50,6 +51,7 @@ mod proof;
 mod signal;
 mod throttle;
 
+pub use bell::Bell;
 pub use clean::CleanAt;
 pub use completion::{Completion, Countdown};
 pub use counter::Counter;

@@ -1,7 +1,6 @@
 //! The models of the drivers, in every interleaving: a file for each protocol.
 #![cfg(loom)]
 
-mod bell;
 mod lane;
 mod legs;
 mod regions;

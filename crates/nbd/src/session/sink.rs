@@ -205,7 +205,7 @@ impl SocketSink {
             of_first -= len;
             if let Some(due) = &first.due {
                 let now = *now.get_or_insert_with(|| self.connection.clock());
-                self.connection.counts.answered(due, now);
+                due.count(&self.connection.counts, now);
                 self.connection.arrivals.leave(due.cost.slot);
                 cost += due.cost.charge;
                 requests += 1;

@@ -1,6 +1,7 @@
 //! The models of the primitives, in every interleaving: a file for each protocol.
 #![cfg(loom)]
 
+mod bell;
 mod completion;
 mod counter;
 mod epoch;

@@ -19,7 +19,7 @@
 //! in the inbox before the thread looks there again: no bell, no system call of its own. So a full
 //! queue costs one `io_uring_enter` for each batch of completions, and nothing else.
 //!
-//! The bell is a protocol of this file ([`Bell`]); it wakes the thread through an `eventfd` that
+//! The bell ([`Bell`]) wakes the thread through an `eventfd` that
 //! the ring polls. A ring at rest sleeps in the kernel.
 //!
 //! The ring's thread also cancels a request that is late
@@ -37,7 +37,6 @@
 //! once, through its slot's piece of a registered buffer, or, if it is larger, through memory of
 //! its own.
 
-use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::{fmt, io};
@@ -45,11 +44,10 @@ use std::{fmt, io};
 use corewise_blockmq::for_drivers::{LateOne, Queued};
 use corewise_blockmq::{Started, TimedOut, TimerReturn};
 use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use corewise_sync::fence::{FencePolicy, FullFence};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
 use corewise_sync::sys::Tid;
 use corewise_sync::thread::{Builder, JoinHandle, current};
-use corewise_sync::{CachePadded, Completion, Mutex};
+use corewise_sync::{Bell, CachePadded, Completion, Mutex};
 use corewise_topology::{AffinityScope, CpuId, CpuSet, DEFAULT_SHARD_SIZE, Machine, pin_thread};
 use reactor::Reactor;
 use rustix::event::{EventfdFlags, eventfd};
@@ -320,74 +318,6 @@ impl Drop for RingThread {
                 tracing::error!("a ring's thread panicked");
             }
         }
-    }
-}
-
-// The bell of a thread that serves an inbox: it rings only if the thread may be asleep.
-//
-// A driver's thread takes requests out of an [`Inbox`](corewise_sync::inbox::Inbox), and sleeps in
-// the kernel if there is nothing to do. Waking it costs a system call, so a thread that puts
-// something in asks first whether that is needed. The pattern is *publish, fence, check*:
-//
-// ```text
-// pusher                                 thread
-// Publish: push to the inbox             Doze: asleep = true
-// RingFence                              DozeFence
-// Ask: asleep? no: leave                 Look: inbox empty? yes: sleep
-// ```
-//
-// Without the fences both could read the old value: the request lies there, and the thread sleeps.
-// The push and the store are `SeqCst`, and so are the two loads, so the language orders them and no
-// instruction is needed for either fence. Of several pushers that find it asleep one takes the mark
-// and rings. Checked by `tests/loom/bell.rs`, whose twin without fences loses the request.
-
-/// The record of whether the thread has to be woken.
-pub struct Bell<F: FencePolicy = FullFence> {
-    /// A: true while the thread is asleep: set by Doze, cleared by the thread when it is awake
-    /// again, or by the pusher that rings. Each change is a read-modify-write, so they have one
-    /// order.
-    asleep: AtomicBool,
-    fence: PhantomData<F>,
-}
-
-impl<F: FencePolicy> Default for Bell<F> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
-impl<F: FencePolicy> Bell<F> {
-    /// Creates the bell of a thread that is awake.
-    pub fn new() -> Self {
-        Self { asleep: AtomicBool::new(false), fence: PhantomData }
-    }
-
-    /// Marks the thread as about to sleep (Doze). It has to look at its inbox once more before it
-    /// does.
-    pub fn doze(&self) {
-        self.asleep.swap(true, Ordering::SeqCst);
-        F::implied(); // DozeFence
-    }
-
-    /// Marks the thread as awake: it will look at its inbox before it sleeps.
-    #[inline]
-    pub fn awake(&self) {
-        // Relaxed: a pusher that still reads true doesn't get the mark, or rings in vain.
-        self.asleep.swap(false, Ordering::Relaxed);
-    }
-
-    /// Returns true if the caller has to wake the thread, after a push (Ask). Any context.
-    #[inline]
-    #[must_use = "the caller must wake the thread"]
-    pub fn must_ring(&self) -> bool {
-        F::implied(); // RingFence
-        self.asleep.load(Ordering::SeqCst) && self.asleep.swap(false, Ordering::SeqCst)
-    }
-}
-
-impl<F: FencePolicy> fmt::Debug for Bell<F> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Bell").field("asleep", &self.asleep.load(Ordering::Relaxed)).finish()
     }
 }
 

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use corewise_export::{Identity, SharedDevice};
+use corewise_export::{Identity, SharedDevice, Traffic};
 use corewise_sync::{Condvar, Mutex};
 
 use super::options::Options;
@@ -19,7 +19,6 @@ use crate::deadline::Deadline;
 use crate::error::Error;
 use crate::export::Export;
 use crate::handshake::{ExportOffer, NotAttached, NotOffered};
-use crate::load::Traffic;
 use crate::negotiate::NoAgreement;
 use crate::policy;
 use crate::wire::MAX_STRING;

@@ -8,9 +8,8 @@ use super::{ConnectionRecord, ExportState, Registry};
 use crate::connection::Connection;
 use crate::export::Export;
 use crate::handshake::CloseReason;
-use crate::load::Traffic;
 use crate::negotiate::NoAgreement;
-use corewise_export::{Identity, Peer};
+use corewise_export::{Identity, Peer, Traffic};
 
 /// One export, as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 
-use corewise_drivers::model::Bell;
 use corewise_sync::fence::{FencePolicy, FullFence, NoFence};
 use corewise_sync::inbox::{HasLink, Inbox, Link};
-use corewise_sync::{Parker, thread};
+use corewise_sync::{Bell, Parker, thread};
 
 struct Item(Link);
 
