@@ -176,6 +176,11 @@ impl Client {
         }
     }
 
+    /// Makes the client's next flush fail, since changes that a former server answered may be lost.
+    pub fn owe_a_failure(&self) {
+        self.known_losses.owe_a_failure();
+    }
+
     /// Records that all changes of the client are durable.
     pub fn all_is_durable(&self) {
         self.known_losses.all_is_durable();

@@ -62,6 +62,12 @@ impl KnownLosses {
         self.covered.store(u64::MAX, Ordering::Relaxed);
     }
 
+    /// Makes the next flush fail, since changes that were answered before may be lost.
+    pub(crate) fn owe_a_failure(&self) {
+        // More than a device has ever lost.
+        self.now.store(u64::MAX, Ordering::Relaxed);
+    }
+
     /// Records the end of a flush. Returns true if the flush must fail for a loss.
     pub(crate) fn flushed(&self, covers: LossScope, losses: u64) -> bool {
         self.covered.fetch_max(covers.changes, Ordering::Relaxed);

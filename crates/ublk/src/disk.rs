@@ -1,0 +1,651 @@
+//! Disks: made or taken over, grown, left to the next server, or taken away.
+
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::task::Waker;
+use std::time::Duration;
+
+use corewise_blockmq::{BlockDevice, Geometry};
+use corewise_export::{Client, Feed, Limiter, Peer, SharedDevice, Traffic};
+use corewise_sync::atomic::Ordering;
+use corewise_sync::{Mutex, time};
+use corewise_topology::{CpuId, CpuSet, Machine, pin_thread};
+
+use crate::abi::{Basic, DeviceInfo, Discard, Params, attribute, control, feature, state};
+use crate::control::{Command, Control};
+use crate::error::Error;
+use crate::queue::{DEPTH, MOST_BYTES, Queue, QueueFacts};
+use crate::rings::{Descriptors, NewQueue, RingThread, Served};
+
+/// Time that the kernel has for a command that waits for no request.
+const PROMPT: Duration = Duration::from_secs(10);
+/// Time that the kernel has to make a disk, which reads its partition table.
+const START: Duration = Duration::from_secs(60);
+/// Pause between two tries to open a node that `devtmpfs` or `udev` has to make.
+const NODE_PAUSE: Duration = Duration::from_millis(2);
+/// CPUs that share a queue, and so a thread.
+const CPUS_A_QUEUE: usize = 4;
+/// Largest discard and write-zeroes, in sectors: 1 GiB.
+const MOST_NOTED: u32 = 1 << 21;
+/// Block size in bytes that every kernel takes.
+const MOST_BLOCK: u32 = 4096;
+
+/// The abilities of this kernel's ublk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Abilities {
+    /// A disk can change its size while it is in use (Linux 6.16).
+    pub grow: bool,
+    /// A disk can be handed over without the end of its server (Linux 6.16).
+    pub hand_over: bool,
+    /// A disk can be taken away only if nobody has it open (Linux 7.0).
+    pub safe_stop: bool,
+}
+
+impl Abilities {
+    /// Asks the kernel. Blocks for a moment.
+    ///
+    /// # Errors
+    /// If there is no ublk that disks can use.
+    pub fn probe() -> Result<Abilities, Error> {
+        Abilities::of(&mut Control::open(PROMPT)?)
+    }
+
+    fn of(control: &mut Control) -> Result<Abilities, Error> {
+        let features = control.features().map_err(|error| match error.raw_os_error() {
+            Some(libc::EPERM | libc::EACCES) => Error::NotAllowed,
+            _ => Error::TooOld,
+        })?;
+        let has = |feature| features & feature != 0;
+        if !has(feature::CMD_IOCTL_ENCODE) || !has(feature::USER_RECOVERY_REISSUE) {
+            return Err(Error::TooOld);
+        }
+        Ok(Abilities {
+            grow: has(feature::UPDATE_SIZE),
+            hand_over: has(feature::QUIESCE),
+            safe_stop: has(feature::SAFE_STOP),
+        })
+    }
+}
+
+/// The threads that serve disks. They are started with the first disk, and are shared by all.
+pub struct Disks {
+    /// CPUs of each thread, if it is started.
+    cpus: usize,
+    live: bool,
+    /// L: is the lock; guards the threads, which are started with the first disk.
+    threads: Mutex<Vec<Arc<RingThread>>>,
+}
+
+/// The options of a disk.
+#[derive(Clone, Debug, Default)]
+pub struct DiskOptions {
+    /// A word by which the next server finds the disk: it depends on all that says which device it
+    /// is. Two disks of a machine never have the same word. 0 makes a disk that ends with its
+    /// server.
+    pub mark: u64,
+    /// Refuses changes, whatever the device allows.
+    pub read_only: bool,
+    /// Limits of its requests and bytes a second.
+    pub limiters: Vec<Arc<Limiter>>,
+    /// True if a server that died may have lost changes that it had acknowledged. Then the first
+    /// flush after a takeover fails.
+    pub may_lose: bool,
+}
+
+impl fmt::Debug for Disks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Disks").field("cpus", &self.cpus).finish_non_exhaustive()
+    }
+}
+
+impl Disks {
+    /// Prepares threads for the CPUs of a machine. Nothing is started yet.
+    pub fn new(machine: &Machine) -> Disks {
+        let cpus = machine.online().len().max(1);
+        Disks { cpus, live: !machine.is_synthetic(), threads: Mutex::new(Vec::new()) }
+    }
+
+    /// Makes a disk of a device, or takes over the one with the same mark that a former server has
+    /// left. Blocks, since the kernel reads the disk's partition table.
+    ///
+    /// # Errors
+    /// If the kernel has no ublk or refuses the disk, or if the disk that was left is not like the
+    /// device.
+    pub fn add(&self, shared: &Arc<SharedDevice>, options: DiskOptions) -> Result<Disk, Error> {
+        let mut control = Control::open(START)?;
+        let abilities = Abilities::of(&mut control)?;
+        let geometry = shared.device().geometry();
+        let params = params(&geometry, options.read_only)?;
+        let left = find(&mut control, options.mark)?;
+        let (info, taken_over) = match left {
+            Some(info) => {
+                resume(&mut control, &info, &params)?;
+                (info, true)
+            }
+            None => (make(&mut control, &options, abilities, self.cpus, params)?, false),
+        };
+        let disk = info.device;
+        // From here on an error takes a new disk away, and leaves one that was taken over.
+        let undo = |error: Error| {
+            if !taken_over {
+                let _ = Control::open(PROMPT)
+                    .map(|mut control| control.plain(Command::new(control::DEL_DEV, disk)));
+            }
+            error
+        };
+        let queues = self.serve(&mut control, &info, shared, &options, taken_over).map_err(undo)?;
+        let (start, what) = match taken_over {
+            true => (control::END_USER_RECOVERY, "hand over"),
+            false => (control::START_DEV, "start"),
+        };
+        let pid = u64::from(std::process::id());
+        control
+            .plain(Command::new(start, disk).data(pid))
+            .map_err(|error| undo(Error::command(what, disk)(error)))?;
+        let this = Disk { number: disk, abilities, shared: Arc::clone(shared), queues, taken_over };
+        this.grow()?;
+        Ok(this)
+    }
+
+    /// Hands the queues of a disk to the threads.
+    fn serve(
+        &self,
+        control: &mut Control,
+        info: &DeviceInfo,
+        shared: &Arc<SharedDevice>,
+        options: &DiskOptions,
+        taken_over: bool,
+    ) -> Result<Vec<DiskQueue>, Error> {
+        let node = open_node(info.device)
+            .map_err(Error::command("open the control file of", info.device))?;
+        let file = Arc::new(OwnedFd::from(node));
+        let mut queues = Vec::new();
+        for id in 0..info.queues {
+            let thread = self.thread(control, info, id)?;
+            let descriptors = Descriptors::map(&file, id, info.depth)
+                .map_err(Error::command("map the requests of", info.device))?;
+            let facts = Arc::new(QueueFacts::default());
+            let served = Arc::new(Served::default());
+            let port = Arc::clone(&thread.port);
+            let client = Client::new(shared, Peer::Kernel.into(), Waker::from(Arc::clone(&port)));
+            if taken_over && options.may_lose {
+                client.owe_a_failure();
+            }
+            let client = Arc::new(client);
+            let feed = Feed::new(Arc::clone(&client), options.limiters.clone());
+            let (theirs, depth, now) = (Arc::clone(&facts), info.depth, time::now());
+            let make = move |number| {
+                let deliver = Arc::new(move |slot| port.deliver(slot));
+                Queue::new(number, depth, feed, deliver, theirs, now)
+            };
+            thread.port.serve(NewQueue {
+                make: Box::new(make),
+                file: Arc::clone(&file),
+                id,
+                descriptors,
+                served: Arc::clone(&served),
+            });
+            queues.push(DiskQueue { thread, served, facts, client });
+        }
+        queues.iter().for_each(|queue| queue.served.done.wait());
+        Ok(queues)
+    }
+
+    /// Returns the thread of a queue, and starts it if it isn't there.
+    fn thread(
+        &self,
+        control: &mut Control,
+        info: &DeviceInfo,
+        queue: u16,
+    ) -> Result<Arc<RingThread>, Error> {
+        let most = self.cpus.div_ceil(CPUS_A_QUEUE);
+        let number = usize::from(queue) % most;
+        let mut threads = self.threads.lock();
+        while threads.len() <= number {
+            let thread = RingThread::spawn(threads.len()).map_err(Error::Thread)?;
+            if self.live {
+                // The kernel delivers a queue's requests on these CPUs.
+                let cpus =
+                    control.affinity(info.device, threads.len() as u16).map(|bits| cpu_set(&bits));
+                let pinned = cpus
+                    .ok()
+                    .filter(|cpus| !cpus.is_empty())
+                    .map(|cpus| pin_thread(thread.tid, &cpus));
+                if let Some(Err(error)) = pinned {
+                    tracing::info!(%error, "a thread of ublk could not be pinned; it runs on any CPU");
+                }
+            }
+            threads.push(Arc::new(thread));
+        }
+        Ok(Arc::clone(&threads[number]))
+    }
+}
+
+fn cpu_set(bits: &[u8]) -> CpuSet {
+    let mut cpus = CpuSet::new();
+    for (n, byte) in bits.iter().enumerate() {
+        (0..8).filter(|bit| byte & 1 << bit != 0).for_each(|bit| {
+            cpus.insert(CpuId::new((n * 8 + bit) as u32));
+        });
+    }
+    cpus
+}
+
+/// Returns the disk with a mark, if a former server left it. A disk with this mark that was never
+/// started is taken away.
+fn find(control: &mut Control, mark: u64) -> Result<Option<DeviceInfo>, Error> {
+    if mark == 0 {
+        return Ok(None);
+    }
+    for disk in disks() {
+        let Ok(info) = control.info(disk) else { continue };
+        if info.mark != mark {
+            continue;
+        }
+        if info.state == state::DEAD {
+            let _ = control.plain(Command::new(control::DEL_DEV, disk));
+            continue;
+        }
+        let is_alive = info.server > 0 && is_alive(info.server);
+        if info.state == state::LIVE && is_alive {
+            return Err(Error::Taken { disk, process: info.server });
+        }
+        return Ok(Some(info));
+    }
+    Ok(None)
+}
+
+/// Returns the numbers of the machine's ublk devices.
+fn disks() -> Vec<u32> {
+    let folder = std::fs::read_dir("/sys/class/ublk-char").into_iter().flatten();
+    let number = |entry: io::Result<std::fs::DirEntry>| {
+        entry.ok()?.file_name().to_str()?.strip_prefix("ublkc")?.parse().ok()
+    };
+    folder.filter_map(number).collect()
+}
+
+fn is_alive(process: i32) -> bool {
+    std::path::Path::new(&format!("/proc/{process}")).exists()
+}
+
+/// Begins the takeover of a disk that a former server left.
+fn resume(control: &mut Control, info: &DeviceInfo, wanted: &Params) -> Result<(), Error> {
+    let disk = info.device;
+    let found = control.params(disk).map_err(Error::command("describe", disk))?;
+    let (old, new) = (found.basic, wanted.basic);
+    let changed = |what, disk_has: u64, device_has: u64| {
+        Err(Error::Changed { disk, what, disk_has, device_has })
+    };
+    if old.sectors > new.sectors {
+        return changed("size in sectors", old.sectors, new.sectors);
+    }
+    if old.logical_shift != new.logical_shift {
+        return changed("block size", 1 << old.logical_shift, 1 << new.logical_shift);
+    }
+    if old.attributes != new.attributes {
+        return changed("attributes", old.attributes.into(), new.attributes.into());
+    }
+    // The kernel is busy while it winds the former server up.
+    control
+        .patiently(Command::new(control::START_USER_RECOVERY, disk))
+        .map(drop)
+        .map_err(Error::command("begin the takeover of", disk))
+}
+
+/// Makes a new device, which has no disk yet.
+fn make(
+    control: &mut Control,
+    options: &DiskOptions,
+    abilities: Abilities,
+    cpus: usize,
+    params: Params,
+) -> Result<DeviceInfo, Error> {
+    let mut features = feature::CMD_IOCTL_ENCODE;
+    if options.mark != 0 {
+        features |= feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
+        features |= if abilities.hand_over { feature::QUIESCE } else { 0 };
+    }
+    features |= if abilities.grow { feature::UPDATE_SIZE } else { 0 };
+    features |= if abilities.safe_stop { feature::SAFE_STOP } else { 0 };
+    let info = DeviceInfo {
+        queues: cpus.div_ceil(CPUS_A_QUEUE) as u16,
+        depth: DEPTH,
+        max_bytes: MOST_BYTES,
+        device: u32::MAX,
+        server: -1,
+        features,
+        mark: options.mark,
+        ..DeviceInfo::default()
+    };
+    let info = control.add(info).map_err(|error| Error::Command {
+        what: "make a disk",
+        disk: None,
+        error,
+    })?;
+    control.set_params(info.device, params).map_err(|error| {
+        let _ = control.plain(Command::new(control::DEL_DEV, info.device));
+        Error::command("set the limits of", info.device)(error)
+    })?;
+    Ok(info)
+}
+
+/// Opens the character device of a disk, once its node is there.
+fn open_node(disk: u32) -> io::Result<File> {
+    let path = format!("/dev/ublkc{disk}");
+    let deadline = time::now() + PROMPT;
+    loop {
+        match OpenOptions::new().read(true).write(true).open(&path) {
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ENOENT | libc::EBUSY | libc::EACCES)
+                ) && time::now() < deadline =>
+            {
+                std::thread::sleep(NODE_PAUSE);
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Returns size and limits of a disk, from those of its device.
+fn params(geometry: &Geometry, read_only: bool) -> Result<Params, Error> {
+    let block = geometry.block_size;
+    if block > MOST_BLOCK {
+        return Err(Error::BlockSize(block));
+    }
+    if geometry.size < u64::from(block) {
+        return Err(Error::Empty);
+    }
+    let shift = |bytes: u32| bytes.clamp(block, MOST_BLOCK.max(block)).ilog2() as u8;
+    let set = |attribute, is_set| if is_set { attribute } else { 0 };
+    let read_only = read_only || geometry.read_only;
+    let basic = Basic {
+        attributes: set(attribute::READ_ONLY, read_only)
+            | set(attribute::ROTATIONAL, geometry.rotational)
+            | set(attribute::VOLATILE_CACHE, geometry.can_flush)
+            | set(attribute::FUA, geometry.can_flush && geometry.can_fua),
+        logical_shift: block.ilog2() as u8,
+        physical_shift: shift(geometry.physical_block),
+        optimal_shift: geometry.preferred.max(block).ilog2() as u8,
+        minimal_shift: shift(geometry.physical_block),
+        max_sectors: MOST_BYTES / 512,
+        chunk_sectors: 0,
+        sectors: geometry.size / 512,
+        boundary_mask: 0,
+    };
+    let noted = |can| if can && !read_only { MOST_NOTED } else { 0 };
+    let discard = Discard {
+        alignment: 0,
+        granularity: geometry.physical_block.max(block),
+        max_discard_sectors: noted(geometry.can_discard),
+        max_zeroes_sectors: noted(geometry.can_write_zeroes),
+        max_segments: 1,
+        reserved: 0,
+    };
+    let has_discard = discard.max_discard_sectors > 0;
+    Ok(Params {
+        length: Params::LENGTH,
+        types: Params::BASIC | if has_discard { Params::DISCARD } else { 0 },
+        basic,
+        discard,
+    })
+}
+
+struct DiskQueue {
+    thread: Arc<RingThread>,
+    served: Arc<Served>,
+    facts: Arc<QueueFacts>,
+    client: Arc<Client>,
+}
+
+/// A disk of this machine: `/dev/ublkbN`.
+///
+/// A disk that is dropped is served until its threads end. [`Disk::remove`] takes it away, and
+/// [`Disk::leave`] leaves it to the next server.
+pub struct Disk {
+    number: u32,
+    abilities: Abilities,
+    shared: Arc<SharedDevice>,
+    queues: Vec<DiskQueue>,
+    taken_over: bool,
+}
+
+/// One disk, as its owner sees it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DiskStatus {
+    /// Requests that the kernel has delivered and that aren't answered.
+    pub in_flight: u64,
+    /// Counters of its requests.
+    pub traffic: Traffic,
+}
+
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Disk").field("path", &self.path()).finish_non_exhaustive()
+    }
+}
+
+impl Disk {
+    /// Returns the number in its path.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Returns the path of the disk.
+    pub fn path(&self) -> PathBuf {
+        PathBuf::from(format!("/dev/ublkb{}", self.number))
+    }
+
+    /// Returns true if a former server had made it.
+    pub fn was_taken_over(&self) -> bool {
+        self.taken_over
+    }
+
+    /// Returns counters and load.
+    pub fn status(&self) -> DiskStatus {
+        let mut status = DiskStatus { in_flight: 0, traffic: Traffic::default() };
+        for queue in &self.queues {
+            status.in_flight += queue.facts.in_flight.load(Ordering::Relaxed);
+            status.traffic.add(&queue.facts.counts.read());
+        }
+        status
+    }
+
+    /// Gives the disk the size of its device, if that has grown and the kernel can. Returns true if
+    /// the disk has the device's size. Blocks for a moment.
+    ///
+    /// # Errors
+    /// If the kernel refuses the size.
+    pub fn grow(&self) -> Result<bool, Error> {
+        let mut control = Control::open(PROMPT)?;
+        let wanted = self.shared.device().geometry().size / 512;
+        let params =
+            control.params(self.number).map_err(Error::command("describe", self.number))?;
+        if params.basic.sectors == wanted {
+            return Ok(true);
+        }
+        if !self.abilities.grow {
+            return Ok(false);
+        }
+        let command = Command::new(control::UPDATE_SIZE, self.number).data(wanted);
+        control.plain(command).map_err(Error::command("grow", self.number))?;
+        Ok(true)
+    }
+
+    /// Takes the disk away. Its users get errors from then on. Requests that it has are answered
+    /// first, within `time`. Blocks.
+    ///
+    /// # Errors
+    /// If the requests aren't answered in time, or the kernel refuses. The disk is being taken away
+    /// all the same.
+    pub fn remove(self, time: Duration) -> Result<(), Error> {
+        let number = self.number;
+        let mut control = Control::open(time)?;
+        control
+            .plain(Command::new(control::STOP_DEV, number))
+            .map_err(Error::command("stop", number))?;
+        self.delete(control)
+    }
+
+    /// Takes the disk away if nobody has it open. Returns it if somebody has, or if the kernel can't
+    /// tell.
+    ///
+    /// # Errors
+    /// As [`Disk::remove`].
+    pub fn remove_unused(self, time: Duration) -> Result<Option<Disk>, Error> {
+        if !self.abilities.safe_stop {
+            return Ok(Some(self));
+        }
+        let mut control = Control::open(time)?;
+        match control.plain(Command::new(control::TRY_STOP_DEV, self.number)) {
+            Ok(_) => self.delete(control).map(|()| None),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(Some(self)),
+            Err(error) => Err(Error::command("stop", self.number)(error)),
+        }
+    }
+
+    /// Deletes a device whose disk has been stopped.
+    fn delete(self, mut control: Control) -> Result<(), Error> {
+        let number = self.number;
+        for queue in &self.queues {
+            queue.facts.gone.wait();
+            queue.client.leave(true);
+        }
+        drop(self);
+        control
+            .plain(Command::new(control::DEL_DEV, number))
+            .map(drop)
+            .map_err(Error::command("take away", number))
+    }
+
+    /// Leaves the disk to the next server: no further request goes to the device, and those that it
+    /// has are answered, within `time`. The kernel keeps the others. Returns true if all were
+    /// answered. The disk is free for the next server once this process ends, or at once if the
+    /// kernel [can hand it over](Abilities::hand_over). Blocks.
+    pub fn leave(self, time: Duration) -> bool {
+        for queue in &self.queues {
+            if let Some(number) = queue.served.number() {
+                queue.thread.port.leave(number);
+            }
+        }
+        let until = time::now().checked_add(time);
+        let left = || until.map_or(time, |until| until.saturating_duration_since(time::now()));
+        let all = self.queues.iter().filter(|queue| queue.facts.quiet.wait_timeout(left())).count();
+        let is_quiet = all == self.queues.len();
+        self.queues.iter().for_each(|queue| queue.client.leave(is_quiet));
+        if is_quiet && self.abilities.hand_over {
+            let quiesced = Control::open(left().max(NODE_PAUSE))
+                .map_err(|error| error.to_string())
+                .and_then(|mut control| {
+                    let command = Command::new(control::QUIESCE_DEV, self.number).data(1000);
+                    control.plain(command).map_err(|error| error.to_string())
+                });
+            if let Err(error) = quiesced {
+                tracing::info!(
+                    disk = self.number,
+                    error,
+                    "the disk isn't handed over before this process ends"
+                );
+            }
+        }
+        is_quiet
+    }
+}
+
+/// Ends a disk that nobody serves, whose users get errors from then on: `corewise detach`.
+///
+/// # Errors
+/// If it has a server that is alive, or the kernel refuses.
+pub fn discard_left(number: u32) -> Result<(), Error> {
+    let mut control = Control::open(PROMPT)?;
+    let info = control.info(number).map_err(Error::command("describe", number))?;
+    if info.state == state::LIVE && info.server > 0 && is_alive(info.server) {
+        return Err(Error::Taken { disk: number, process: info.server });
+    }
+    control
+        .plain(Command::new(control::STOP_DEV, number))
+        .map_err(Error::command("stop", number))?;
+    control
+        .plain(Command::new(control::DEL_DEV, number))
+        .map(drop)
+        .map_err(Error::command("take away", number))
+}
+
+/// A disk of this machine, of any server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FoundDisk {
+    /// Number in its path.
+    pub number: u32,
+    /// Process that serves it, if one does.
+    pub server: Option<u32>,
+    /// Size in bytes.
+    pub size: u64,
+}
+
+/// Returns the disks of this machine, of any server.
+///
+/// # Errors
+/// If the kernel has no ublk, or the process may not use it.
+pub fn list() -> Result<Vec<FoundDisk>, Error> {
+    let mut control = Control::open(PROMPT)?;
+    let mut found = Vec::new();
+    for number in disks() {
+        let (Ok(info), Ok(params)) = (control.info(number), control.params(number)) else {
+            continue;
+        };
+        let server = u32::try_from(info.server).ok().filter(|_| info.state == state::LIVE);
+        found.push(FoundDisk { number, server, size: params.basic.sectors * 512 });
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_disk_has_the_limits_of_its_device() {
+        let geometry = Geometry::new(1 << 20);
+        let writable = params(&geometry, false).unwrap();
+        assert_eq!(writable.basic.sectors, 2048);
+        assert_eq!(writable.basic.attributes, attribute::VOLATILE_CACHE | attribute::FUA);
+        assert_eq!((writable.basic.logical_shift, writable.types), (9, 3));
+        assert_eq!(writable.discard.max_discard_sectors, MOST_NOTED);
+        let read_only = params(&geometry, true).unwrap();
+        assert!(read_only.basic.attributes & attribute::READ_ONLY != 0);
+        assert_eq!((read_only.types, read_only.discard.max_zeroes_sectors), (Params::BASIC, 0));
+        let plain = Geometry {
+            can_flush: false,
+            rotational: true,
+            block_size: 4096,
+            physical_block: 4096,
+            ..geometry
+        };
+        let plain = params(&plain, false).unwrap().basic;
+        assert_eq!(
+            (plain.attributes, plain.logical_shift, plain.physical_shift),
+            (attribute::ROTATIONAL, 12, 12)
+        );
+    }
+
+    #[test]
+    fn a_device_that_no_disk_can_be_is_refused() {
+        let large = Geometry { block_size: 8192, ..Geometry::new(1 << 20) };
+        assert!(matches!(params(&large, false), Err(Error::BlockSize(8192))));
+        assert!(matches!(params(&Geometry::new(0), false), Err(Error::Empty)));
+    }
+
+    #[test]
+    fn the_bits_of_an_affinity_are_cpus() {
+        let cpus: Vec<_> = cpu_set(&[0b101, 0, 1]).iter().map(CpuId::index).collect();
+        assert_eq!(cpus, [0, 2, 16]);
+    }
+}

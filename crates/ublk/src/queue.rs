@@ -1,0 +1,292 @@
+//! One queue of a disk: the state of its tags, from the kernel's answers to the next entries.
+//!
+//! The kernel owns a tag until it delivers a request, and the queue owns it until its answer. A tag
+//! is in one state:
+//!
+//! | state | owner | what ends it |
+//! |---|---|---|
+//! | `Kernel` | the kernel | a request: `Device`, or `Held` if the disk is being left; an error: `Dead` |
+//! | `Device` | the device | the request's end: it is answered, and the tag is the kernel's again |
+//! | `Held` | nobody | the end of the server: the kernel delivers the request to the next one |
+//! | `Dead` | nobody | nothing: the kernel delivers no further request |
+//!
+//! Nothing here makes a system call: the ring's thread passes what the kernel says, and takes the
+//! entries. So each order of events can be tested without a kernel.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use corewise_blockmq::{AlignedBuf, Buffer, BufferPool, Completed, Flags, Payload, Request};
+use corewise_export::{Counts, Feed, Next};
+use corewise_sync::atomic::{Ordering, aside};
+use corewise_sync::inbox::{HasLink, Link};
+use corewise_sync::{Completion, Mutex};
+
+use crate::abi::{Descriptor, op};
+
+/// Largest read or write in bytes.
+pub(crate) const MOST_BYTES: u32 = 128 << 10;
+/// Number of requests that a queue has at once.
+pub(crate) const DEPTH: u16 = 128;
+/// Size of a sector.
+const SECTOR: u64 = 512;
+/// Alignment of the memory of requests: a page, as files that go past the page cache want it.
+const ALIGN: usize = 4096;
+
+/// The place where a completion leaves its result for the ring's thread.
+pub(crate) struct Slot {
+    link: Link,
+    /// Number of the queue among those of its thread.
+    pub(crate) queue: u32,
+    pub(crate) tag: u16,
+    /// L: is the lock, a leaf; guards the result, from the end of the request until its answer.
+    done: Mutex<Option<Completed>>,
+}
+
+// SAFETY: always the same field of the same value.
+unsafe impl HasLink for Slot {
+    fn link(&self) -> &Link {
+        &self.link
+    }
+}
+
+/// A receiver of slots whose request has ended. Called on any thread, in an atomic section.
+pub(crate) type Deliver = Arc<dyn Fn(Arc<Slot>) + Send + Sync>;
+
+/// The part of a queue that other threads read.
+#[derive(Default)]
+pub(crate) struct QueueFacts {
+    pub(crate) counts: Counts,
+    /// A: requests that the server has. Written by the ring's thread alone. Relaxed: only shown.
+    pub(crate) in_flight: aside::AtomicU64,
+    /// Done once every tag is dead or held, and the thread has let the queue go.
+    pub(crate) gone: Completion,
+    /// Done once the device has no request of a queue that is being left.
+    pub(crate) quiet: Completion,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TagState {
+    Kernel,
+    Device,
+    Held,
+    Dead,
+}
+
+struct Tag {
+    state: TagState,
+    /// Memory of its requests; `None` while a request has it.
+    buffer: Option<AlignedBuf>,
+    address: u64,
+    slot: Arc<Slot>,
+    /// Arrival of its request.
+    came: Instant,
+}
+
+/// An answer of a tag: bytes that were done, or a negative error number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Answer {
+    pub(crate) tag: u16,
+    pub(crate) result: i32,
+    pub(crate) address: u64,
+}
+
+pub(crate) struct Queue {
+    feed: Feed,
+    tags: Vec<Tag>,
+    deliver: Deliver,
+    facts: Arc<QueueFacts>,
+    /// Number of tags in each state that isn't `Kernel`.
+    in_device: usize,
+    held: usize,
+    dead: usize,
+    leaving: bool,
+    /// True if the feed has got requests since it was last submitted.
+    fed: bool,
+    /// When the feed has to be submitted again.
+    next: Next,
+}
+
+impl Queue {
+    /// Creates a queue with `depth` tags, all of them the kernel's. `number` is its number among
+    /// the queues of its thread.
+    pub(crate) fn new(
+        number: u32,
+        depth: u16,
+        feed: Feed,
+        deliver: Deliver,
+        facts: Arc<QueueFacts>,
+        now: Instant,
+    ) -> Queue {
+        let pool = BufferPool::new(depth.into(), MOST_BYTES as usize, ALIGN);
+        let tag = |tag| {
+            // The pool has one for each tag.
+            let buffer = pool.get();
+            let address =
+                buffer.as_ref().map_or(0, |buffer| buffer.as_ptr().expose_provenance() as u64);
+            let (link, done) = (Link::new(), Mutex::new(None));
+            let slot = Arc::new(Slot { link, queue: number, tag, done });
+            Tag { state: TagState::Kernel, buffer, address, slot, came: now }
+        };
+        let tags = (0..depth).map(tag).collect();
+        let (in_device, held, dead) = (0, 0, 0);
+        let (leaving, fed, next) = (false, false, Next::Idle);
+        Queue { feed, tags, deliver, facts, in_device, held, dead, leaving, fed, next }
+    }
+
+    /// Returns the memory of each tag, with which its first request is fetched.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = (u16, u64)> {
+        self.tags.iter().map(|tag| (tag.slot.tag, tag.address))
+    }
+
+    /// Takes a request that the kernel delivers for a tag. Returns an answer if it doesn't go to
+    /// the device.
+    pub(crate) fn delivered(
+        &mut self,
+        tag: u16,
+        descriptor: Descriptor,
+        now: Instant,
+    ) -> Option<Answer> {
+        let at = self.tags.get_mut(usize::from(tag))?;
+        if at.state != TagState::Kernel {
+            tracing::error!(tag, state = ?at.state, "ublk delivered a request for a tag that it doesn't own");
+            return None;
+        }
+        if self.leaving {
+            at.state = TagState::Held;
+            self.held += 1;
+            return None;
+        }
+        at.came = now;
+        let address = at.address;
+        let rq = match request(&descriptor, &mut at.buffer) {
+            Ok(rq) => rq,
+            Err(errno) => return Some(Answer { tag, result: -errno, address }),
+        };
+        let rq = if descriptor.is_fua() { self.feed.client().durable(rq) } else { rq };
+        at.state = TagState::Device;
+        self.in_device += 1;
+        self.fed = true;
+        let (slot, deliver) = (Arc::clone(&at.slot), Arc::clone(&self.deliver));
+        self.feed.push(rq, move |done| {
+            *slot.done.lock() = Some(done);
+            deliver(slot);
+        });
+        self.show();
+        None
+    }
+
+    /// Records that the kernel delivers no further request for a tag.
+    pub(crate) fn died(&mut self, tag: u16) {
+        let Some(at) = self.tags.get_mut(usize::from(tag)) else { return };
+        if at.state == TagState::Kernel {
+            at.state = TagState::Dead;
+            self.dead += 1;
+        }
+    }
+
+    /// Takes the result of a request, and returns the answer. The tag is the kernel's then.
+    pub(crate) fn ended(&mut self, tag: u16, now: Instant) -> Option<Answer> {
+        let at = self.tags.get_mut(usize::from(tag))?;
+        let done = at.slot.done.lock().take()?;
+        let (op, len) = (done.op, done.len);
+        let result = match &done.result {
+            Ok(()) if op.has_bytes() => len as i32,
+            Ok(()) => 0,
+            Err(error) => -error.errno().abs().max(1),
+        };
+        if let Payload::One(Buffer::Aligned(buffer)) = done.payload {
+            at.buffer = Some(buffer);
+        }
+        at.state = TagState::Kernel;
+        self.in_device -= 1;
+        let bytes = (result >= 0).then_some(len);
+        self.facts.counts.ended(op, bytes, now.saturating_duration_since(at.came));
+        let answer = Answer { tag, result, address: at.address };
+        self.show();
+        Some(answer)
+    }
+
+    fn show(&self) {
+        self.facts.in_flight.store(self.in_device as u64, Ordering::Relaxed);
+    }
+
+    /// Submits what may go to the device, if there is anything new or its time has come.
+    pub(crate) fn submit(&mut self, woken: bool, now: Instant) {
+        let is_due = match self.next {
+            Next::Idle => false,
+            Next::At(moment) => moment <= now,
+            Next::Woken => woken,
+        };
+        if self.fed || is_due {
+            self.fed = false;
+            self.next = self.feed.submit();
+        }
+    }
+
+    /// Returns true if requests wait for their turn or a limit.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.next.is_waiting()
+    }
+
+    /// Returns the moment at which requests may pass a limit.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match self.next {
+            Next::At(moment) => Some(moment),
+            Next::Idle | Next::Woken => None,
+        }
+    }
+
+    /// Takes no further requests: the kernel keeps them for the next server.
+    pub(crate) fn leave(&mut self) {
+        self.leaving = true;
+    }
+
+    /// Returns true if the queue is being left, and the device has none of its requests.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.leaving && self.in_device == 0
+    }
+
+    /// Returns true if neither the kernel nor the device will come back to any tag.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.dead + self.held == self.tags.len()
+    }
+
+    /// Returns what other threads read.
+    pub(crate) fn facts(&self) -> &Arc<QueueFacts> {
+        &self.facts
+    }
+}
+
+/// Makes the request of a descriptor, with the tag's memory if it has bytes. Fails with an error
+/// number.
+fn request(descriptor: &Descriptor, buffer: &mut Option<AlignedBuf>) -> Result<Request, i32> {
+    let offset = descriptor.first_sector.checked_mul(SECTOR).ok_or(libc::EINVAL)?;
+    let len = u64::from(descriptor.sectors) * SECTOR;
+    let mut memory = || {
+        let mut memory = buffer.take().ok_or(libc::EIO)?;
+        if len > memory.capacity() as u64 {
+            *buffer = Some(memory);
+            return Err(libc::EINVAL);
+        }
+        memory.clear();
+        Ok(memory)
+    };
+    Ok(match descriptor.op() {
+        op::READ => Request::read_into(offset, len as usize, memory()?),
+        op::WRITE => {
+            let mut data = memory()?;
+            // SAFETY: the pool's memory was zeroed, the kernel has written the request's bytes, and
+            // they are at most the capacity.
+            unsafe { data.set_len(len as usize) };
+            Request::write(offset, data)
+        }
+        op::FLUSH => Request::flush(),
+        op::DISCARD => Request::discard(offset, len),
+        op::WRITE_ZEROES => {
+            let flags = Flags { no_unmap: descriptor.is_no_unmap(), ..Flags::default() };
+            Request::write_zeroes(offset, len).with_flags(flags)
+        }
+        _ => return Err(libc::EOPNOTSUPP),
+    })
+}
