@@ -30,8 +30,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let disks = Disks::new(&machine);
     // The same file is the same disk.
-    let mark =
-        file.map_or(0, |path| path.bytes().fold(7, |sum: u64, byte| sum * 31 + u64::from(byte)));
+    let mark = file.map_or(0, |path| DiskOptions::mark_of(&path));
     let disk = disks
         .add(&SharedDevice::new(queue.clone()), DiskOptions { mark, ..DiskOptions::default() })?;
     let how = if disk.was_taken_over() { "taken over" } else { "made" };

@@ -97,6 +97,17 @@ pub struct DiskOptions {
     pub may_lose: bool,
 }
 
+impl DiskOptions {
+    /// Returns the mark of a disk, from a text that says which device of which server it is. Never
+    /// 0, and the same in each process (FNV-1a).
+    pub fn mark_of(identity: &str) -> u64 {
+        let hash = identity.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+        hash.max(1)
+    }
+}
+
 impl fmt::Debug for Disks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Disks").field("cpus", &self.cpus).finish_non_exhaustive()
@@ -291,10 +302,12 @@ fn resume(control: &mut Control, info: &DeviceInfo, wanted: &Params) -> Result<(
         return changed("attributes", old.attributes.into(), new.attributes.into());
     }
     // The kernel is busy while it winds the former server up.
-    control
-        .patiently(Command::new(control::START_USER_RECOVERY, disk))
-        .map(drop)
-        .map_err(Error::command("begin the takeover of", disk))
+    match control.patiently(Command::new(control::START_USER_RECOVERY, disk)) {
+        // A server that died in the middle of its takeover had begun it: before Linux 6.15 the
+        // kernel refuses to begin again, and goes on.
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        result => result.map(drop).map_err(Error::command("begin the takeover of", disk)),
+    }
 }
 
 /// Makes a new device, which has no disk yet.

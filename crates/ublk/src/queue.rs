@@ -261,6 +261,10 @@ impl Queue {
 /// Makes the request of a descriptor, with the tag's memory if it has bytes. Fails with an error
 /// number.
 fn request(descriptor: &Descriptor, buffer: &mut Option<AlignedBuf>) -> Result<Request, i32> {
+    if descriptor.op() == op::FLUSH {
+        // Its place means nothing.
+        return Ok(Request::flush());
+    }
     let offset = descriptor.first_sector.checked_mul(SECTOR).ok_or(libc::EINVAL)?;
     let len = u64::from(descriptor.sectors) * SECTOR;
     let mut memory = || {
@@ -281,7 +285,6 @@ fn request(descriptor: &Descriptor, buffer: &mut Option<AlignedBuf>) -> Result<R
             unsafe { data.set_len(len as usize) };
             Request::write(offset, data)
         }
-        op::FLUSH => Request::flush(),
         op::DISCARD => Request::discard(offset, len),
         op::WRITE_ZEROES => {
             let flags = Flags { no_unmap: descriptor.is_no_unmap(), ..Flags::default() };
