@@ -15,6 +15,8 @@
 //! | dispatch block requests without a lock that sleeps | [`blockmq`] |
 //! | keep blocks in memory, files, stripes and mirrors | [`drivers`] |
 //! | serve block devices to other machines | [`nbd`] |
+//! | make block devices disks of this machine | [`ublk`] |
+//! | serve block devices in a way of your own, beside these two | [`export`] |
 //! | read all the time what is replaced now and then | [`sync::epoch`] |
 //! | wait, complete and say "this may block" as all of these do | [`sync`] |
 //!
@@ -122,7 +124,7 @@
 //!
 //! | feature | for |
 //! |---|---|
-//! | `drivers`, `nbd`, `kernel-log` | these modules |
+//! | `drivers`, `nbd`, `ublk`, `export`, `kernel-log` | these modules |
 //! | `timeline` | its JSON, HTML and traces |
 //! | `serde` | a [`device::History`] that can be written and read |
 //! | `xml` | [`topology::Topology::from_xml`] |
@@ -141,6 +143,8 @@ pub use corewise_blockmq as blockmq;
 pub use corewise_device as device;
 #[cfg(feature = "drivers")]
 pub use corewise_drivers as drivers;
+#[cfg(feature = "export")]
+pub use corewise_export as export;
 #[cfg(feature = "kernel-log")]
 pub use corewise_kernel_log as kernel_log;
 #[cfg(feature = "nbd")]
@@ -151,6 +155,8 @@ pub use corewise_sync as sync;
 #[cfg(any(feature = "device", feature = "timeline"))]
 pub use corewise_timeline as timeline;
 pub use corewise_topology as topology;
+#[cfg(all(feature = "ublk", target_os = "linux"))]
+pub use corewise_ublk as ublk;
 #[cfg(feature = "workqueue")]
 pub use corewise_workqueue as workqueue;
 

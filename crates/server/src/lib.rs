@@ -21,6 +21,7 @@
 
 mod address_space;
 mod answers;
+pub mod block_use;
 mod check;
 mod cleanup;
 
@@ -29,6 +30,7 @@ mod descriptors;
 mod drivers;
 mod error;
 mod events;
+mod front_ends;
 mod handle;
 mod history;
 mod listen;

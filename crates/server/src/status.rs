@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use corewise::nbd::{self, Endpoint, HandshakeCounts};
+use corewise::nbd::{Endpoint, ExportStatus, HandshakeCounts};
 use corewise::sync::Mutex;
 use corewise::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use corewise::sync::time::{now, wall};
@@ -123,13 +123,18 @@ impl ServerStatus {
 
     /// Records that a work item of the volumes runs, which is once a second, and updates disks and
     /// exports.
-    pub(crate) fn tick(&self, disks: &Disks, server: &nbd::Server) {
+    pub(crate) fn tick(
+        &self,
+        disks: &Disks,
+        exports: &[ExportStatus],
+        handshakes: HandshakeCounts,
+    ) {
         *self.beat.lock() = Some(now());
         disks.tick();
-        self.recent_exports.lock().note(&server.exports());
+        self.recent_exports.lock().note(exports);
         let logged = self.handshakes.lock().at;
         if logged.is_none_or(|at| now().saturating_duration_since(at) >= HANDSHAKES_EVERY) {
-            self.log_handshakes(server.handshakes());
+            self.log_handshakes(handshakes);
         }
     }
 

@@ -92,38 +92,6 @@ impl Device {
     }
 }
 
-/// Returns true if a file system, swap, another device or a process uses the device. Nothing is
-/// opened: that would wait for the server where the kernel hasn't read the partitions yet.
-pub(super) fn is_in_use(index: u32) -> bool {
-    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
-    let is_named = |text: &str| text.split_whitespace().any(|word| is_of(word, index));
-    let is_open = |process: std::fs::DirEntry| {
-        let own = process.file_name().to_str() == Some(&*std::process::id().to_string());
-        let open = std::fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
-        let mut targets = open.filter_map(|fd| std::fs::read_link(fd.path()).ok());
-        !own && targets.any(|target| target.to_str().is_some_and(|path| is_of(path, index)))
-    };
-    let processes = || std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    is_named(&read("/proc/self/mountinfo"))
-        || is_named(&read("/proc/swaps"))
-        || has_holders(&block(index))
-        || processes().any(is_open)
-}
-
-/// Returns true if a path is that of the device, or of a partition of it.
-fn is_of(word: &str, index: u32) -> bool {
-    let Some(rest) = word.strip_prefix(&path(index)) else { return false };
-    let part = rest.strip_prefix('p');
-    rest.is_empty() || part.is_some_and(|part| part.parse::<u32>().is_ok())
-}
-
-/// Returns true if another block device stands on this one, or on a partition of it.
-fn has_holders(folder: &Path) -> bool {
-    let entries = |folder: &Path| std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let has = |folder: PathBuf| entries(&folder).next().is_some();
-    has(folder.join("holders")) || entries(folder).any(|entry| has(entry.path().join("holders")))
-}
-
 fn block(index: u32) -> PathBuf {
     Path::new("/sys/block").join(format!("nbd{index}"))
 }
@@ -193,24 +161,5 @@ mod tests {
         assert_eq!(rows[0], ["/dev/nbd2", "1 MiB", "16", "nbd://host/a%20b"]);
         assert_eq!(rows[1], ["/dev/nbd10", "4 KiB, read-only", "17", "-"]);
         assert_eq!(rows.len(), 2);
-    }
-
-    #[test]
-    fn a_path_is_of_a_device_or_of_its_partitions_alone() {
-        for (path, is) in [
-            ("/dev/nbd1", true),
-            ("/dev/nbd1p12", true),
-            ("/dev/nbd12", false),
-            ("/dev/nbd1p", false),
-            ("/dev/nbd1/x", false),
-            ("/mnt/dev/nbd1", false),
-        ] {
-            assert_eq!(is_of(path, 1), is, "{path}");
-        }
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(folder.path().join("nbd1p1/holders")).unwrap();
-        assert!(!has_holders(folder.path()));
-        std::fs::create_dir(folder.path().join("nbd1p1/holders/dm-0")).unwrap();
-        assert!(has_holders(folder.path()));
     }
 }

@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use corewise::nbd::{RemoteOptions, RemoteSession, Uri};
+use corewise_server::block_use::is_in_use;
 use corewise_server::text::Columns;
 use corewise_server::{source, units};
 use rustix::io::Errno;
@@ -23,7 +24,7 @@ use signal_hook::iterator::Signals;
 use crate::args;
 use crate::exit::Failure;
 use crate::screen;
-use devices::{Device, Ownership, SECTOR, is_in_use, limit_requests};
+use devices::{Device, Ownership, SECTOR, limit_requests};
 use netlink::{KernelClient, KernelError, NewDevice};
 
 /// Pause after the first failed attempt to connect; each further one is twice as long.
@@ -127,7 +128,7 @@ pub(crate) fn detach(args: &args::Detach) -> Result<(), Failure> {
         return Err(Failure::new(format!("{name} is not attached"))
             .help("'corewise attach --list' shows the devices that are"));
     }
-    let in_use = is_in_use(args.device);
+    let in_use = is_in_use(&format!("nbd{}", args.device));
     if in_use && !args.force {
         return Err(Failure::new(format!("{name} is in use")).help(
             "unmount what is on it first; --force detaches it all the same, with I/O errors",
@@ -484,7 +485,7 @@ impl Attached<'_> {
             say(format_args!("{path} was detached"));
             return Ok(());
         }
-        if is_in_use(self.index) {
+        if is_in_use(&format!("nbd{}", self.index)) {
             screen::warning(format_args!("{path} is in use, so it stays attached"));
             screen::help(format_args!(
                 "'corewise attach {} {path}' takes over its connections; unmount it, then \

@@ -151,7 +151,7 @@ fn answer(view: &ServerView, question: &[u8]) -> Result<Answer, String> {
         "take_back" => take_back(view, &question),
         "check" => check(view, &question),
         "clients" => {
-            let clients = Some(served::clients(&view.live.server));
+            let clients = Some(served::clients(&view.live.server, &view.live.front_ends.shown()));
             Ok(Answer { clients, ..Answer::default() })
         }
         "disconnect" => disconnect(view, &question),
@@ -192,7 +192,7 @@ fn disconnect(view: &ServerView, question: &Question) -> Result<Answer, String> 
 fn exports(view: &ServerView) -> Vec<Export> {
     let shown = view.live.shown.lock().clone();
     let of = |name: &str| Some(shown.iter().find(|shown| shown.name == name)?.device.clone());
-    let exports = view.live.server.exports();
+    let exports = view.live.exports();
     let mut exports: Vec<Export> =
         exports.iter().map(|export| Export::new(export, of(&export.name))).collect();
     view.live.status.recent_exports.lock().fill(&mut exports);
@@ -233,7 +233,7 @@ fn all_but_pools(view: &ServerView) -> Answer {
         devices: Some(devices),
         disks: Some(disks),
         exports: Some(exports),
-        clients: Some(served::clients(server)),
+        clients: Some(served::clients(server, &view.live.front_ends.shown())),
         handshakes: Some(server.handshakes().into()),
         memory: Some(server.memory().into()),
         ..Answer::default()

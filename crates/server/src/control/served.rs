@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use super::disks::{OpCounts, Ops};
 use super::recent::{Recent, added, quantile};
+use crate::front_ends::ShownDisk;
 use crate::text::Columns;
 
 impl From<&Traffic> for Ops {
@@ -162,6 +163,8 @@ pub struct Client {
 #[serde(default)]
 pub struct ClientOrigin {
     pub(crate) address: Option<String>,
+    /// Path of the disk, for the kernel of this machine.
+    pub(crate) disk: Option<String>,
     pub(crate) uid: Option<u32>,
     /// Process that connected, for a client of this machine.
     pub pid: Option<u32>,
@@ -176,7 +179,7 @@ impl ClientOrigin {
             Peer::User(uid) => (None, Some(uid)),
             _ => (None, None),
         };
-        ClientOrigin { address, uid, pid, certificate: names.to_vec() }
+        ClientOrigin { address, disk: None, uid, pid, certificate: names.to_vec() }
     }
 
     /// Returns the process for a table.
@@ -186,10 +189,11 @@ impl ClientOrigin {
 
     /// Returns the origin in a few words.
     pub fn words(&self) -> String {
-        let mut words = match (&self.address, self.uid) {
-            (Some(address), _) => address.clone(),
-            (None, Some(uid)) => format!("user {uid}"),
-            (None, None) => "unknown".to_string(),
+        let mut words = match (&self.address, &self.disk, self.uid) {
+            (Some(address), ..) => address.clone(),
+            (_, Some(disk), _) => disk.clone(),
+            (.., Some(uid)) => format!("user {uid}"),
+            _ => "unknown".to_string(),
         };
         if let Some(name) = self.certificate.first() {
             let _ = write!(words, " '{name}'");
@@ -213,6 +217,20 @@ impl Client {
             partial_seconds: status.partial.map(|age| age.as_secs_f64()),
             leaving: status.draining,
             ops: Ops::from(&status.traffic),
+        }
+    }
+
+    /// Returns the kernel of this machine, as the client that has the export as a disk. It has no
+    /// number: nothing disconnects it but the end of the export.
+    fn of_disk(disk: &ShownDisk) -> Client {
+        let path = disk.path.display().to_string();
+        Client {
+            from: ClientOrigin { disk: Some(path), ..ClientOrigin::default() },
+            export: Some(disk.export.clone()),
+            connected_seconds: disk.age.as_secs_f64(),
+            in_flight: u32::try_from(disk.status.in_flight).unwrap_or(u32::MAX),
+            ops: Ops::from(&disk.status.traffic),
+            ..Client::default()
         }
     }
 
@@ -293,9 +311,10 @@ pub fn slowest_first(clients: &mut [Client]) {
     });
 }
 
-/// Returns the clients of a server.
-pub(crate) fn clients(server: &nbd::Server) -> Vec<Client> {
-    server.clients().iter().map(Client::new).collect()
+/// Returns the clients of a server, and the kernel for each disk.
+pub(crate) fn clients(server: &nbd::Server, disks: &[ShownDisk]) -> Vec<Client> {
+    let of_disks = disks.iter().map(Client::of_disk);
+    server.clients().iter().map(Client::new).chain(of_disks).collect()
 }
 
 /// The rates of operations between two moments.

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use corewise::blockmq::BlockDevice;
 use corewise::device::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
+use corewise::export::SharedDevice;
 use corewise::nbd::{DrainReport, Export, FlushOutcome, Rate, Server};
 use corewise::sync::Mutex;
 
 use super::context::Warnings;
 use super::volume::Volume;
+use crate::front_ends::FrontEnds;
 use crate::manifest;
 use crate::observer::ShownExport;
 use crate::settings::Settings;
@@ -18,8 +19,8 @@ use crate::units::count;
 pub(crate) const EXPORT: &str = "export";
 
 /// Creates the export that clients see.
-pub(crate) fn offer(export: &manifest::Export, volume: Arc<dyn BlockDevice>) -> Export {
-    let mut offer = Export::new(export.name.as_str(), volume)
+pub(crate) fn offer(export: &manifest::Export, shared: Arc<SharedDevice>) -> Export {
+    let mut offer = Export::of(export.name.as_str(), shared)
         .description(export.description.clone().unwrap_or_default())
         .max_clients(export.clients)
         .default_export(export.default)
@@ -49,6 +50,7 @@ pub(crate) struct ExportDriver {
     /// L: is the lock; guards the exports that are up, in the order in which they came.
     shown: Arc<Mutex<Vec<ShownExport>>>,
     notes: Arc<Warnings>,
+    front_ends: Arc<FrontEnds>,
 }
 
 impl ExportDriver {
@@ -56,8 +58,9 @@ impl ExportDriver {
         server: Arc<Server>,
         settings: Arc<Settings>,
         notes: Arc<Warnings>,
+        front_ends: Arc<FrontEnds>,
     ) -> ExportDriver {
-        ExportDriver { server, settings, shown: Arc::default(), notes }
+        ExportDriver { server, settings, shown: Arc::default(), notes, front_ends }
     }
 
     /// Returns the exports that are up. The list grows while devices come up.
@@ -73,10 +76,16 @@ impl Driver for ExportDriver {
 
     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
         let export = cx.config::<manifest::Export>()?;
-        let volume = cx.supplier::<Volume>(&export.device)?.device()?;
-        self.shown.lock().push(ShownExport::new(export, &*volume));
-        self.server.add_export(offer(export, volume)).map_err(ProbeError::failed)?;
+        let volume = cx.supplier::<Volume>(&export.device)?;
+        let shared = volume.shared()?;
+        self.front_ends.open(export, &volume).map_err(ProbeError::failed)?;
+        self.shown.lock().push(ShownExport::new(export, &**shared.device()));
+        self.server.add_export(offer(export, shared)).map_err(|error| {
+            let _ = self.front_ends.close(&export.name, self.settings.now().drain);
+            ProbeError::failed(error)
+        })?;
         Ok(Arc::new(BoundExport {
+            front_ends: Arc::clone(&self.front_ends),
             server: Arc::clone(&self.server),
             name: export.name.clone(),
             settings: Arc::clone(&self.settings),
@@ -99,6 +108,7 @@ pub(crate) fn disconnected(report: &DrainReport) -> Option<String> {
 
 struct BoundExport {
     server: Arc<Server>,
+    front_ends: Arc<FrontEnds>,
     name: String,
     settings: Arc<Settings>,
     notes: Arc<Warnings>,
@@ -107,14 +117,14 @@ struct BoundExport {
 impl Bound for BoundExport {
     /// Answers the requests in flight, closes the connections, flushes.
     fn shutdown(&self) -> Result<(), ShutdownError> {
-        let Some(report) = self.server.remove_export(&self.name, self.settings.now().drain) else {
-            return Ok(());
-        };
+        let drain = self.settings.now().drain;
+        let closed = self.front_ends.close(&self.name, drain).map_err(ShutdownError::new);
+        let Some(report) = self.server.remove_export(&self.name, drain) else { return closed };
         if let Some(who) = disconnected(&report) {
             // This is no failure: nothing acknowledged is lost, and the user set the deadline.
             self.notes.add(format!("export '{}': {who}", self.name));
         }
-        flushed(&report)
+        flushed(&report).and(closed)
     }
 }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
 use corewise::device::{self, Bound, ProbeContext, ProbeError, ShutdownError};
 use corewise::drivers::{FileDriver, Mirror, Stripe, holds_data};
+use corewise::export::SharedDevice;
 use corewise::nbd::Remote;
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context};
@@ -33,6 +34,8 @@ pub(crate) struct Volume {
     parts: Parts,
     /// Queue and driver; empty while the volume is missing.
     made: OnceLock<OpenVolume>,
+    /// Device with the state that clients of all its front ends share.
+    shared: OnceLock<Arc<SharedDevice>>,
     /// L: is the lock, held while the volume is made, at the start or later.
     making: Mutex<()>,
     /// L: is the lock; guards the reason why the volume is missing.
@@ -96,6 +99,7 @@ impl Volume {
             device,
             parts: Arc::new(Mutex::new(parts)),
             made: OnceLock::new(),
+            shared: OnceLock::new(),
             making: Mutex::new(()),
             why: Mutex::default(),
             claims: Claims::default(),
@@ -116,6 +120,40 @@ impl Volume {
                 Err(ProbeError::failed(format!("'{name}' is missing: {why}")))
             }
         }
+    }
+
+    /// Returns the device with the state that its clients share, or an error while it is missing.
+    pub(crate) fn shared(&self) -> Result<Arc<SharedDevice>, ProbeError> {
+        let device = self.device()?;
+        Ok(Arc::clone(self.shared.get_or_init(|| SharedDevice::new(device))))
+    }
+
+    /// Returns a text that says where the data is, the same in each process. `None` if the data ends
+    /// with this one.
+    pub(crate) fn identity(&self) -> Option<String> {
+        use manifest::Driver;
+        let name = self.name();
+        let parts = || {
+            let parts: Option<Vec<_>> =
+                self.parts.lock().iter().map(|one| one.identity()).collect();
+            parts.map(|parts| parts.join("\n"))
+        };
+        Some(match &self.device.driver {
+            Driver::Memory(_) | Driver::Null(_) => return None,
+            Driver::Object(_) if self.origin() == DataOrigin::Memory => return None,
+            Driver::File(file) => format!("{name} file {}", file.path.value.display()),
+            Driver::Remote(remote) => format!("{name} nbd {}", remote.uri.value),
+            Driver::Object(object) => format!("{name} object {}", object.location.value),
+            // Its legs change while it serves, and each has a record that says what it is a leg of.
+            Driver::Mirror(_) => parts().map(|_| format!("{name} mirror"))?,
+            other => format!("{name} {} over\n{}", other.name(), parts()?),
+        })
+    }
+
+    /// Returns true if changes that were answered may be lost when this process is killed.
+    pub(crate) fn may_lose(&self) -> bool {
+        matches!(self.device.driver, manifest::Driver::Object(_))
+            || self.parts.lock().iter().any(|part| part.may_lose())
     }
 
     /// Returns the origin of the data. A missing volume counts as one that existed before.

@@ -112,6 +112,34 @@ impl Live {
         Some(up.timeline())
     }
 
+    /// Makes or takes away the disk of an export that changes. Returns a note about a disk that
+    /// stays as it was.
+    fn replace_disk(
+        &self,
+        export: &manifest::Export,
+        volume: &Volume,
+    ) -> Result<Option<String>, String> {
+        match (self.front_ends.has(&export.name), export.ublk) {
+            (false, true) => self.front_ends.open(export, volume).map(|()| None),
+            (true, false) => match self.front_ends.in_use(&export.name) {
+                Some(path) => Err(format!(
+                    "{} is in use: unmount it, or remove the export with --mode soft",
+                    path.display()
+                )),
+                None => {
+                    let drain = self.settings.now().drain;
+                    self.front_ends.close(&export.name, drain).map(|()| None)
+                }
+            },
+            (true, true) => Ok(Some(format!(
+                "{}: the disk keeps its former limits and access until the export is removed and \
+                 added again",
+                export_name(&export.name)
+            ))),
+            (false, false) => Ok(None),
+        }
+    }
+
     /// Replaces exports whose clients stay.
     pub(super) fn replace(
         &self,
@@ -122,11 +150,13 @@ impl Live {
         for &export in exports {
             let volume = self.manager.bound::<Volume>(&export.device);
             let volume = volume.ok_or("its device is not up".to_string());
-            let volume = volume.and_then(|volume| volume.device().map_err(|e| e.to_string()));
             let done = volume.and_then(|volume| {
-                let shown = ShownExport::new(export, &*volume);
-                let done = self.server.replace_export(offer(export, volume));
-                done.map(|()| shown).map_err(|error| error.to_string())
+                let shared = volume.shared().map_err(|error| error.to_string())?;
+                let shown = ShownExport::new(export, &**shared.device());
+                let done = self.server.replace_export(offer(export, shared));
+                done.map_err(|error| error.to_string())?;
+                changed.notes.extend(self.replace_disk(export, &volume)?);
+                Ok(shown)
             });
             match done {
                 Ok(new) => {

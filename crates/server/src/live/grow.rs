@@ -82,6 +82,13 @@ impl Live {
 
     /// Records the new size in the manifest.
     fn grown(&self, name: &str, size: u64, has: &mut Manifest) {
+        for disk in self.front_ends.grown(name) {
+            let disk = disk.display();
+            self.report.warning(format_args!(
+                "{disk} keeps its size until it is made again: this kernel can't grow a disk that \
+                 is in use (Linux 6.16 can)"
+            ));
+        }
         for device in has.devices.iter_mut().filter(|device| device.name == name) {
             if let Driver::File(FileDriver { size: Some(at), .. }) = &mut device.driver {
                 at.value = size;

@@ -32,6 +32,7 @@ use crate::control::Mode;
 use crate::control::changes::{ChangeReport, Step, StepFailure, StepKind};
 use crate::drivers::{CallTargets, MissingParts, Volume, Warnings};
 use crate::error::{Error, ErrorKind};
+use crate::front_ends::FrontEnds;
 use crate::handle::Reachable;
 use crate::manifest::{self, Changes, Driver, Manifest, export_name};
 use crate::metrics_http::{MetricsListener, MetricsText};
@@ -52,6 +53,7 @@ use request::{added, checked, shrunk, without};
 pub(crate) struct Live {
     pub(crate) manager: Arc<DeviceManager>,
     pub(crate) server: Arc<nbd::Server>,
+    pub(crate) front_ends: Arc<FrontEnds>,
     pub(crate) machine: Machine,
     pub(crate) calls: Arc<CallTargets>,
     pub(crate) missing: Arc<MissingParts>,
@@ -497,7 +499,7 @@ impl Live {
     /// Returns the steps of the changes, in order.
     fn steps(&self, changes: &Changes) -> ChangeReport {
         let clients: BTreeMap<String, usize> =
-            self.server.exports().into_iter().map(|export| (export.name, export.clients)).collect();
+            self.exports().into_iter().map(|export| (export.name, export.clients)).collect();
         let mut steps = Vec::new();
         let mut step = |what, name: String, clients| {
             let again = changes.restarted.contains(&name);
@@ -546,6 +548,11 @@ impl Live {
         self.hiding.lock().iter().filter(stays).cloned().collect()
     }
 
+    /// Returns the exports, with the clients of all front ends.
+    pub(crate) fn exports(&self) -> Vec<nbd::ExportStatus> {
+        self.front_ends.exports(&self.server)
+    }
+
     /// Hides these exports from new clients and returns those that have clients. If clients must
     /// not be lost, all are shown again.
     fn hide(&self, exports: &[String], mode: Mode) -> Result<Vec<String>, Error> {
@@ -555,6 +562,14 @@ impl Live {
         {
             return Err(Error::refused(format!(
                 "the export '{name}' is hidden already; the server removes it with its last client"
+            )));
+        }
+        // A disk has no last client: it is used until its users let it go.
+        let disk = exports.iter().find_map(|name| self.front_ends.in_use(name));
+        if let Some(path) = disk.filter(|_| mode != Mode::Soft && mode != Mode::Hard) {
+            return Err(Error::refused(format!(
+                "{} is in use: unmount it first; --mode soft takes the disk away from its users",
+                path.display()
             )));
         }
         let mut used = Vec::new();

@@ -36,6 +36,9 @@ keys! {
         /// `true` gives this export to clients that ask for the empty name. At most one export may
         /// have it.
         default: bool = flag(), Filled("false", "clients get the only export that is open to them");
+        /// `true` makes the export a disk of this machine, too: `/dev/ublkbN`, with the link
+        /// `/dev/corewise/NAME`; see [front-ends.md](front-ends.md#ublk).
+        ublk: bool = flag(), Usual("false");
         /// Time after which a drain and flush that isn't done is reported.
         shutdown_timeout: Duration = duration(), Usual("\"10s\"");
     } and {

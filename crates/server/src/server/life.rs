@@ -314,6 +314,7 @@ impl PreparedServer {
         // Before the first volume is flushed.
         let volumes = devices.iter().filter_map(|info| running.manager.bound::<Volume>(&info.name));
         volumes.for_each(|volume| volume.server_ends());
+        running.live.front_ends.server_ends();
         let devices = devices.len();
         let manager = Arc::clone(&running.manager);
         let blocker = move || handle::blocker(&manager.remaining());

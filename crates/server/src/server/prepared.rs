@@ -22,6 +22,7 @@ use crate::drivers::CallTargets;
 use crate::drivers::{ExportDriver, MissingParts, VolumeContext, VolumeDriver, Warnings};
 use crate::error::Error;
 use crate::events::Events;
+use crate::front_ends::FrontEnds;
 use crate::handle::Handle;
 use crate::history::ShutdownHistory;
 use crate::live::Live;
@@ -112,7 +113,7 @@ impl Components {
         let (live, disks) = (Arc::downgrade(&self.live), Arc::downgrade(&self.disks));
         let tick = move || {
             if let (Some(live), Some(disks)) = (live.upgrade(), disks.upgrade()) {
-                live.status.tick(&disks, &live.server);
+                live.status.tick(&disks, &live.exports(), live.server.handshakes());
             }
         };
         let ticks = self.workqueue.every(TICK, tick);
@@ -125,8 +126,8 @@ impl Components {
     /// Tells the service manager, if there is one, that the server is up, and keeps it informed of
     /// the status.
     pub(super) fn service(&self, about: &Arc<ServerView>) -> Service {
-        let (server, about) = (Arc::clone(&self.server), Arc::clone(about));
-        let status = move || service::status(&server.exports(), &answers::health(&about));
+        let (live, about) = (Arc::clone(&self.live), Arc::clone(about));
+        let status = move || service::status(&live.exports(), &answers::health(&about));
         let manager = Arc::clone(&self.manager);
         Service::start(&self.workqueue, Arc::clone(&self.live.settings), status, move || {
             manager.remaining().len()
@@ -253,8 +254,15 @@ impl PreparedServer {
         let settings = Arc::new(Settings::new(self.asked, &self.manifest.server));
         let status = ServerStatus::default();
         status.shows(seen.as_ref().and_then(tls::ShownFiles::validity));
-        let exports =
-            ExportDriver::new(Arc::clone(&server), Arc::clone(&settings), Arc::clone(&notes));
+        let place = self.source.as_deref().map(|path| path.display().to_string());
+        let front_ends = FrontEnds::new(&machine, place.unwrap_or_else(|| self.label.clone()));
+        let front_ends = Arc::new(front_ends);
+        let exports = ExportDriver::new(
+            Arc::clone(&server),
+            Arc::clone(&settings),
+            Arc::clone(&notes),
+            Arc::clone(&front_ends),
+        );
         let shown = exports.shown();
         manager
             .register(Arc::new(exports))
@@ -266,6 +274,7 @@ impl PreparedServer {
         let live = Arc::new(Live {
             manager: Arc::clone(&manager),
             server: Arc::clone(&server),
+            front_ends,
             machine,
             calls,
             missing,
