@@ -8,7 +8,13 @@ use std::path::{Path, PathBuf};
 /// kernel hasn't read the partitions yet.
 pub fn is_in_use(name: &str) -> bool {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let is_named = |text: &str| text.split_whitespace().any(|word| is_of(word, name));
+    // A file system may have been mounted by another path of the device, such as a link.
+    let block = Path::new("/sys/block").join(name);
+    let numbers = numbers(&block);
+    let is_named = |text: &str| {
+        let mut words = text.split_whitespace();
+        words.any(|word| is_of(word, name) || numbers.iter().any(|number| number == word))
+    };
     let is_open = |process: fs::DirEntry| {
         let own = process.file_name().to_str() == Some(&*std::process::id().to_string());
         let open = fs::read_dir(process.path().join("fd")).into_iter().flatten().flatten();
@@ -18,7 +24,7 @@ pub fn is_in_use(name: &str) -> bool {
     let processes = || fs::read_dir("/proc").into_iter().flatten().flatten();
     is_named(&read("/proc/self/mountinfo"))
         || is_named(&read("/proc/swaps"))
-        || has_holders(&Path::new("/sys/block").join(name))
+        || has_holders(&block)
         || processes().any(is_open)
 }
 
@@ -28,6 +34,13 @@ fn is_of(word: &str, name: &str) -> bool {
     let Some(rest) = rest else { return false };
     let part = rest.strip_prefix('p');
     rest.is_empty() || part.is_some_and(|part| part.parse::<u32>().is_ok())
+}
+
+/// Returns the numbers of the device and its partitions, as `8:1`.
+fn numbers(folder: &Path) -> Vec<String> {
+    let parts = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+    let number = |folder: PathBuf| Some(fs::read_to_string(folder.join("dev")).ok()?.trim().into());
+    std::iter::once(folder.to_path_buf()).chain(parts).filter_map(number).collect()
 }
 
 /// Returns true if another block device stands on this one, or on a partition of it.
@@ -58,5 +71,8 @@ mod tests {
         assert!(!has_holders(folder.path()));
         fs::create_dir(folder.path().join("nbd1p1/holders/dm-0")).unwrap();
         assert!(has_holders(folder.path()));
+        fs::write(folder.path().join("dev"), "43:0\n").unwrap();
+        fs::write(folder.path().join("nbd1p1/dev"), "43:1\n").unwrap();
+        assert_eq!(numbers(folder.path()), ["43:0", "43:1"]);
     }
 }

@@ -18,7 +18,7 @@ use corewise::nbd::{self, ExportStatus};
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, time};
 use corewise::topology::Machine;
-use corewise::ublk::{Disk, DiskOptions, DiskStatus, Disks};
+use corewise::ublk::{Disk, DiskOptions, DiskStatus, Disks, Removal};
 
 use crate::block_use;
 use crate::drivers::Volume;
@@ -85,12 +85,12 @@ impl FrontEnds {
             format!("ublk: '{}' can't be a file name: give the export another name", export.name)
         })?;
         let identity = volume.identity();
-        let mark = identity.as_ref().map_or(0, |data| {
-            DiskOptions::mark_of(&format!("{}\n{}\n{data}", self.server, export.name))
-        });
+        let data = identity.as_deref().unwrap_or_default();
+        let mark = DiskOptions::mark_of(&format!("{}\n{}\n{data}", self.server, export.name));
         let was_left = left_mark(&link);
         let options = DiskOptions {
             mark,
+            outlives: identity.is_some(),
             read_only: export.read_only,
             limiters: limiters(export),
             may_lose: volume.may_lose() && !was_left.exists(),
@@ -190,15 +190,17 @@ impl OpenDisk {
     fn close(&self, disk: Disk, server_ends: bool, time: Duration) -> Result<(), String> {
         let name = self.path.display();
         let disk = if server_ends && self.outlives {
-            let disk = disk.remove_unused(time).map_err(|error| error.to_string())?;
-            let Some(disk) = disk else {
-                self.unlink();
-                return Ok(());
-            };
-            if block_use::is_in_use(&self.name) {
-                return self.leave(disk, time);
+            match disk.remove_unused(time).map_err(|error| error.to_string())? {
+                Removal::Gone => {
+                    self.unlink();
+                    return Ok(());
+                }
+                Removal::InUse(disk) => return self.leave(disk, time),
+                Removal::Unknown(disk) if block_use::is_in_use(&self.name) => {
+                    return self.leave(disk, time);
+                }
+                Removal::Unknown(disk) => disk,
             }
-            disk
         } else {
             disk
         };

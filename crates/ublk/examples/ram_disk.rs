@@ -30,16 +30,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let disks = Disks::new(&machine);
     // The same file is the same disk.
-    let mark = file.map_or(0, |path| DiskOptions::mark_of(&path));
-    let disk = disks
-        .add(&SharedDevice::new(queue.clone()), DiskOptions { mark, ..DiskOptions::default() })?;
+    let outlives = file.is_some();
+    let mark = DiskOptions::mark_of(file.as_deref().unwrap_or("memory"));
+    let disk = disks.add(
+        &SharedDevice::new(queue.clone()),
+        DiskOptions { mark, outlives, ..DiskOptions::default() },
+    )?;
     let how = if disk.was_taken_over() { "taken over" } else { "made" };
     println!("{} was {how}; the end of the input ends it", disk.path().display());
     std::io::stdin().read_to_end(&mut Vec::new())?;
     println!("{} requests wait", disk.status().in_flight);
-    match mark {
-        0 => disk.remove(Duration::from_secs(10))?,
-        _ => println!("left: {}", disk.leave(Duration::from_secs(10))),
+    match outlives {
+        false => disk.remove(Duration::from_secs(10))?,
+        true => println!("left: {}", disk.leave(Duration::from_secs(10))),
     }
     drop(disks);
     queue.drain();

@@ -48,6 +48,7 @@ pub(crate) mod control {
     pub(crate) const START_USER_RECOVERY: u32 = change(0x10);
     pub(crate) const END_USER_RECOVERY: u32 = change(0x11);
     pub(crate) const GET_FEATURES: u32 = read(0x13);
+    pub(crate) const DEL_DEV_ASYNC: u32 = read(0x14);
     pub(crate) const UPDATE_SIZE: u32 = change(0x15);
     pub(crate) const QUIESCE_DEV: u32 = change(0x16);
     pub(crate) const TRY_STOP_DEV: u32 = change(0x17);

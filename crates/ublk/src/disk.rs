@@ -85,9 +85,10 @@ pub struct Disks {
 #[derive(Clone, Debug, Default)]
 pub struct DiskOptions {
     /// A word by which the next server finds the disk: it depends on all that says which device it
-    /// is. Two disks of a machine never have the same word. 0 makes a disk that ends with its
-    /// server.
+    /// is. Two disks of a machine never have the same word.
     pub mark: u64,
+    /// True if the disk outlives its server: requests wait for the next one. Otherwise they fail.
+    pub outlives: bool,
     /// Refuses changes, whatever the device allows.
     pub read_only: bool,
     /// Limits of its requests and bytes a second.
@@ -248,7 +249,7 @@ fn cpu_set(bits: &[u8]) -> CpuSet {
 }
 
 /// Returns the disk with a mark, if a former server left it. A disk with this mark that was never
-/// started is taken away.
+/// started, or that ended with its server, is taken away.
 fn find(control: &mut Control, mark: u64) -> Result<Option<DeviceInfo>, Error> {
     if mark == 0 {
         return Ok(None);
@@ -258,13 +259,13 @@ fn find(control: &mut Control, mark: u64) -> Result<Option<DeviceInfo>, Error> {
         if info.mark != mark {
             continue;
         }
-        if info.state == state::DEAD {
-            let _ = control.plain(Command::new(control::DEL_DEV, disk));
-            continue;
-        }
-        let is_alive = info.server > 0 && is_alive(info.server);
-        if info.state == state::LIVE && is_alive {
+        if info.state == state::LIVE && info.server > 0 && is_alive(info.server) {
             return Err(Error::Taken { disk, process: info.server });
+        }
+        if info.state == state::DEAD || info.features & feature::USER_RECOVERY == 0 {
+            let _ = control.plain(Command::new(control::STOP_DEV, disk));
+            let _ = delete(control, disk);
+            continue;
         }
         return Ok(Some(info));
     }
@@ -319,7 +320,7 @@ fn make(
     params: Params,
 ) -> Result<DeviceInfo, Error> {
     let mut features = feature::CMD_IOCTL_ENCODE;
-    if options.mark != 0 {
+    if options.outlives {
         features |= feature::USER_RECOVERY | feature::USER_RECOVERY_REISSUE;
         features |= if abilities.hand_over { feature::QUIESCE } else { 0 };
     }
@@ -429,6 +430,17 @@ pub struct Disk {
     taken_over: bool,
 }
 
+/// The result of taking a disk away if nobody has it open.
+#[derive(Debug)]
+pub enum Removal {
+    /// Nobody had it open.
+    Gone,
+    /// Somebody has it open.
+    InUse(Disk),
+    /// The kernel can't tell (before Linux 7.0).
+    Unknown(Disk),
+}
+
 /// One disk, as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -507,19 +519,18 @@ impl Disk {
         self.delete(control)
     }
 
-    /// Takes the disk away if nobody has it open. Returns it if somebody has, or if the kernel can't
-    /// tell.
+    /// Takes the disk away if nobody has it open.
     ///
     /// # Errors
     /// As [`Disk::remove`].
-    pub fn remove_unused(self, time: Duration) -> Result<Option<Disk>, Error> {
+    pub fn remove_unused(self, time: Duration) -> Result<Removal, Error> {
         if !self.abilities.safe_stop {
-            return Ok(Some(self));
+            return Ok(Removal::Unknown(self));
         }
         let mut control = Control::open(time)?;
         match control.plain(Command::new(control::TRY_STOP_DEV, self.number)) {
-            Ok(_) => self.delete(control).map(|()| None),
-            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(Some(self)),
+            Ok(_) => self.delete(control).map(|()| Removal::Gone),
+            Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(Removal::InUse(self)),
             Err(error) => Err(Error::command("stop", self.number)(error)),
         }
     }
@@ -532,10 +543,7 @@ impl Disk {
             queue.client.leave(true);
         }
         drop(self);
-        control
-            .plain(Command::new(control::DEL_DEV, number))
-            .map(drop)
-            .map_err(Error::command("take away", number))
+        delete(&mut control, number)
     }
 
     /// Leaves the disk to the next server: no further request goes to the device, and those that it
@@ -570,6 +578,14 @@ impl Disk {
         }
         is_quiet
     }
+}
+
+/// Deletes a device that has no disk any more. Its number is free once its last user has closed it.
+fn delete(control: &mut Control, number: u32) -> Result<(), Error> {
+    control
+        .plain(Command::new(control::DEL_DEV_ASYNC, number))
+        .map(drop)
+        .map_err(Error::command("take away", number))
 }
 
 /// Ends a disk that nobody serves, whose users get errors from then on: `corewise detach`.

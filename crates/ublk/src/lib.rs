@@ -27,9 +27,9 @@
 //! ```
 //!
 //! # A server that ends
-//! A disk with a [mark](DiskOptions::mark) outlives its server. If the server is killed, or
+//! A disk may [outlive](DiskOptions::outlives) its server. If the server is killed, or
 //! [leaves](Disk::leave) the disk, the kernel keeps its requests, and the next server that adds a
-//! device with this mark takes it over. The kernel delivers to it also the requests that the former
+//! device with its [mark](DiskOptions::mark) takes it over. The kernel delivers to it also the requests that the former
 //! server had and didn't answer. Each of them may have been done in part; doing it again has the
 //! same effect, since nobody sends a second request for the same blocks before the first is
 //! answered.
@@ -50,5 +50,7 @@ mod error;
 mod queue;
 mod rings;
 
-pub use disk::{Abilities, Disk, DiskOptions, DiskStatus, Disks, FoundDisk, discard_left, list};
+pub use disk::{
+    Abilities, Disk, DiskOptions, DiskStatus, Disks, FoundDisk, Removal, discard_left, list,
+};
 pub use error::Error;

@@ -308,7 +308,7 @@ impl Server {
                 port.woken.load(Ordering::Relaxed) && port.woken.swap(false, Ordering::SeqCst);
             self.submit(woken, now);
             // What the device completed on the spot is here now.
-            self.answer(now);
+            self.answer(time::now());
             self.look_after();
             for entry in mem::take(&mut self.queued) {
                 self.push(entry, sq, submitter);
