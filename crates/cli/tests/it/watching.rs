@@ -619,7 +619,7 @@ fn top_draws_what_the_server_does_takes_keys_and_gives_the_terminal_back() {
     let mut top = Top::start(&folder);
     top.wait("built-in manifest");
     server.stop().ok();
-    top.wait("waiting for it");
+    top.wait("waiting for the server");
     let again = Server::start(&folder, &[]);
     top.wait(&again.pid().to_string());
     top.press("q");

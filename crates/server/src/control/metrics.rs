@@ -95,7 +95,7 @@ impl Exposition {
     /// requests in that time are left out.
     fn last_minute(&mut self, of: &str, what: &str, all: &[(&str, NamedOps<'_>)]) {
         let name = format!("corewise_{of}_last_minute_duration_seconds");
-        let help = format!("Duration of the requests {what} that ended in the last minute.");
+        let help = format!("Shows how long the requests {what} took in the last minute.");
         self.family(&name, "gauge", &help);
         let ops = all.iter().flat_map(|(one, ops)| ops.iter().map(move |(op, of)| (*one, *op, of)));
         for (one, op, last) in ops.filter_map(|(n, op, of)| Some((n, op, of.last_minute.as_ref()?)))
@@ -116,9 +116,9 @@ impl Exposition {
     /// requests are left out.
     fn by_op(&mut self, of: &str, what: &str, all: &[(&str, NamedOps<'_>)]) {
         let counters: [MetricFamily<OpCounts, u64>; 3] = [
-            ("requests", "that ended, with success or an error", |op| op.requests),
-            ("errors", "that failed", |op| op.errors),
-            ("bytes", "that succeeded, in bytes", |op| op.bytes),
+            ("requests", "Counts the requests", |op| op.requests),
+            ("errors", "Counts the failed requests", |op| op.errors),
+            ("bytes", "Adds up the bytes of the successful requests", |op| op.bytes),
         ];
         let used = || {
             all.iter().flat_map(|(name, ops)| {
@@ -127,13 +127,13 @@ impl Exposition {
         };
         for (counter, help, value) in counters {
             let name = format!("corewise_{of}_{counter}_total");
-            self.family(&name, "counter", &format!("Requests {what} {help}."));
+            self.family(&name, "counter", &format!("{help} {what}."));
             for (one, op, of_op) in used() {
                 self.sample(&name, &[(of, one), ("op", op)], value(of_op) as f64);
             }
         }
         let name = format!("corewise_{of}_request_duration_seconds");
-        self.family(&name, "histogram", &format!("Duration of the requests {what}."));
+        self.family(&name, "histogram", &format!("Counts the requests {what} by their duration."));
         for (one, op, of_op) in used() {
             self.histogram(&name, &[(of, one), ("op", op)], &of_op.latency);
         }
@@ -144,9 +144,13 @@ impl Exposition {
 pub(crate) fn text(answer: &Answer) -> String {
     let mut text = Exposition::default();
     let who = &answer.who;
-    text.family("corewise_build_info", "gauge", "The program's version, as a label.");
+    text.family(
+        "corewise_build_info",
+        "gauge",
+        "Is always 1, and names the program's version in a label.",
+    );
     text.sample("corewise_build_info", &[("version", &who.version)], 1.0);
-    text.family("corewise_up_seconds", "gauge", "Time since the start of the server.");
+    text.family("corewise_up_seconds", "gauge", "Shows for how long the server has run.");
     text.sample("corewise_up_seconds", &[], who.up_seconds);
     health(&mut text, answer);
     clients(&mut text, answer);
@@ -164,12 +168,13 @@ fn health(text: &mut Exposition, answer: &Answer) {
         (
             "corewise_health",
             "gauge",
-            "1 for the state that the server is in: ok, degraded or lost.",
+            "Is 1 for the state that the server is in (ok, degraded or lost), and 0 for the others.",
         ),
         &HealthState::ALL,
         |state| (vec![("state", state.name())], is(health.state == *state)),
     );
-    let help = "1 for each reason why the server isn't ok, with the state that the reason causes.";
+    let help =
+        "Is 1 for each reason why the server isn't ok, with the state that the reason causes.";
     text.samples(("corewise_health_reason", "gauge", help), &health.reasons, |reason| {
         let labels = vec![
             ("reason", reason.fault.name()),
@@ -186,10 +191,10 @@ fn clients(text: &mut Exposition, answer: &Answer) {
     let clients = answer.clients.as_deref().unwrap_or_default();
     let attached = clients.iter().filter(|client| client.export.is_some()).count();
     for (name, help, value) in [
-        ("corewise_clients", "Clients that have chosen an export.", attached),
+        ("corewise_clients", "Shows how many clients have chosen an export.", attached),
         (
             "corewise_handshakes",
-            "Clients that have not chosen an export yet.",
+            "Shows how many clients haven't chosen an export yet.",
             clients.len() - attached,
         ),
     ] {
@@ -198,7 +203,7 @@ fn clients(text: &mut Exposition, answer: &Answer) {
     }
     if let Some(ended) = &answer.handshakes {
         let name = "corewise_handshakes_ended_total";
-        text.family(name, "counter", "Handshakes that ended.");
+        text.family(name, "counter", "Counts the handshakes that ended, by result.");
         for (result, count) in [
             ("attached", ended.attached),
             ("no_place", ended.no_place),
@@ -215,28 +220,37 @@ fn clients(text: &mut Exposition, answer: &Answer) {
     for (name, help, value) in [
         (
             "corewise_memory_taken_bytes",
-            "Memory of the clients' budget that requests hold.",
+            "Shows how much memory of the clients' budget requests hold.",
             memory.taken,
         ),
-        ("corewise_memory_limit_bytes", "The clients' budget of memory.", memory.of),
-        ("corewise_memory_waiting_clients", "Clients that wait for memory.", memory.waiting as u64),
+        ("corewise_memory_limit_bytes", "Shows the clients' budget of memory.", memory.of),
+        (
+            "corewise_memory_waiting_clients",
+            "Shows how many clients wait for memory.",
+            memory.waiting as u64,
+        ),
     ] {
         text.family(name, "gauge", help);
         text.sample(name, &[], value as f64);
     }
     let gauge = |name, help| (name, "gauge", help);
-    text.samples(gauge("corewise_export_clients", "Clients of an export."), exports, |one| {
-        (vec![("export", &*one.name)], one.clients as f64)
-    });
     text.samples(
-        gauge("corewise_export_in_flight_requests", "Requests without an answer yet."),
+        gauge("corewise_export_clients", "Shows how many clients an export has."),
+        exports,
+        |one| (vec![("export", &*one.name)], one.clients as f64),
+    );
+    text.samples(
+        gauge(
+            "corewise_export_in_flight_requests",
+            "Shows how many requests to an export have no answer yet.",
+        ),
         exports,
         |one| (vec![("export", &*one.name)], one.in_flight as f64),
     );
     text.samples(
         gauge(
             "corewise_export_open",
-            "1 where new clients find the export, 0 where it is hidden or leaving.",
+            "Is 1 if new clients find the export, and 0 if it is hidden or leaving.",
         ),
         exports,
         |one| {
@@ -252,31 +266,34 @@ fn clients(text: &mut Exposition, answer: &Answer) {
 fn volumes(text: &mut Exposition, answer: &Answer) {
     let disks = answer.disks.as_deref().unwrap_or_default();
     let gauge = |name, help| (name, "gauge", help);
-    text.samples(gauge("corewise_volume_size_bytes", "Size of a volume."), disks, |disk| {
-        (vec![("volume", &*disk.name), ("driver", &*disk.driver)], disk.size as f64)
-    });
+    text.samples(
+        gauge("corewise_volume_size_bytes", "Shows the size of a volume."),
+        disks,
+        |disk| (vec![("volume", &*disk.name), ("driver", &*disk.driver)], disk.size as f64),
+    );
     text.samples(
         gauge(
             "corewise_volume_in_flight_requests",
-            "Requests in a volume: queued, or with its driver.",
+            "Shows how many requests of a volume are queued or with its driver.",
         ),
         disks,
         |disk| (vec![("volume", &*disk.name)], disk.in_flight as f64),
     );
-    let oldest = "Age of the oldest request in a volume, to a second; 0 without a request.";
+    let oldest = "Shows the age of the oldest request in a volume, to a second. Is 0 without a \
+                  request.";
     text.samples(gauge("corewise_volume_oldest_request_seconds", oldest), disks, |disk| {
         (vec![("volume", &*disk.name)], disk.oldest_seconds.unwrap_or(0.0))
     });
     text.samples(
         gauge(
             "corewise_volume_lost",
-            "1 if the file of a volume has lost data: every flush fails until the server reopens \
-             the file.",
+            "Is 1 if the file of a volume has lost data. Every flush then fails until the server \
+             reopens the file.",
         ),
         disks,
         |disk| (vec![("volume", &*disk.name)], f64::from(u8::from(disk.lost))),
     );
-    let displaced = "1 if a file or folder of a volume was moved, replaced or truncated.";
+    let displaced = "Is 1 if a file or folder of a volume was moved, replaced or truncated.";
     text.samples(gauge("corewise_volume_displaced", displaced), disks, |disk| {
         (vec![("volume", &*disk.name)], f64::from(u8::from(disk.displaced)))
     });
@@ -284,17 +301,21 @@ fn volumes(text: &mut Exposition, answer: &Answer) {
     text.by_op("volume", "of volumes", &ops);
     text.last_minute("volume", "of volumes", &ops);
     let name = "corewise_volume_driver_duration_seconds";
-    text.family(name, "histogram", "Time that requests of a volume spent in its driver.");
+    text.family(name, "histogram", "Counts the requests of a volume by their time in its driver.");
     for disk in disks.iter().filter(|disk| !disk.in_driver.histogram.is_empty()) {
         text.histogram(name, &[("volume", &disk.name)], &disk.in_driver);
     }
     let counters: [MetricFamily<super::disks::HwQueue, u64>; 4] = [
-        ("merged_requests", "Requests that were merged into another one.", |hw| hw.merged),
-        ("tag_waits", "Times that a request waited for a free tag.", |hw| hw.tag_waits),
-        ("requeues", "Times that the driver returned a request to the queue.", |hw| {
+        ("merged_requests", "Counts the requests that were merged into another one.", |hw| {
+            hw.merged
+        }),
+        ("tag_waits", "Counts how often a request waited for a free tag.", |hw| hw.tag_waits),
+        ("requeues", "Counts how often the driver returned a request to the queue.", |hw| {
             hw.busy + hw.requeues
         }),
-        ("timeouts", "Times that a request in the driver exceeded its timeout.", |hw| hw.timeouts),
+        ("timeouts", "Counts how often a request in the driver exceeded its timeout.", |hw| {
+            hw.timeouts
+        }),
     ];
     for (counter, help, value) in counters {
         let name = format!("corewise_volume_{counter}_total");
@@ -311,7 +332,7 @@ fn mirrors(text: &mut Exposition, answer: &Answer) {
     let mirrors: Vec<_> =
         disks.iter().filter_map(|disk| Some((&*disk.name, disk.mirror.as_ref()?))).collect();
     let name = "corewise_mirror_leg_in_sync";
-    text.family(name, "gauge", "1 where a leg of a mirror is in sync.");
+    text.family(name, "gauge", "Is 1 if a leg of a mirror is in sync.");
     for (mirror, of) in &mirrors {
         for leg in &of.legs {
             let is = f64::from(u8::from(leg.state == LegStatus::InSync));
@@ -321,12 +342,14 @@ fn mirrors(text: &mut Exposition, answer: &Answer) {
     for (name, help, value) in [
         (
             "corewise_mirror_to_resync_bytes",
-            "Bytes that a resync has still to copy or compare.",
+            "Shows how many bytes a resync has still to copy or compare.",
             (|of| of.to_resync) as fn(&MirrorReport) -> u64,
         ),
-        ("corewise_mirror_dirty_bytes", "Bytes that need a resync after a crash now.", |of| {
-            of.dirty
-        }),
+        (
+            "corewise_mirror_dirty_bytes",
+            "Shows how many bytes a crash now would cause to be resynced.",
+            |of| of.dirty,
+        ),
     ] {
         text.family(name, "gauge", help);
         for (mirror, of) in &mirrors {
@@ -336,7 +359,7 @@ fn mirrors(text: &mut Exposition, answer: &Answer) {
     checks(text, &mirrors);
     let devices = answer.devices.as_deref().unwrap_or_default();
     text.samples(
-        ("corewise_device_up", "gauge", "1 where a device is up, exports included."),
+        ("corewise_device_up", "gauge", "Is 1 if a device is up, exports included."),
         devices,
         |device| {
             let up = f64::from(u8::from(device.state == "bound"));
@@ -348,20 +371,20 @@ fn mirrors(text: &mut Exposition, answer: &Answer) {
 /// Writes for each mirror what its checks have found, and when the next one is due.
 fn checks(text: &mut Exposition, mirrors: &[(&str, &MirrorReport)]) {
     let families: [MetricFamily<MirrorReport, Option<f64>>; 4] = [
-        ("running", "1 while a check of the mirror runs.", |of| {
+        ("running", "Is 1 while a check of a mirror runs.", |of| {
             Some(f64::from(u8::from(of.check.as_ref().is_some_and(|check| check.running))))
         }),
         (
             "ended_timestamp_seconds",
-            "End of the last check of a mirror, in seconds since 1970.",
+            "Shows when the last check of a mirror ended, in seconds since 1970.",
             |of| Some(of.checked.as_ref()?.ended),
         ),
-        ("duration_seconds", "Duration of the last check of a mirror.", |of| {
+        ("duration_seconds", "Shows how long the last check of a mirror took.", |of| {
             Some(of.checked.as_ref()?.took_seconds)
         }),
         (
             "due_timestamp_seconds",
-            "Due time of the next check of a mirror, in seconds since 1970.",
+            "Shows when the next check of a mirror is due, in seconds since 1970.",
             |of| Some(of.schedule.as_ref()?.due),
         ),
     ];
@@ -375,7 +398,11 @@ fn checks(text: &mut Exposition, mirrors: &[(&str, &MirrorReport)]) {
         }
     }
     let name = "corewise_mirror_check_found_bytes";
-    text.family(name, "gauge", "Bytes with a fault in the last check of a mirror, by fault.");
+    text.family(
+        name,
+        "gauge",
+        "Shows how many bytes the last check of a mirror found with each fault.",
+    );
     for (mirror, of) in mirrors {
         let Some(CheckFindings { differ, unreadable, lost, repaired }) = of.found() else {
             continue;
@@ -393,14 +420,18 @@ fn stores(text: &mut Exposition, answer: &Answer) {
     let stores: Vec<_> =
         disks.iter().filter_map(|disk| Some((disk, disk.store.as_ref()?))).collect();
     let name = "corewise_store_requests_total";
-    text.family(name, "counter", "Requests of a volume to its object store.");
+    text.family(name, "counter", "Counts the requests of a volume to its object store.");
     for (disk, store) in &stores {
         for (op, count) in store.requests() {
             text.sample(name, &[("volume", &disk.name), ("op", op)], count as f64);
         }
     }
     let name = "corewise_store_bytes_total";
-    text.family(name, "counter", "Bytes that a volume sent to and received from its object store.");
+    text.family(
+        name,
+        "counter",
+        "Adds up the bytes that a volume sent to its object store and received.",
+    );
     for (disk, store) in &stores {
         for (way, bytes) in [("sent", store.sent), ("received", store.received)] {
             text.sample(name, &[("volume", &disk.name), ("direction", way)], bytes as f64);
@@ -409,12 +440,12 @@ fn stores(text: &mut Exposition, answer: &Answer) {
     let counter = (
         "corewise_store_failures_total",
         "counter",
-        "Requests of a volume to its object store that failed.",
+        "Counts the requests of a volume to its object store that failed.",
     );
     text.samples(counter, &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], store.failures as f64)
     });
-    let kinds = "Bytes that the data of a volume takes in its object store.";
+    let kinds = "Shows how many bytes the data of a volume takes in its object store.";
     text.family("corewise_store_space_bytes", "gauge", kinds);
     for (disk, store) in &stores {
         let of = &store.space;
@@ -430,26 +461,31 @@ fn stores(text: &mut Exposition, answer: &Answer) {
         }
     }
     let name = "corewise_store_cache_reads_total";
-    text.family(name, "counter", "Frames that readers found in memory, or fetched from the store.");
+    text.family(
+        name,
+        "counter",
+        "Counts the frames that readers found in memory, or fetched from the store.",
+    );
     for (disk, store) in &stores {
         for (result, count) in [("hit", store.cache.hits), ("miss", store.cache.misses)] {
             text.sample(name, &[("volume", &disk.name), ("result", result)], count as f64);
         }
     }
-    let is_served = "1 if this server serves the volume of an object store, 0 if another server \
-                     has opened it or the store has lost the last writes.";
+    let is_served = "Is 1 if this server serves the volume, and 0 if another server has opened \
+                     it or the store has lost the last writes.";
     text.samples(("corewise_store_served", "gauge", is_served), &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], f64::from(u8::from(store.served)))
     });
-    let is_damaged = "1 if a request found a missing or damaged object of the volume in its store.";
+    let is_damaged =
+        "Is 1 if a request found a missing or damaged object of the volume in its store.";
     text.samples(("corewise_store_damaged", "gauge", is_damaged), &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], f64::from(u8::from(store.damaged)))
     });
-    let is_writable = "1 if the store of a volume takes writes, 0 if not.";
+    let is_writable = "Is 1 if the store of a volume takes writes, and 0 if not.";
     text.samples(("corewise_store_writable", "gauge", is_writable), &stores, |(disk, store)| {
         (vec![("volume", &*disk.name)], f64::from(u8::from(store.refuses.is_none())))
     });
-    let not_stored = "Bytes of changes of a volume that wait to be sent to its store.";
+    let not_stored = "Shows how many bytes of changes wait to be sent to the store of a volume.";
     text.samples(
         ("corewise_store_waiting_bytes", "gauge", not_stored),
         &stores,
@@ -462,25 +498,34 @@ fn pools(text: &mut Exposition, answer: &Answer) {
     let names: Vec<String> = dump.pools.iter().map(|pool| pool.pool.to_string()).collect();
     let pools: Vec<_> = dump.pools.iter().zip(&names).collect();
     let of_pools: [MetricFamilyWithKind<super::document::Pool>; 5] = [
-        ("corewise_pool_workers", "gauge", "Threads of a pool of workers.", |pool| {
-            pool.workers as f64
-        }),
+        (
+            "corewise_pool_workers",
+            "gauge",
+            "Shows how many threads a pool of workers has.",
+            |pool| pool.workers as f64,
+        ),
         (
             "corewise_pool_idle_workers",
             "gauge",
-            "Threads of a pool of workers that are parked.",
+            "Shows how many threads of a pool of workers are parked.",
             |pool| pool.idle as f64,
         ),
-        ("corewise_pool_waiting_items", "gauge", "Items that wait for a worker.", |pool| {
-            pool.waiting as f64
-        }),
-        ("corewise_pool_items_total", "counter", "Items that the workers of a pool ran.", |pool| {
-            pool.ran as f64
-        }),
+        (
+            "corewise_pool_waiting_items",
+            "gauge",
+            "Shows how many items wait for a worker.",
+            |pool| pool.waiting as f64,
+        ),
+        (
+            "corewise_pool_items_total",
+            "counter",
+            "Counts the items that the workers of a pool ran.",
+            |pool| pool.ran as f64,
+        ),
         (
             "corewise_pool_cpu_seconds_total",
             "counter",
-            "CPU time of the workers of a pool.",
+            "Adds up the CPU time of the workers of a pool.",
             |pool| pool.cpu_seconds,
         ),
     ];
@@ -496,16 +541,19 @@ fn pools(text: &mut Exposition, answer: &Answer) {
         (
             "corewise_queue_in_flight_items",
             "gauge",
-            "Items of a workqueue that are queued or running.",
+            "Shows how many items of a workqueue are queued or running.",
             |queue| queue.in_flight as f64,
         ),
-        ("corewise_queue_items_total", "counter", "Items of a workqueue that ended.", |queue| {
-            queue.counters.completed as f64
-        }),
+        (
+            "corewise_queue_items_total",
+            "counter",
+            "Counts the items of a workqueue that ended.",
+            |queue| queue.counters.completed as f64,
+        ),
         (
             "corewise_queue_refused_total",
             "counter",
-            "Items that a full workqueue refused.",
+            "Counts the items that a full workqueue refused.",
             |queue| queue.refused as f64,
         ),
     ];

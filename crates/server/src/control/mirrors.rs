@@ -150,7 +150,7 @@ impl Check {
         };
         let _ = writeln!(
             out,
-            "  {state}, {checked} of {size} bytes looked at, {differ} differ, {unreadable} can't be \
+            "  {state}, {checked} of {size} bytes compared, {differ} differ, {unreadable} can't be \
              read, {repaired} repaired"
         );
         for CheckedPlace { leg, offset, bytes, from, error } in &self.places {

@@ -128,7 +128,7 @@ impl View {
             format!("corewise {}, process {}, {}, up for {up}", who.version, who.pid, who.manifest);
         let second = match (&self.gone, self.held) {
             (Some(why), _) => {
-                wrapped(&format!("{why} (waiting for it; q leaves)"), bold.fg(Color::Red))
+                wrapped(&format!("{why} (waiting for the server; q quits)"), bold.fg(Color::Red))
             }
             (None, held) => {
                 let (requests, bytes) = sheet::total(self.before.as_ref(), now);
@@ -448,7 +448,7 @@ mod tests {
         let mut view = view();
         view.gone = Some("process 4711: the server has ended".to_string());
         let gone = picture(&view, 100, 12);
-        assert!(gone.contains("the server has ended (waiting for it; q leaves)"), "{gone}");
+        assert!(gone.contains("the server has ended (waiting for the server; q quits)"), "{gone}");
         assert!(gone.contains("hidden, read-only"), "{gone}");
         // Another process counts from zero, so no rate is computed from the two.
         let mut other = document(1.0, 5_000);

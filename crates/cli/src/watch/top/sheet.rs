@@ -110,7 +110,7 @@ impl Part {
             Part::Pools => {
                 &["pool", "scope", "CPUs", "workers", "idle", "waiting", "items/s", "CPU"]
             }
-            Part::Health => &["state", "of", "reason, and the remedy"],
+            Part::Health => &["state", "subject", "reason and remedy"],
         }
     }
 }
@@ -293,7 +293,7 @@ pub(crate) fn rows(part: Part, before: Option<&Sample>, now: &Sample) -> Vec<Vec
                     let state = match leg.state {
                         LegStatus::InSync => "in sync",
                         LegStatus::Resyncing => "resyncing",
-                        LegStatus::Returning => "out, and being tried again",
+                        LegStatus::Returning => "out, and being retried",
                         LegStatus::Out => "out",
                     };
                     vec![
