@@ -105,18 +105,19 @@ pub enum FileFault {
 impl fmt::Display for FileFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            FileFault::Unlinked => f.write_str("it was unlinked while in use"),
+            FileFault::Unlinked => f.write_str("the file was unlinked while in use"),
             FileFault::Truncated { from, to } => {
-                write!(f, "it was truncated while in use, from {from} bytes to {to}")
+                write!(f, "the file was truncated while in use, from {from} bytes to {to}")
             }
             FileFault::Moved { found, now: Some(now) } => {
-                write!(f, "its path {found}, and the file in use is now {}", now.display())
+                write!(f, "the path {found}, and the file in use is now {}", now.display())
             }
-            FileFault::Moved { found, now: None } => write!(f, "its path {found}"),
+            FileFault::Moved { found, now: None } => write!(f, "the path {found}"),
             FileFault::NoAccess => f.write_str(
-                "its permissions were changed while in use, and it couldn't be opened again",
+                "the permissions of the file were changed while in use, and no longer let this process \
+                 open it",
             ),
-            FileFault::Unknown(why) => write!(f, "its state can't be read: {why}"),
+            FileFault::Unknown(why) => write!(f, "the state of the file can't be read: {why}"),
         }
     }
 }

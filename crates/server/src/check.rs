@@ -8,7 +8,7 @@ use corewise::topology::{Machine, Topology};
 use rustix::fs::{Access, access};
 
 use crate::drivers::behind_the_end;
-use crate::drivers::file::{other_size, refuse_what_is_no_disk};
+use crate::drivers::file::{EMPTY, bad_size, other_size, refuse_what_is_no_disk};
 use crate::manifest::{Device, Driver, FileDriver, Manifest, Problem, Subject};
 use crate::{process_limits, store_check, tls};
 
@@ -115,11 +115,12 @@ fn check_file(file: &FileDriver) -> Result<(), String> {
         return Ok(());
     }
     match &file.size {
+        // A start fills an empty file, as it creates a missing one.
+        Some(_) if file.create && meta.len() == 0 => Ok(()),
         Some(asked) if asked.value != meta.len() => Err(other_size(meta.len(), asked.value)),
-        _ if meta.len() == 0 => Err("it is empty".to_string()),
+        _ if meta.len() == 0 => Err(EMPTY.to_string()),
         _ if meta.len() % u64::from(file.block_size) != 0 => {
-            let (size, block) = (meta.len(), file.block_size);
-            Err(format!("its size, {size}, is not a multiple of its block size {block}"))
+            Err(bad_size(meta.len(), file.block_size.into()))
         }
         _ => Ok(()),
     }
@@ -138,6 +139,16 @@ mod tests {
         let read = read(text, Path::new("/"));
         assert_eq!(read.problems, []);
         check(&read.manifest).iter().map(|problem| problem.display("m").to_string()).collect()
+    }
+
+    #[test]
+    fn an_empty_file_is_as_good_as_a_missing_one_if_create_is_set() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().display();
+        let device = format!("[[device]]\nname = \"a\"\ndriver = \"file\"\npath = \"{path}\"\n");
+        assert_eq!(problems(&format!("{device}size = \"1M\"\ncreate = true\n")), [""; 0]);
+        let found = problems(&device);
+        assert!(found.len() == 1 && found[0].contains("the file is empty"), "{found:?}");
     }
 
     #[test]

@@ -86,6 +86,11 @@ impl Plan {
     }
 }
 
+/// Returns the reason of a device that was skipped, since `culprit` didn't come up.
+pub(crate) fn not_up_below(culprit: &str) -> String {
+    format!("it depends on '{culprit}', which did not come up")
+}
+
 #[cfg(test)]
 mod tests {
     use std::path::Path;

@@ -134,10 +134,10 @@ impl Report {
         });
         let who = match held_up {
             [] => String::new(),
-            held_up => format!(", which holds up {}", held_up.join(", ")),
+            held_up => format!("; {device} holds up {}", held_up.join(", ")),
         };
         let after = duration(after);
-        self.warning(format_args!("{what} of {device}: not done after {after}{who}"));
+        self.warning(format_args!("the {what} of {device} isn't done after {after}{who}"));
     }
 
     /// Reports that volumes and exports came, went or changed while others were served. Any thread
@@ -232,7 +232,10 @@ impl Report {
                 "missing" => {
                     (format!("leg '{leg}' is missing{before}: "), "once the leg's disk works")
                 }
-                _ => (format!("leg '{leg}' is left out{before}: "), "once the leg's disk works"),
+                _ => (
+                    format!("the mirror dropped leg '{leg}'{before}: "),
+                    "once the leg's disk works",
+                ),
             };
             let todo = todo.as_ref().map(|todo| format!("; {so}: {todo}")).unwrap_or_default();
             self.warning(format_args!("device '{device}': {how}{why}{todo}"));

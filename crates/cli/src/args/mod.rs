@@ -82,7 +82,7 @@ specification is experimental. extended_headers = true in [server] offers them t
 
 SIGINT, SIGTERM and --for stop the server. It accepts no more clients, answers the requests in
 flight, flushes, and shuts the devices down in dependency order. A second signal, at least a second
-later, ends it at once.
+later, ends the server at once.
 The server reports a device that exceeds its probe_timeout or its shutdown_timeout (10s by default),
 and the devices that wait for it. All other devices continue.
 

@@ -20,7 +20,7 @@ pub(super) fn of(notice: &Notice<'_>) -> String {
         Notice::BringUp(timeline) | Notice::Shutdown(timeline) => timeline_text(timeline),
         Notice::Ready(ready) => ready_text(ready),
         Notice::Stopping { why } => {
-            let hint = styled(FAINT, "(another signal, a second later, ends it at once)");
+            let hint = styled(FAINT, "(another signal, a second later, ends the server at once)");
             // The terminal has just written ^C at the beginning of this line.
             format!("\n{} {hint}\n\n", styled(TITLE, format!("Stopping: {why}")))
         }
@@ -76,7 +76,7 @@ fn ready_text(ready: Ready<'_>) -> String {
     if let Some(endpoint) = endpoints.first() {
         let _ = try_text(&mut out, &|export| clients.uri(endpoint, export), exports, control);
     }
-    let _ = writeln!(out, "{} Ctrl-C stops it in order.", styled(GOOD, "Ready."));
+    let _ = writeln!(out, "{} Ctrl-C stops the server in order.", styled(GOOD, "Ready."));
     out
 }
 

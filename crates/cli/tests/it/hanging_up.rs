@@ -61,7 +61,7 @@ fn a_volume_whose_bring_up_hangs_is_named_with_whom_it_holds_up_and_waited_for()
     let ready = server.wait_event("ready");
     assert_eq!(ready["exports"].as_array().unwrap().len(), 2, "{ready}");
     let ran = server.stop().ok();
-    ran.complains(&["bring-up of dead: not done after", "which holds up both, export:both"]);
+    ran.complains(&["bring-up of dead isn't done after", "dead holds up both, export:both"]);
 }
 
 #[test]
@@ -71,7 +71,7 @@ fn with_a_policy_nothing_is_served_where_one_hangs_and_the_server_ends_with_1() 
         // The server ends although the file stays leased.
         let ran = hanging.server.wait().code(1);
         let ran = ran.complains(&[
-            "bring-up of dead: not done after",
+            "bring-up of dead isn't done after",
             "up.toml:6:8: device 'dead': the probe did not end within",
         ]);
         assert!(!ran.stdout.contains("\"ready\""), "{ran}");
@@ -81,7 +81,10 @@ fn with_a_policy_nothing_is_served_where_one_hangs_and_the_server_ends_with_1() 
 
 #[test]
 fn with_a_policy_and_keep_going_the_rest_is_served_and_shut_down_in_order() {
-    for (policy, why) in [("skip", "it needs 'dead'"), ("give-up", "the bring-up was cancelled")] {
+    for (policy, why) in [
+        ("skip", "it depends on 'dead', which did not come up"),
+        ("give-up", "the bring-up was cancelled"),
+    ] {
         let Hanging { folder, lease, mut server, overdue } =
             hanging(&["--keep-going", "--on-hang", policy]);
         assert_eq!(overdue["held_up"], serde_json::json!(["both", "export:both"]));

@@ -91,7 +91,7 @@ fn the_command_of_a_leg_that_is_out_brings_it_back() {
     }
     let ran = server.stop().ok();
     ran.complains(&[
-        "leg 'b' is left out: ",
+        "the mirror dropped leg 'b': ",
         &format!("once the leg's disk works: corewise {command}"),
     ]);
 }

@@ -115,7 +115,7 @@ fn a_leg_that_a_mirror_drops_is_told_of_in_one_line_that_has_the_error_and_names
     let ran = server.stop().ok();
     let told: Vec<_> = ran.stderr.lines().filter(|line| line.contains("injected")).collect();
     assert_eq!(told.len(), 1, "{ran}");
-    assert!(told[0].contains("device 'm': leg 'leg' is left out: bad: I/O error"), "{ran}");
+    assert!(told[0].contains("device 'm': the mirror dropped leg 'leg': bad: I/O error"), "{ran}");
     assert!(told[0].ends_with("corewise mirror m --take-back=leg"), "{ran}");
 }
 
@@ -272,7 +272,7 @@ fn a_file_that_is_renamed_or_replaced_is_told_until_it_is_back_and_no_flush_fail
     fs::rename(&path, &away).unwrap();
     let ran = server.stop().code(1);
     let says = [
-        "shutdown of b: all data is written, but the next start won't find it: its path leads to no file",
+        "shutdown of b: all data is written, but the next start won't find it: the path leads to no file",
     ];
     let ran = ran
         .complains(&says)
@@ -315,7 +315,7 @@ fn a_device_whose_write_log_is_cut_off_is_lost_and_says_what_to_do_about_the_log
     assert_eq!(client.write(0, &[8; 512], 0), Err(5));
     assert_eq!(server.wait_event("file")["what"], "moved");
     let says = [
-        "lost\n  a: the device refuses changes: its write log ",
+        "lost\n  a: the device refuses changes: the write log ",
         "was truncated",
         "Move the write log away",
     ];

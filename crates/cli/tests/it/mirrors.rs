@@ -112,7 +112,7 @@ fn a_leg_that_is_well_again_comes_back_while_clients_write() {
     assert_eq!(disks(&folder), "2 of 2 legs in sync");
     folder.corewise(["dump"]).ok().says(&["  m: 2 of 2 legs in sync"]);
     client.write(15 * MIB as u64, &pattern(9, 4096), 0).unwrap();
-    server.stop().ok().complains(&["leg 'b2' is left out: "]);
+    server.stop().ok().complains(&["the mirror dropped leg 'b2': "]);
     let [a, b] = data(&folder);
     assert!(a == b && a[15 * MIB..15 * MIB + 4096] == pattern(9, 4096));
 }
@@ -158,7 +158,7 @@ fn a_leg_that_can_not_be_copied_from_the_only_one_in_sync_is_out_and_says_why() 
     ran.says(&["m: 1 of 2 legs in sync, 1 out", "its source 'x' cannot be read (byte"]);
     drop(client);
     let ran = server.stop().ok();
-    ran.complains(&["leg 'b' is left out: ", "its source 'x' cannot be read"]);
+    ran.complains(&["the mirror dropped leg 'b': ", "its source 'x' cannot be read"]);
     // The first leg goes: the other one was never in sync.
     let alone = behind_errors(fails, "degraded = \"always\"");
     folder.write("up.toml", alone.replace("\"a.img\"", "\"nowhere.img\""));

@@ -89,7 +89,7 @@ fn partitions_that_are_not_there_or_are_another_s_are_refused() {
     folder.corewise(["up", "up.toml"]).code(1).complains(&["already has partition 1"]);
     folder.write("disk.img", vec![0; MIB]);
     folder.write("up.toml", DISK.to_string() + &partition("p", "1"));
-    folder.corewise(["up", "up.toml"]).code(1).complains(&["cannot read a GUID partition table"]);
+    folder.corewise(["up", "up.toml"]).code(1).complains(&["found no GUID partition table"]);
 }
 
 #[test]

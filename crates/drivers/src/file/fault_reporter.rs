@@ -61,7 +61,7 @@ impl FileDisplacement {
             FileFault::NoAccess => "Allow the server to open the write log",
             _ => "Put the write log back in its place",
         };
-        Self { log: Some(name.to_owned()), why: format!("its write log {name}: {fault}"), todo }
+        Self { log: Some(name.to_owned()), why: format!("the write log {name}: {fault}"), todo }
     }
 
     /// Returns the consequences.

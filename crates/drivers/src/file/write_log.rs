@@ -107,7 +107,9 @@ impl WriteLog {
         let wrong = |what: &str| io::Error::other(format!("{name}: {what}"));
         let there = path.metadata().ok();
         if there.is_some_and(|there| !there.is_file()) {
-            return Err(wrong("it is not a regular file"));
+            return Err(wrong(
+                "the path leads to something else than a regular file; name another path",
+            ));
         }
         let mut how = OpenOptions::new();
         let file = how.read(true).write(true).create(true).truncate(false).open(path);
@@ -116,8 +118,9 @@ impl WriteLog {
             .map_err(|_| wrong("another device, or another server, has it locked"))?;
         let end = match file.metadata()?.len() {
             0 => LogEnd { at: SECTOR, entries: 0 },
-            len => find_end(&file, len)?
-                .ok_or_else(|| wrong("it is no whole log of writes; move it away"))?,
+            len => find_end(&file, len)?.ok_or_else(|| {
+                wrong("the file is no whole log of writes; move it away, or name another path")
+            })?,
         };
         // A process that was killed may have left half an entry.
         file.set_len(end.at)?;
@@ -144,7 +147,7 @@ impl WriteLog {
         let append = |flags, data| {
             self.append(first, sectors, flags, data).map_err(|error| {
                 let kind = IoError::from_errno(error.raw_os_error().unwrap_or(libc::EIO)).kind();
-                let why = format!("its write log {} cannot be written: {error}", self.name);
+                let why = format!("the write log {} cannot be written: {error}", self.name);
                 IoError::with(kind, why)
             })
         };

@@ -211,14 +211,17 @@ impl MirrorState {
     pub(super) fn tell_checked(&self, keeper: &Keeper, report: MirrorCheck) {
         let MirrorCheck { checked, differ, unreadable, repaired, .. } = report;
         match differ + unreadable {
-            0 => tracing::info!(checked, "a mirror was checked: its legs are alike"),
+            0 => tracing::info!(
+                checked,
+                "the check of a mirror has ended: all legs have the same content"
+            ),
             _ => tracing::error!(
                 target: EVENTS,
                 checked,
                 differ,
                 unreadable,
                 repaired,
-                "a mirror was checked: its legs weren't alike"
+                "the check of a mirror has found bytes that differ or can't be read"
             ),
         }
         keeper.note(MirrorEvent::CheckEnded { check: report });

@@ -204,20 +204,29 @@ pub(super) fn choose(legs: impl Iterator<Item = LegView> + Clone, offset: u64) -
     legs.clone().find(follows).or_else(|| legs.min_by_key(nearest)).map(|leg| leg.leg)
 }
 
-/// Returns why a leg that comes late can't serve a mirror that others use already; `None`: it can.
-/// Its limits don't matter, its queue keeps them.
-pub(super) fn misfit(mirror: &Geometry, leg: &Geometry) -> Option<&'static str> {
+/// Returns why a leg that comes late can't serve a mirror that others use already, and what to do;
+/// `None`: it can. Its limits don't matter, its queue keeps them.
+pub(super) fn misfit(mirror: &Geometry, leg: &Geometry) -> Option<String> {
+    let restart = "restart the mirror with this leg, or use another one";
+    let (theirs, ours) = (leg.block_size, mirror.block_size);
+    if theirs > ours {
+        return Some(format!(
+            "its block size {theirs} is larger than the mirror's {ours}; use one with at most {ours}"
+        ));
+    }
+    if leg.read_only && !mirror.read_only {
+        let why = "it is read-only, but the mirror takes writes; make it writable, or use another";
+        return Some(why.to_owned());
+    }
     let misfits = [
-        (leg.block_size > mirror.block_size, "its blocks are larger than the mirror's"),
-        (leg.read_only && !mirror.read_only, "it is read-only"),
-        (leg.can_flush && !mirror.can_flush, "it needs flushes, but the mirror gets none"),
+        (leg.can_flush && !mirror.can_flush, "it needs flushes, but the mirror sends none"),
         (mirror.can_discard && !leg.can_discard, "it cannot discard, but the mirror can"),
         (
             mirror.can_write_zeroes && !leg.can_write_zeroes,
             "it cannot write zeroes, but the mirror can",
         ),
     ];
-    misfits.into_iter().find_map(|(is_one, why)| is_one.then_some(why))
+    misfits.into_iter().find_map(|(is_one, why)| is_one.then(|| format!("{why}; {restart}")))
 }
 
 /// Returns how long the resync waits after a step of `bytes` that took `took`. It keeps to `most`

@@ -329,7 +329,7 @@ pub enum LegState {
     Resyncing,
     /// The leg failed, or is missing; no request goes there.
     Out,
-    /// The leg is out, and is tried again.
+    /// The leg is out, and is being retried.
     Returning,
     /// The leg was removed; the others keep their numbers.
     Removed,
@@ -341,7 +341,7 @@ impl fmt::Display for LegState {
             LegState::InSync => "in sync",
             LegState::Resyncing => "resyncing",
             LegState::Out => "out",
-            LegState::Returning => "out, and being tried again",
+            LegState::Returning => "out, and being retried",
             LegState::Removed => "removed",
         })
     }

@@ -228,7 +228,9 @@ impl TableFault {
 }
 
 fn read(disk: &Disk<'_>) -> Result<PartitionTable, StackError> {
-    let mut why = String::new();
+    let mut why = "found no GUID partition table; make one with a partition tool (gdisk), or use \
+                   the whole device"
+        .to_owned();
     for lb in [LogicalBlockSize::Lb512, LogicalBlockSize::Lb4096] {
         let last = (disk.size / lb.as_u64()).saturating_sub(1);
         let primary = copy(disk, lb, 1);
@@ -238,7 +240,11 @@ fn read(disk: &Disk<'_>) -> Result<PartitionTable, StackError> {
         match (primary, backup) {
             (Err(one), Err(two)) if one.absent && two.absent => {}
             (Err(one), Err(two)) => {
-                why = format!("; its table is damaged: {}, and the backup: {}", one.why, two.why);
+                why = format!(
+                    "both copies of the GUID partition table are damaged; the first: {}; the \
+                     backup: {}; repair one of them with a partition tool (gdisk)",
+                    one.why, two.why
+                );
             }
             (Ok(copy), backup) => return Ok(table(disk, [last, place], copy, backup, false)),
             (Err(bad), Ok(backup)) => {
@@ -246,7 +252,7 @@ fn read(disk: &Disk<'_>) -> Result<PartitionTable, StackError> {
             }
         }
     }
-    Err(StackError::new(format!("cannot read a GUID partition table{why}")))
+    Err(StackError::new(why))
 }
 
 /// Reads the copy whose header is in block `lba`.
@@ -260,13 +266,13 @@ fn copy(disk: &Disk<'_>, lb: LogicalBlockSize, lba: u64) -> Result<Copy, TableFa
     let sector = (disk.read)(at..at + block).map_err(TableFault::damaged)?;
     let header = header(sector, lb)?;
     if header.current_lba != lba {
-        let says = format!("it lies in block {lba} but names block {}", header.current_lba);
+        let says = format!("its header lies in block {lba} but names block {}", header.current_lba);
         return Err(TableFault::damaged(says));
     }
     if header.part_size != ENTRY || header.num_parts == 0 || header.num_parts > MOST_ENTRIES {
         return Err(TableFault::damaged(format!(
-            "it has {} entries of {} bytes; a table has 1 to {MOST_ENTRIES} entries of {ENTRY} \
-             bytes",
+            "its header names {} entries of {} bytes; a table has 1 to {MOST_ENTRIES} entries of \
+             {ENTRY} bytes",
             header.num_parts, header.part_size
         )));
     }
@@ -274,12 +280,17 @@ fn copy(disk: &Disk<'_>, lb: LogicalBlockSize, lba: u64) -> Result<Copy, TableFa
     let start = header.part_start.checked_mul(block);
     let range = start.and_then(|start| Some(start..start.checked_add(len)?));
     let range = range.filter(|range| range.end <= disk.size).ok_or_else(|| {
-        TableFault::damaged(format!("its entries would begin in block {}", header.part_start))
+        TableFault::damaged(format!(
+            "its entries would begin in block {} and end beyond the device",
+            header.part_start
+        ))
     })?;
     let usable = header.first_usable..=header.last_usable;
     if usable.is_empty() || header.last_usable >= blocks {
         let (first, last) = (header.first_usable, header.last_usable);
-        let says = format!("its usable blocks would be {first} to {last}, of {blocks}");
+        let says = format!(
+            "its usable blocks would be {first} to {last}, but the device has {blocks} blocks"
+        );
         return Err(TableFault::damaged(says));
     }
     let bytes = (disk.read)(range).map_err(TableFault::damaged)?;
@@ -294,10 +305,10 @@ fn header(sector: Vec<u8>, lb: LogicalBlockSize) -> Result<Header, TableFault> {
     gpt::header::read_header_from_arbitrary_device(&mut Cursor::new(disk), lb).map_err(|error| {
         match error {
             HeaderError::InvalidGptSignature => {
-                TableFault { why: "it has no signature".to_owned(), absent: true }
+                TableFault { why: "its header has no signature".to_owned(), absent: true }
             }
             HeaderError::InvalidCRC32Checksum => {
-                TableFault::damaged("its checksum (CRC-32) is wrong")
+                TableFault::damaged("the checksum (CRC-32) of its header is wrong")
             }
             other => TableFault::damaged(other.to_string()),
         }
@@ -326,24 +337,33 @@ fn table(
 ) -> PartitionTable {
     let mut damage = Vec::new();
     if !protected(disk) {
-        damage.push("it has no protective MBR, so other tools may take the disk for empty".into());
+        damage.push(
+            "block 0 has no protective MBR, so other tools may take the disk for empty".into(),
+        );
     }
     match other {
         Ok(backup) => {
             if place != last {
                 damage.push(format!(
-                    "the backup lies in block {place}, but the device ends with block {last}: the \
-                     device has grown since"
+                    "the backup lies in block {place}, but the device has grown and now ends with \
+                     block {last}; move the backup there with a partition tool (sgdisk -e)"
                 ));
             }
             if copy.entries != backup.entries || copy.header.disk_guid != backup.header.disk_guid {
-                damage.push("the backup differs; the first copy is used".into());
+                damage.push("the backup differs from the first copy, which is used".into());
             }
         }
         Err(bad) if from_backup => {
-            damage.push(format!("the first copy is bad: {}; the backup is used", bad.why));
+            damage.push(format!(
+                "the first copy is bad: {}; the backup is used; rewrite the first copy with a \
+                 partition tool (gdisk)",
+                bad.why
+            ));
         }
-        Err(bad) => damage.push(format!("the backup in block {place} is bad: {}", bad.why)),
+        Err(bad) => damage.push(format!(
+            "the backup in block {place} is bad: {}; rewrite it with a partition tool (gdisk)",
+            bad.why
+        )),
     }
     let lb = copy.lb;
     let usable = copy.header.first_usable..=copy.header.last_usable;

@@ -56,7 +56,7 @@ fn a_file_that_is_not_in_its_place_is_told_once_and_keeps_its_promises_until_it_
                 let words = if replaced { "leads to another file" } else { "leads to no file" };
                 assert!(why.contains(words) && why.contains("elsewhere"), "{io:?}: {why}");
             }
-            assert!(driver.condition().unwrap().starts_with("moved: its path"));
+            assert!(driver.condition().unwrap().starts_with("moved: the path"));
             // It has what is flushed, wherever it is.
             queue.write_at(512, vec![8; 512]).unwrap();
             queue.flush().unwrap();
@@ -95,20 +95,20 @@ fn nothing_is_changed_that_a_write_log_would_not_have_and_the_log_goes_on_when_i
     fs::write(&log, "").unwrap();
     for _ in 0..2 {
         let why = queue.write_at(0, vec![8; 512]).unwrap_err().to_string();
-        assert!(why.contains("its write log") && why.contains("leads to another file"), "{why}");
+        assert!(why.contains("the write log") && why.contains("leads to another file"), "{why}");
     }
     queue.flush().unwrap_err();
     queue.write_zeroes(0, 512).unwrap_err();
     queue.discard(0, 512).unwrap_err();
     assert_eq!(queue.read_at(0, 512).unwrap(), vec![7; 512], "nothing was changed");
-    assert!(driver.condition().unwrap().starts_with("the device refuses changes: its write log"));
+    assert!(driver.condition().unwrap().starts_with("the device refuses changes: the write log"));
     let displaced = driver.displaced().unwrap();
     assert!(displaced.blocks_changes && displaced.todo.starts_with("Put the write log back"));
     rename(&other, &log);
     driver.look().unwrap();
     queue.write_at(0, vec![9; 512]).unwrap();
     let told: Vec<String> = told.try_iter().collect();
-    assert!(told.len() == 2 && told[0].contains("its write log") && told[1] == "back", "{told:?}");
+    assert!(told.len() == 2 && told[0].contains("the write log") && told[1] == "back", "{told:?}");
     queue.drain();
     drop((driver, queue));
     for unlinked in [true, false] {

@@ -288,7 +288,7 @@ fn an_unsuitable_device_stays_out() {
     let shaped = |geometry| legs.rig.queue(Held { geometry: Some(geometry), ..Held::default() });
     let wrong: [(Device, &str); 3] = [
         (legs.rig.queue(Memory::new(SIZE).unwrap()), "has room for"),
-        (shaped(coarse), "its blocks are larger than the mirror's"),
+        (shaped(coarse), "larger than the mirror's 512"),
         (shaped(read_only), "read-only"),
     ];
     for (device, why) in wrong {

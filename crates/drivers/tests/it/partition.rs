@@ -77,7 +77,7 @@ fn a_bad_first_copy_is_told_and_the_backup_is_used() {
     let want = read(&rig, &sound).unwrap().partitions;
     // A byte of the header, one of the entries, and the whole beginning of the disk.
     for (range, why) in [
-        (LB + 60..LB + 61, "checksum (CRC-32) is wrong"),
+        (LB + 60..LB + 61, "checksum (CRC-32) of its header is wrong"),
         (2 * LB + 40..2 * LB + 41, "checksum (CRC-32) of its entries"),
         (LB..64 * LB, "no signature"),
     ] {
@@ -114,7 +114,7 @@ fn where_both_copies_are_bad_both_reasons_are_told() {
     let error = read(&rig, &image).unwrap_err();
     assert!(error.contains("CRC-32") && error.contains("signature"), "{error}");
     let error = read(&rig, &vec![0; MIB]).unwrap_err();
-    assert_eq!(error, "cannot read a GUID partition table");
+    assert!(error.starts_with("found no GUID partition table"), "{error}");
 }
 
 #[test]
@@ -137,7 +137,7 @@ fn a_table_that_lies_with_a_good_checksum_makes_no_harm() {
         (80, &u32::MAX.to_le_bytes()[..], "4294967295 entries"),
         (84, &4096u32.to_le_bytes()[..], "entries of 4096 bytes"),
         (48, &u64::MAX.to_le_bytes()[..], "its usable blocks would be"),
-        (24, &9u64.to_le_bytes()[..], "it lies in block 1 but names block 9"),
+        (24, &9u64.to_le_bytes()[..], "its header lies in block 1 but names block 9"),
     ] {
         let mut image = sound.clone();
         forge(&mut image, at, bytes);

@@ -43,10 +43,10 @@ fn uid() -> u32 {
 fn own(path: &Path) -> io::Result<()> {
     let meta = path.symlink_metadata()?;
     if !meta.is_dir() {
-        return Err(io::Error::other("it is not a folder"));
+        return Err(io::Error::other("the path leads to something else than a folder"));
     }
     if meta.uid() != uid() {
-        return Err(io::Error::other("it belongs to another user"));
+        return Err(io::Error::other("the folder belongs to another user"));
     }
     Ok(())
 }

@@ -163,21 +163,30 @@ impl Files {
 /// a terminal or a tape has effects.
 pub(crate) fn refuse_what_is_no_disk(path: &Path) -> Result<(), String> {
     match path.metadata() {
-        Ok(meta) if meta.is_dir() => Err("it is a folder".to_string()),
-        Ok(meta) if !meta.is_file() && !meta.file_type().is_block_device() => {
-            Err("it is neither a file nor a disk".to_string())
-        }
+        Ok(meta) if meta.is_dir() => Err(format!("the path leads to a folder; {NAME_A_FILE}")),
+        Ok(meta) if !meta.is_file() && !meta.file_type().is_block_device() => Err(not_a_file()),
         // Creating the link's target might be meant, but might fill another disk.
         Err(error) if error.kind() == ErrorKind::NotFound && path.is_symlink() => {
             let to = path.read_link().unwrap_or_default();
             Err(format!(
-                "it is a symbolic link to '{}', where nothing is: make that file, or write its own path",
+                "the path is a symbolic link to '{}', and no file is there; make that file, or name \
+                 another path",
                 to.display()
             ))
         }
         // A missing file may be created. Opening finds all other reasons.
         _ => Ok(()),
     }
+}
+
+/// The message for an empty file.
+pub(crate) const EMPTY: &str =
+    "the file is empty; create = true with a size makes a new volume in it";
+
+const NAME_A_FILE: &str = "name a regular file or a block device";
+
+fn not_a_file() -> String {
+    format!("the path leads to a pipe, a socket or a character device; {NAME_A_FILE}")
 }
 
 fn same_size(geometry: Geometry, asked: u64) -> Result<(), String> {
@@ -195,6 +204,11 @@ pub(crate) fn other_size(found: u64, asked: u64) -> String {
     )
 }
 
+/// Returns the message for a file whose size isn't a multiple of its block size.
+pub(crate) fn bad_size(size: u64, block_size: u64) -> String {
+    format!("its size {size} is not a multiple of the block size {block_size}; resize the file")
+}
+
 fn why(path: &Path, error: &OpenError) -> String {
     match error.kind() {
         OpenErrorKind::NotFound if path.starts_with("/dev") => {
@@ -205,32 +219,35 @@ fn why(path: &Path, error: &OpenError) -> String {
         OpenErrorKind::NotFound => {
             "the file does not exist; create = true with a size creates it".to_string()
         }
-        OpenErrorKind::NotAFile => "it is neither a file nor a disk".to_string(),
+        OpenErrorKind::NotAFile => not_a_file(),
         OpenErrorKind::InUse => {
-            "it is in use: another server, or another device, has it locked".to_string()
+            "the file is in use: another server, or another device of this one, has locked it; give \
+             each device a file of its own, or stop that server"
+                .to_string()
         }
         OpenErrorKind::InUseByQemu { writes: true } => {
-            "it is in use: a program of QEMU has it open for writing (a virtual machine, qemu-nbd, \
-             qemu-io, qemu-img); stop that first"
+            "the file is in use: a program of QEMU (a virtual machine, qemu-nbd, qemu-io, qemu-img) has \
+             it open for writing; stop that program first"
                 .to_string()
         }
         OpenErrorKind::InUseByQemu { writes: false } => {
-            "it is in use: a program of QEMU has it open and allows nobody to write; stop that \
-             first, or set read_only = true"
+            "the file is in use: a program of QEMU has it open and allows nobody to write; stop that \
+             program first, or set read_only = true"
                 .to_string()
         }
         OpenErrorKind::Claimed => {
-            "it is in use: the disk, or a partition of it, is mounted, or another program or a \
+            "the disk is in use: it or one of its partitions is mounted, or another program or a \
              driver of the kernel (LVM, md, multipath) has it; unmount it, or set read_only = true"
                 .to_string()
         }
         OpenErrorKind::SizeDiffers { found, asked } => other_size(*found, *asked),
-        OpenErrorKind::BadSize { size: 0, .. } => "it is empty".to_string(),
+        OpenErrorKind::BadSize { size: 0, .. } => EMPTY.to_string(),
         OpenErrorKind::BadSize { size, block_size } => {
-            format!("its size, {size}, is not a multiple of its block size {block_size}")
+            bad_size(*size, u64::from(*block_size))
         }
         OpenErrorKind::NotDirect { needs: None, .. } => {
-            "direct = true, but its file system doesn't report that it can bypass the page cache"
+            "direct = true, but its file system doesn't report that it can bypass the page cache; \
+             set direct = false"
                 .to_string()
         }
         OpenErrorKind::NotDirect { needs: Some(needs), block_size } => format!(
@@ -244,7 +261,7 @@ fn why(path: &Path, error: &OpenError) -> String {
                     "{step}: {source}; run as a user that may read and write it, or set read_only = \
                      true if it may be read"
                 ),
-                NotFound => "its folder does not exist".to_string(),
+                NotFound => "its folder does not exist; make it, or name another path".to_string(),
                 _ => format!("{step}: {source}"),
             }
         }

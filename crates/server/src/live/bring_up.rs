@@ -71,7 +71,7 @@ impl Live {
         }
         for device in up.devices() {
             if let ProbeOutcome::Skipped { culprit } = &device.outcome {
-                fail(&device.name, format!("it needs '{culprit}'"));
+                fail(&device.name, plan::not_up_below(culprit));
             }
         }
         let is_up = |name: &str| {
@@ -82,7 +82,7 @@ impl Live {
         if !complete && changed.failed.is_empty() {
             changed.failed.push(StepFailure {
                 name: "bring-up".to_string(),
-                why: "it was cancelled".to_string(),
+                why: "the bring-up was cancelled".to_string(),
             });
         }
         let keep = |name: &str| is_up(name) && (complete || !all_or_none);

@@ -132,7 +132,8 @@ impl<'m> Links<'m> {
         while let Some(broken) = todo.pop_front() {
             for &index in &consumers[broken] {
                 if !self.is_bad(index) {
-                    self.bad[index] = Some(format!("it needs '{}'", self.name(broken)));
+                    let why = format!("it depends on '{}', which was left out", self.name(broken));
+                    self.bad[index] = Some(why);
                     todo.push_back(index);
                 }
             }

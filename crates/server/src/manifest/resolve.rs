@@ -269,7 +269,7 @@ fn exports(
         let why = match export {
             None => "the export has an error of its own".to_string(),
             Some(export) if links.find(&export.device).is_some_and(|at| links.is_bad(at)) => {
-                format!("it needs '{}'", export.device)
+                format!("its device '{}' was left out", export.device)
             }
             Some(export) => {
                 exports.push(export.clone());

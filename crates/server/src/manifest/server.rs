@@ -173,7 +173,7 @@ fn socket() -> ValueKind<PathBuf> {
 
 fn folder(text: &str, base: &Path) -> Result<PathBuf, String> {
     match text {
-        "" => Err("it is empty: leave it out, or name a folder".to_string()),
+        "" => Err("the path is empty: leave the key out, or name a folder".to_string()),
         text => Ok(base.join(text)),
     }
 }

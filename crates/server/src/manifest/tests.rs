@@ -343,8 +343,8 @@ fn devices_over_a_bad_device_are_left_out_with_the_reason() {
         left_out(&text),
         [
             "device 'bad': the device has an error of its own",
-            "device 'm': it needs 'bad'",
-            "export 'm': it needs 'm'"
+            "device 'm': it depends on 'bad', which was left out",
+            "export 'm': its device 'm' was left out"
         ]
     );
     let resolved = resolve(&text);
@@ -562,7 +562,7 @@ fn settings_that_contradict_each_other_or_let_nobody_in_are_refused_with_a_way_o
             "'evict_idle' must be less than 'idle_timeout'",
         ),
         (server("unix = \"s\"\ncontrol = \"s\""), "'control' and 'unix' are one path"),
-        (server("state = \"\""), "'state': it is empty: leave it out"),
+        (server("state = \"\""), "'state': the path is empty: leave the key out"),
         (
             export("allow_uids = []"),
             "'allow_uids' must be a list that isn't empty\n  help: an empty list admits no client",

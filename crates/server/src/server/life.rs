@@ -397,7 +397,7 @@ fn not_up(up: &BringUp, lacking: &BTreeMap<String, String>, plan: &Plan) -> Vec<
             None => Subject::Device(Ok(device.name.clone())),
         };
         let why = match &device.outcome {
-            ProbeOutcome::Skipped { culprit } => format!("it needs '{culprit}'"),
+            ProbeOutcome::Skipped { culprit } => plan::not_up_below(culprit),
             ProbeOutcome::Deferred { reason } => {
                 format!("the driver deferred the device: {reason}")
             }

@@ -109,7 +109,7 @@ fn a_volume_whose_file_is_not_in_its_place_is_degraded_unless_it_has_lost_data()
     let moved = Disk {
         displaced: true,
         displaced_todo: Some("Put it back".to_string()),
-        condition: Some("moved: its path leads to no file".to_string()),
+        condition: Some("moved: the path leads to no file".to_string()),
         ..disk("a", &[])
     };
     let health = of(std::slice::from_ref(&moved), &["a"]);
@@ -118,7 +118,7 @@ fn a_volume_whose_file_is_not_in_its_place_is_degraded_unless_it_has_lost_data()
         (HealthState::Degraded, vec![(Fault::Displaced, "a")])
     );
     let line = health.reasons[0].line();
-    assert!(line.starts_with("a: moved: its path leads to no file. Put it back"), "{line}");
+    assert!(line.starts_with("a: moved: the path leads to no file. Put it back"), "{line}");
     let stuck = Disk { blocks_changes: true, ..moved.clone() };
     let health = of(std::slice::from_ref(&stuck), &["a"]);
     assert_eq!((health.state, faults(&health)), (HealthState::Lost, vec![(Fault::Displaced, "a")]));
@@ -223,18 +223,23 @@ fn of_state(disk: Disk) -> HealthState {
 #[test]
 fn a_check_that_could_not_begin_is_overdue() {
     let legs = [("a", LegStatus::InSync), ("b", LegStatus::InSync)];
-    let state = |now, running| {
+    let state = |now, running, checked: bool| {
         let mut disk = mirror("m", &legs);
         let of = disk.mirror.as_mut().unwrap();
         of.schedule = Some(Schedule { every_seconds: 800.0, since: 1_000.0, due: 1_750.0 });
         of.check = Some(Check { running, size: 1, ..Check::default() });
+        of.checked = checked.then(CheckResult::default);
         let facts = ServerFacts { now, ..ServerFacts::default() };
         let health = health(&[], &[disk], &[], &facts);
-        health.reasons.iter().map(|reason| reason.fault).collect::<Vec<_>>()
+        health.reasons.into_iter().map(|reason| (reason.fault, reason.what)).collect::<Vec<_>>()
     };
-    assert_eq!(state(1_890.0, false), []);
-    assert_eq!(state(1_910.0, false), [Fault::CheckOverdue]);
-    assert_eq!(state(1_910.0, true), [], "it goes on");
+    assert_eq!(state(1_890.0, false, true), []);
+    for (checked, says) in [(true, "the last check ended at"), (false, "no check has completed")] {
+        let late = state(1_910.0, false, checked);
+        let [(Fault::CheckOverdue, what)] = &late[..] else { panic!("{late:?}") };
+        assert!(what.starts_with(says), "{what}");
+    }
+    assert_eq!(state(1_910.0, true, true), [], "it goes on");
 }
 
 #[test]

@@ -214,7 +214,11 @@ fn mirror_reasons(
         if mirrors::is_overdue(*since, *every_seconds, facts.server.now) {
             let since = units::moment(*since);
             let every = served::seconds(*every_seconds);
-            let what = format!("the last check was at {since}, but one is due each {every}");
+            let last = match &mirror.checked {
+                Some(_) => format!("the last check ended at {since}"),
+                None => format!("no check has completed since {since}"),
+            };
+            let what = format!("{last}, but one is due each {every}");
             let todo = format!(
                 "Bring all legs in sync, then start a check: corewise mirror {name} --check"
             );
