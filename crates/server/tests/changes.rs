@@ -154,6 +154,7 @@ fn a_change_beside_another_one_is_refused_as_busy() {
         is_there.recv().unwrap();
         let busy = server.remove("ram", Mode::Hard).unwrap_err();
         assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
+        assert!(busy.to_string().contains("is still adding"), "{busy}");
         go.send(()).unwrap();
         adds.join().unwrap().unwrap();
     });

@@ -137,10 +137,14 @@ fn a_reload_leaves_a_volume_as_it_is_whatever_it_was_made_of_and_refuses_what_it
 fn snapshots_are_refused_with_a_reason() {
     let folder = Folder::new();
     let memory = "[[device]]\nname = \"m\"\ndriver = \"memory\"\nsize = \"1M\"\n";
-    folder.write("up.toml", volume(&folder, "v", SIZED) + memory);
+    let leg = volume(&folder, "leg", SIZED).replace("[[export]]\ndevice = \"leg\"\n", "");
+    let beside = memory.replace("\"m\"", "\"beside\"").replace("1M", "16M");
+    let mirror = "[[device]]\nname = \"r\"\ndriver = \"mirror\"\nover = [\"beside\", \"leg\"]\n";
+    folder.write("up.toml", volume(&folder, "v", SIZED) + memory + &leg + &beside + mirror);
     let server = Server::start(&folder, &["up.toml"]);
     for (args, says) in [
         (&["m"][..], "'m' has the driver 'memory'"),
+        (&["r"], "Name a part of it: leg"),
         (&["x"], "there is no device 'x' that is up"),
         (&["v", "a/b"], "a/b"),
         (&["v", "--delete", "none"], "none"),

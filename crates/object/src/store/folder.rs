@@ -157,8 +157,8 @@ impl Folder {
             Err(error) => io::Error::from(error).to_string(),
         };
         Presence::Moved(format!(
-            "{name}: {found}: the folder was renamed, or its file system unmounted, while it was served. Writes still reach the folder that was \
-             opened; bring it back to this name before the next start"
+            "{name}: {found}: the folder was renamed, or its file system unmounted, while it was \
+             served; writes still reach the folder that was opened"
         ))
     }
 }

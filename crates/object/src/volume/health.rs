@@ -20,6 +20,10 @@ use crate::format::{BLOCK, Changes};
 use crate::local::{FileOut, Local};
 use crate::store::Presence;
 
+/// The remedy for a folder that isn't where it was, as a sentence without its full stop.
+pub(super) const PUT_BACK: &str =
+    "Put the folder back in its place, or change the location before the next start";
+
 /// An event of an open volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -332,7 +336,7 @@ impl Volume {
         let was = std::mem::replace(&mut *self.moved.lock(), moved.clone());
         match (was, moved) {
             (None, Some(why)) => {
-                tracing::error!(device = self.device(), at = %self.store, "{why}");
+                tracing::error!(device = self.device(), at = %self.store, "{why}. {PUT_BACK}");
                 self.tell(&ObjectEvent::Moved { why });
             }
             (Some(_), None) => {
@@ -384,7 +388,7 @@ impl Volume {
     pub(super) async fn is_where_it_was(&self) -> Result<(), Fault> {
         self.look_at_folder().await;
         match self.moved.lock().clone() {
-            Some(why) => Err(Fault::Moved(why)),
+            Some(why) => Err(Fault::Moved(format!("{why}. {PUT_BACK}"))),
             None => Ok(()),
         }
     }

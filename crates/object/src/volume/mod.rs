@@ -473,10 +473,8 @@ impl Volume {
 
     /// Returns what to do if the volume isn't found by its location, or doesn't use its flush file.
     pub(crate) fn displaced(&self) -> Option<&'static str> {
-        let folder =
-            "Put the folder back in its place, or change the location before the next start";
         let is_moved = self.moved.lock().is_some();
-        if is_moved { Some(folder) } else { self.flush_file_todo() }
+        if is_moved { Some(health::PUT_BACK) } else { self.flush_file_todo() }
     }
 
     /// Returns the name of the device in log lines.

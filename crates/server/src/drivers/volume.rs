@@ -164,7 +164,7 @@ impl Volume {
     /// Returns the reason why the volume can't grow, as far as that is known without trying.
     pub(crate) fn may_grow(&self, size: Option<u64>) -> Result<(), String> {
         use manifest::Driver;
-        let has = self.made.get().ok_or("it is missing")?.queue.geometry();
+        let has = self.made.get().ok_or("the volume is missing")?.queue.geometry();
         let block = u64::from(has.block_size);
         match (&self.device.driver, size) {
             (Driver::Object(_), None) => {
@@ -187,7 +187,7 @@ impl Volume {
 
     /// Grows the volume and returns its new size. No volume may be above it. May block.
     pub(crate) fn grow(&self, size: Option<u64>) -> Result<u64, String> {
-        let made = self.made.get().ok_or("it is missing")?;
+        let made = self.made.get().ok_or("the volume is missing")?;
         made.queue.grow(size).map_err(|error| error.to_string())
     }
 
@@ -208,11 +208,26 @@ impl Volume {
             Some(volume) => object::snapshots(volume, action),
             None => {
                 let kind = self.device.driver.name();
-                Err(format!(
-                    "'{name}' has the driver '{kind}': only a volume in an object store (driver 'object') has snapshots"
-                ))
+                let why = format!(
+                    "'{name}' has the driver '{kind}': only a volume in an object store (driver \
+                     'object') has snapshots"
+                );
+                Err(match &self.objects()[..] {
+                    [] => why,
+                    parts => format!("{why}. Name a part of it: {}", parts.join(", ")),
+                })
             }
         }
+    }
+
+    /// Returns the names of the volumes in object stores below this one.
+    fn objects(&self) -> Vec<String> {
+        let parts = self.parts.lock().clone();
+        let of_part = |part: &Arc<Volume>| match part.device.driver {
+            manifest::Driver::Object(_) => vec![part.name().to_string()],
+            _ => part.objects(),
+        };
+        parts.iter().flat_map(of_part).collect()
     }
 
     /// Replaces a leg of this mirror by another volume, which starts out and is resynced. If

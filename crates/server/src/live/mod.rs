@@ -87,6 +87,8 @@ pub(crate) struct Live {
     /// L: is the lock, held as long as a change takes; guards the manifest of what is up. `None`
     /// until the server is up.
     pub(crate) has: Mutex<Option<Manifest>>,
+    /// L: is the lock, held for a moment, a leaf; guards the words for the change in progress.
+    pub(crate) doing: Mutex<Option<String>>,
     /// L: is the lock; guards the names of exports that are removed when their last client leaves.
     pub(crate) hiding: Mutex<BTreeSet<String>>,
     /// L: is the lock, taken inside that of `has`; guards the manifest's legs of mirrors whose legs
@@ -183,7 +185,12 @@ impl Live {
     /// too. Blocks as long as it takes.
     pub(crate) fn change(self: &Arc<Self>, change: &Change) -> Result<ChangeReport, Error> {
         let Some(mut has) = self.has.try_lock() else {
-            let why = "the server is making another change; try again when that one is done";
+            let doing = self.doing.lock().clone();
+            let doing = doing.unwrap_or_else(|| "making another change".to_string());
+            let why = format!(
+                "the server is still {doing}; try again when that is done (`corewise events` \
+                 reports the end)"
+            );
             return Err(Error::of(ErrorKind::Busy, why));
         };
         self.make_and_share(&mut has, change)
@@ -194,7 +201,9 @@ impl Live {
         has: &mut Option<Manifest>,
         change: &Change,
     ) -> Result<ChangeReport, Error> {
+        *self.doing.lock() = Some(change.request.to_string());
         let changed = self.make(has, change);
+        *self.doing.lock() = None;
         if let Some(has) = has.as_ref().filter(|_| !change.dry_run) {
             // Clients get the room back even if the change failed.
             self.give_room(has);

@@ -1,5 +1,6 @@
 //! The way from a question on the control socket to the manifest that the server is to have.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::legs;
@@ -52,6 +53,19 @@ impl ChangeRequest {
             "reload" => Ok(ChangeRequest::Reload),
             _ => return None,
         })
+    }
+}
+
+/// Writes the change as a participle, for "the server is still …".
+impl fmt::Display for ChangeRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChangeRequest::Add(file) => write!(f, "adding {}", file.display()),
+            ChangeRequest::Remove(name) => write!(f, "removing '{name}'"),
+            ChangeRequest::Grow(name, _) => write!(f, "growing '{name}'"),
+            ChangeRequest::Legs(mirror, _) => write!(f, "changing the legs of '{mirror}'"),
+            ChangeRequest::Reload => f.write_str("following the manifest"),
+        }
     }
 }
 

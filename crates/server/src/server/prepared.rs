@@ -294,6 +294,7 @@ impl PreparedServer {
             cancel: self.cancel.clone(),
             seen: Mutex::new(seen),
             has: Mutex::new(None),
+            doing: Mutex::default(),
             hiding: Mutex::default(),
             written: Mutex::default(),
             stuck: Mutex::default(),
