@@ -74,10 +74,10 @@ drivers! {
     "error" => Error(Failing);
     /// A file, or a disk of this machine.
     "file" => File(FileDriver);
-    /// Memory. The data is lost when the device goes down.
+    /// Memory. The data goes when the device goes down.
     "memory" => Memory(Plain);
     /// Keeps the same data on each of its legs. No leg may be smaller than the first leg of a new
-    /// mirror. A larger leg is used up to the size of the mirror, which never changes; see
+    /// mirror. The mirror uses a larger leg up to its own size, which never changes; see
     /// [below](#mirrors).
     "mirror" => Mirror(Mirror);
     /// An NBD export of another server, on this machine or another one; see [remote.md](remote.md).
@@ -174,8 +174,8 @@ keys! {
     pub(crate) struct Plain {
         /// Size of the device, a multiple of its block size.
         size: u64 = size(), Required("size = \"64M\"");
-        /// Unit in which the device is read and written. Clients may use any byte range. A write
-        /// that covers part of a block reads the rest of the block first, which takes time.
+        /// Unit of reads and writes of the device. Clients may use any byte range. A write that
+        /// covers part of a block reads the rest of the block first, which takes time.
         block_size: u32 = block_size(), Usual("512");
     }
 }
@@ -211,8 +211,8 @@ keys! {
         create: bool = flag(), Usual("false");
         /// Size that an existing file must have and a new one gets: a multiple of its block size.
         size: Option<Located<u64>> = size(), Unset("the file's own; required with `create`"), Grows;
-        /// Unit in which the device is read and written. Clients may use any byte range. A write
-        /// that covers part of a block reads the rest of the block first, which takes time.
+        /// Unit of reads and writes of the device. Clients may use any byte range. A write that
+        /// covers part of a block reads the rest of the block first, which takes time.
         block_size: u32 = block_size(), Usual("512");
         /// `"uring"`: io_uring; without it, the device fails. `"threads"`: pread and pwrite.
         /// `"auto"`: io_uring if the kernel permits it, else threads, with a message.
@@ -221,9 +221,9 @@ keys! {
         /// doesn't support that in blocks of `block_size`; see
         /// [below](#through-the-page-cache-or-past-it).
         direct: bool = flag(), Usual("false");
-        /// Path of a log for crash tests, in the format of the kernel's `dm-log-writes`. Each
-        /// change and each flush is logged before it is acknowledged. An existing log is continued.
-        /// The log grows without end and slows changes down.
+        /// Path of a log for crash tests, in the format of the kernel's `dm-log-writes`. The log
+        /// gets each change and each flush before the server acknowledges it. An existing log
+        /// continues. The log grows without end and slows changes down.
         write_log: Option<PathBuf> = new_path(), Unset("none");
         /// Behavior after another program truncates or unlinks the file: `"error"` or
         /// `"read-only"`; see [below](#a-file-that-is-truncated-or-unlinked).
@@ -292,15 +292,15 @@ keys! {
         /// The legs, in order. A leg belongs to one device only.
         over: Vec<String> = parts(1, "a list of at least one device"),
             Required("over = [\"a\", \"b\"]"), Legs;
-        /// `true` keeps a record of what is in sync at the end of each leg. It takes up to 128 KiB
-        /// of the leg; see [below](#mirrors).
+        /// `true` keeps a record of the blocks in sync at the end of each leg. The record takes up
+        /// to 128 KiB of the leg; see [below](#mirrors).
         bitmap: Option<bool> = flag(),
-            Unset("`true`, unless all legs are lost with the server, or one is read-only");
+            Unset("`true`, unless all legs are in memory, or one is read-only");
         /// Legs that may be missing at the start. `"never"`: none. `"known"`: those that were
-        /// already out. `"always"`: any. With `bitmap = false`, all legs are needed.
+        /// already out. `"always"`: any. With `bitmap = false`, no leg may be missing.
         degraded: Degraded = word(DEGRADED), Usual("\"known\"");
-        /// Time after which a leg that failed or was missing is tried again. A leg that works is
-        /// resynced. The log and stdout show the first eight tries, then one every ten seconds;
+        /// Time after which the mirror retries a leg that failed or was missing. It resyncs a leg
+        /// that works. The log and stdout show the first eight tries, then one every ten seconds;
         /// [events](monitoring.md) on the control socket report each.
         retry: Option<Duration> = duration()
             .within("at least \"100ms\"", "each try reads the leg's record", |time| {
@@ -345,8 +345,8 @@ keys! {
     pub(crate) struct Partition {
         /// The part. Other partitions may share it.
         over: String = part(), Required("over = [\"a\"]");
-        /// The partition: its number, from 1, or its name or GUID in the table. A damaged table
-        /// causes a warning, and its backup is used.
+        /// The partition: its number, from 1, or its name or GUID in the table. If a copy of the
+        /// table is damaged, the server warns and uses the other copy.
         partition: Located<String> = text_or_number()
             .within("a number from 1, a name or a GUID", "", |which| {
                 !which.is_empty() && which.parse() != Ok(0_u64)
@@ -365,7 +365,7 @@ keys! {
     pub(crate) struct Delay {
         /// The part.
         over: String = part(), Required("over = [\"a\"]");
-        /// Delay of reads, and of queries for holes. One of the three delays is required.
+        /// Delay of reads, and of queries for holes. At least one of the three delays must be set.
         read_delay: Duration = duration(), Usual("\"0s\"");
         /// Delay of writes, discards and zeroes.
         write_delay: Duration = duration(), Usual("\"0s\"");
@@ -535,12 +535,13 @@ keys! {
     /// built.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Tuning {
-        /// NUMA node that the device is near to. The device is brought up there. If the machine
-        /// lacks the node, the device is refused, or has no preference with `--keep-going`.
+        /// NUMA node that the device is near to. The device comes up there. If the machine lacks
+        /// the node, the server refuses the device; with `--keep-going` the device has no
+        /// preference.
         node: Option<Located<u32>> = number(), Unset("no preference");
-        /// Time after which a bring-up that isn't done is reported.
+        /// Time after which the server reports a bring-up that isn't done.
         probe_timeout: Option<Duration> = duration(), Unset("never");
-        /// Time after which a shutdown that isn't done is reported.
+        /// Time after which the server reports a shutdown that isn't done.
         shutdown_timeout: Duration = duration(), Usual("\"10s\"");
         /// Number of hardware queues, or `"cpu"`, `"cache_shard"`, `"cache"`, `"numa"` for one
         /// each; never more than CPUs.
@@ -582,8 +583,8 @@ keys! {
         /// The export: `nbd://HOST[:PORT]/EXPORT` or `nbd+unix:///EXPORT?socket=PATH`, with `nbds`
         /// for TLS. `?tls-hostname=NAME` gives the name in the certificate if it isn't the host's.
         uri: Located<Uri> = uri(), Required("uri = \"nbd://other.example/disk\"");
-        /// Largest number of connections. If the server doesn't say that a flush on one connection
-        /// covers all, one is used.
+        /// Largest number of connections. If the other server doesn't say that a flush on one
+        /// connection covers all, the device uses one.
         connections: usize = connections(), Usual("4");
         /// Timeout of an attempt to connect, its handshake included.
         connect_timeout: Duration = duration().positive("such as \"10s\""), Usual("\"5s\"");

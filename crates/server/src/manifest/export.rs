@@ -39,7 +39,7 @@ keys! {
         /// `true` makes the export a disk of this machine, too: `/dev/ublkbN`, with the link
         /// `/dev/corewise/NAME`; see [front-ends.md](front-ends.md#ublk).
         ublk: bool = flag(), Usual("false");
-        /// Time after which a drain and flush that isn't done is reported.
+        /// Time after which the server reports a drain and flush that isn't done.
         shutdown_timeout: Duration = duration(), Usual("\"10s\"");
     } and {
         /// Begin of the export's table.

@@ -31,17 +31,16 @@ keys! {
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Object {
         /// Location of the volume: `"s3://BUCKET/FOLDER"`, `"file:///FOLDER"`, or `"memory:"`,
-        /// which is lost when the device goes down. A volume's folder may not lie in another
-        /// volume's.
+        /// which goes when the device goes down. A volume's folder may not lie in another volume's.
         location: Located<String> = text().seen("a path"),
             Required("location = \"s3://bucket/folder\", or \"file:///folder\"");
-        /// Size, a multiple of 4096. A missing volume is created with it. An existing, smaller one
+        /// Size, a multiple of 4096. A missing volume gets this size. An existing, smaller one
         /// grows to it.
         size: Option<Located<u64>> = size(), Unset("the volume's own; required for a new one"), Grows;
-        /// Location of a volume of which a missing volume is created as a clone; see
+        /// Location of a volume. The server makes a missing volume as a clone of it; see
         /// [object.md](object.md#clones).
         clone_of: Option<Located<String>> = text(), Unset("none"), Ignores;
-        /// Name of the snapshot of that volume to clone. `size` may be left out then.
+        /// Name of the snapshot of that volume to clone. A clone needs no `size`.
         snapshot: Option<Located<String>> = text(), Unset("required with `clone_of`"), Ignores;
         /// Time for which a check for another server stays valid. If this server is killed, the
         /// next one waits this long before its first write.
@@ -54,11 +53,11 @@ keys! {
         /// which is much faster and promises less; see
         /// [object.md](object.md#flushes-in-a-local-file).
         flush: bool = word(FLUSHES), Usual("\"store\"");
-        /// Path of the file, about 130 MiB. A missing file is created.
+        /// Path of the file, about 130 MiB. The server makes a missing file.
         flush_file: Option<PathBuf> = new_path(), Unset("required with `flush = \"local\"`");
-        /// An opening of the volume, such as `"17-3fa29c41"`, whose flushes in a lost flush file
-        /// are given up, so that the volume opens. The error of the refused start names the
-        /// opening; see [object.md](object.md#a-flush-file-that-is-damaged-or-missing).
+        /// An opening of the volume, such as `"17-3fa29c41"`, whose flush file is lost. A start
+        /// with it gives up the flushes that only the file had. The error of the failed start names
+        /// the opening; see [object.md](object.md#a-flush-file-that-is-damaged-or-missing).
         accept_lost_flushes: Option<String> = text().within(
             "an opening, such as \"17-3fa29c41\"",
             "write what the error of the start that was refused names",
@@ -78,7 +77,7 @@ keys! {
         key_file: Option<Located<PathBuf>> = path(), Unset("not encrypted");
         /// Environment variable with that key, in place of the file.
         key_env: Option<Located<String>> = text(), Unset("not encrypted");
-        /// Memory for blocks that were read. 0 keeps no blocks and disables read-ahead.
+        /// Memory for blocks that clients have read. 0 keeps no blocks and disables read-ahead.
         read_cache: u64 = cached(), Usual("\"64M\"");
     }
 }

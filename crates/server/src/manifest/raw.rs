@@ -51,8 +51,8 @@ keys! {
         name: Option<Located<String>> = text(), Unset("required");
         /// Name of a driver below.
         driver: Option<Located<String>> = text(), Unset("required");
-        /// Devices that must be up before this one and are shut down after it, though it isn't
-        /// built over them.
+        /// Devices that come up before this one and go down after it, though it doesn't stand on
+        /// them.
         suppliers: Vec<Located<String>> = devices(), Filled("[]", "none");
     }
 }

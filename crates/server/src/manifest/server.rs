@@ -32,8 +32,8 @@ keys! {
         /// the machine, `"[::]"` for all its addresses, `"[fe80::1%eth0]"` for a link-local one.
         tcp: Option<Located<String>> = text_or_number().parse(|text, _| tcp_address(text)),
             Unset("no TCP");
-        /// Time that an export has at shutdown to answer the requests in flight. After that its
-        /// connections are closed.
+        /// Time that an export has at shutdown to answer the requests in flight. After that the
+        /// server closes its connections.
         drain: Duration = duration(), Usual("\"5s\""), Follows;
         /// Path of the Unix socket that answers `corewise dump`, at most 107 bytes.
         control: Option<Located<PathBuf>> = socket(), Unset("[the default path](control.md)");
@@ -43,16 +43,16 @@ keys! {
         metrics: Option<Located<MetricsAt>> = text_or_number().seen("a path").parse(metrics_at),
             Unset("no metrics"), Follows;
         /// Folder that records how long each device takes to go down, so that the slow ones go
-        /// first next time. A missing folder is created.
+        /// first next time. The server makes a missing folder.
         state: Option<PathBuf> = text().seen("a path").parse(folder), Unset("not recorded");
         /// Longest time of the whole shutdown.
         shutdown_timeout: Option<Duration> = duration(), Unset("no limit"), Follows;
-        /// Policy once only hanging devices are left, in the bring-up or the shutdown: `"wait"`,
+        /// Policy once only hanging devices remain, in the bring-up or the shutdown: `"wait"`,
         /// `"skip"` or `"give-up"`; see [below](#what-hangs).
         on_hang: HangPolicy = word(HANG_POLICIES), Usual("\"wait\""), Follows;
         /// Memory that all clients together can take; see [below](#greedy-clients).
         memory: Option<u64> = size().within("at least 64M", "", |bytes| *bytes >= LEAST_MEMORY),
-            Unset("a quarter of what the process may use, by the machine, its cgroup, or \
+            Unset("a quarter of the memory that the process may use, by the machine, its cgroup, or \
                    `RLIMIT_AS` and `RLIMIT_DATA`");
         /// Largest number of clients at a time. Each has a thread and a descriptor. The hard limit
         /// of open files may [allow fewer](#greedy-clients).
@@ -60,12 +60,12 @@ keys! {
             Unset("1,024, or as many as `memory` has room for"), FollowsWithinMemory;
         /// Largest number of clients from one address or, on the Unix socket, from one user.
         clients_per_peer: Option<usize> = clients(), Unset("all"), Follows;
-        /// Idle time after which a client may be evicted for a new one. If no place is free, the
-        /// server disconnects the client that has been idle for longest since its last reply. No
-        /// answered request is lost.
-        evict_idle: Option<Duration> = duration(), Unset("the new client is refused"), Follows;
+        /// Idle time after which the server may evict a client for a new one. If no place is free,
+        /// the server disconnects the client that has been idle for longest since its last reply.
+        /// The client loses no answered request.
+        evict_idle: Option<Duration> = duration(), Unset("the server refuses the new client"), Follows;
         /// Time for a client to finish a request that it began to send, plus 1 s for each MiB.
-        /// After that it is disconnected; the next two keys do the same.
+        /// After that the server disconnects the client. The next two keys have the same effect.
         request_timeout: Duration = duration().positive(""), Usual("\"30s\""), Follows;
         /// Time for a client to take a reply, plus 1 s for each MiB.
         reply_timeout: Duration = duration().positive(""), Usual("\"60s\""), Follows;
@@ -86,7 +86,8 @@ keys! {
         /// one of them; see [below](#who-may-attach).
         tls_client_ca: Option<Located<PathBuf>> = path(),
             Unset("clients in TLS need no certificate"), Renews;
-        /// `"require"`: clients without TLS are refused. `"allow"`: clients may do without.
+        /// `"require"`: the server refuses clients without TLS. `"allow"`: clients may use TLS or
+        /// not.
         tls: bool = word(TLS), Usual("\"require\""), Renews;
     }
 }
