@@ -103,11 +103,10 @@ Exit codes: 0 success, 1 failure (no server, clients that are in the way, or a d
 failed), 2 wrong usage.";
 
 pub(super) const HEALTH_HELP: &str = "\
-ok: no fault is known. degraded: all data is there and can be reached, but with less protection \
-than was asked for, or a part of the server doesn't work. lost: data that clients were promised \
-may be gone, or can't be reached through this server now. A line for each reason follows, with \
-the command that mends it if there is one. docs/monitoring.md lists the reasons. The command \
-finds the server as `corewise dump` does.
+ok: no fault is known. degraded: clients reach all data, but the data has less protection than \
+configured, or a part of the server doesn't work. lost: promised data may be gone, or this server \
+can't reach it now. A line for each reason follows, with its remedy. docs/monitoring.md lists the \
+reasons. The command finds the server as `corewise dump` does.
 
 Examples:
   corewise health
@@ -120,9 +119,9 @@ degraded, 4 lost.";
 pub(super) const SNAPSHOT_HELP: &str = "\
 A snapshot holds everything that the server had acknowledged to clients before the command, \
 flushed or not. It never changes, and clients continue. It keeps the space of blocks that are \
-overwritten later. A clone is a device with `clone_of` and `snapshot` in its manifest: a volume \
-of its own that shares the blocks that don't change. A snapshot with clones can't be deleted. \
-docs/object.md explains both. The command finds the server as `corewise dump` does.
+overwritten later. Of a mirror, name the leg with the driver `object`. A clone is a device with \
+`clone_of` and `snapshot` in its manifest: a volume of its own that shares the blocks that don't \
+change. A snapshot with clones can't be deleted. docs/object.md explains both. The command finds the server as `corewise dump` does.
 
 Examples:
   corewise snapshot disk
@@ -166,7 +165,7 @@ Examples:
 Exit codes: 0 success, 1 failure (no server, or the server ended), 2 wrong usage.";
 
 pub(super) const TOP_HELP: &str = "\
-The keys are on the last line of the screen; q ends it. If the server goes away, `top` keeps the \
+The last line of the screen names the keys; q quits. If the server goes away, `top` keeps the \
 last picture and waits for it to return. docs/monitoring.md explains the columns. The command \
 finds the server as `corewise dump` does.
 
