@@ -255,6 +255,18 @@ fn a_hidden_export_goes_with_its_last_client() {
 }
 
 #[test]
+fn a_change_waits_for_the_removal_of_a_hidden_export_whose_last_client_left() {
+    let up = Up::new(BASE);
+    let client = up.client("ram");
+    up.corewise(&["remove", "ram", "--mode", "hide"]).ok();
+    drop(client);
+    // The export is being removed, is gone, or isn't yet: the reload brings it back in any case.
+    up.corewise(&["reload"]).ok();
+    assert_eq!(up.names(), set(["disk", "ram", "export:disk", "export:ram"]));
+    up.server.stop().ok();
+}
+
+#[test]
 fn a_reload_shows_a_hidden_export_again_that_the_manifest_has() {
     let up = Up::new(BASE);
     let old = up.client("ram");

@@ -47,7 +47,7 @@ use crate::tls::{self, RenewedTls, ShownFiles};
 use crate::units::{self, count};
 use legs::WrittenLegs;
 pub(crate) use request::{Change, ChangeRequest};
-use request::{added, checked, shrunk, without};
+use request::{InProgress, added, checked, shrunk, without};
 
 /// The parts of a running server that a change works on.
 pub(crate) struct Live {
@@ -87,8 +87,8 @@ pub(crate) struct Live {
     /// L: is the lock, held as long as a change takes; guards the manifest of what is up. `None`
     /// until the server is up.
     pub(crate) has: Mutex<Option<Manifest>>,
-    /// L: is the lock, held for a moment, a leaf; guards the words for the change in progress.
-    pub(crate) doing: Mutex<Option<String>>,
+    /// L: is the lock, held for a moment, a leaf; guards the description of the change in progress.
+    pub(crate) doing: Mutex<InProgress>,
     /// L: is the lock; guards the names of exports that are removed when their last client leaves.
     pub(crate) hiding: Mutex<BTreeSet<String>>,
     /// L: is the lock, taken inside that of `has`; guards the manifest's legs of mirrors whose legs
@@ -184,14 +184,21 @@ impl Live {
     /// Makes a change, or returns the reason why nothing was changed. Reports it to the observer,
     /// too. Blocks as long as it takes.
     pub(crate) fn change(self: &Arc<Self>, change: &Change) -> Result<ChangeReport, Error> {
-        let Some(mut has) = self.has.try_lock() else {
-            let doing = self.doing.lock().clone();
-            let doing = doing.unwrap_or_else(|| "making another change".to_string());
-            let why = format!(
-                "the server is still {doing}; try again when that is done (`corewise events` \
-                 reports the end)"
-            );
-            return Err(Error::of(ErrorKind::Busy, why));
+        let mut has = match self.has.try_lock() {
+            Some(has) => has,
+            None => {
+                let InProgress { words, unused_removals } = self.doing.lock().clone();
+                if unused_removals == 0 {
+                    let doing = words.unwrap_or_else(|| "making another change".to_string());
+                    let why = format!(
+                        "the server is still {doing}; try again when that is done (`corewise \
+                         events` reports the end)"
+                    );
+                    return Err(Error::of(ErrorKind::Busy, why));
+                }
+                // Nobody asked for that removal just now, so nobody expects a refusal for it.
+                self.has.lock()
+            }
         };
         self.make_and_share(&mut has, change)
     }
@@ -201,9 +208,9 @@ impl Live {
         has: &mut Option<Manifest>,
         change: &Change,
     ) -> Result<ChangeReport, Error> {
-        *self.doing.lock() = Some(change.request.to_string());
+        self.doing.lock().words = Some(change.request.to_string());
         let changed = self.make(has, change);
-        *self.doing.lock() = None;
+        self.doing.lock().words = None;
         if let Some(has) = has.as_ref().filter(|_| !change.dry_run) {
             // Clients get the room back even if the change failed.
             self.give_room(has);
@@ -610,6 +617,7 @@ impl Live {
         let (theirs, wanted, hidden) = (Arc::clone(self), name.to_string(), exports.clone());
         let wait = move || {
             let unused = exports.iter().all(|export| theirs.server.wait_until_unused(export));
+            theirs.doing.lock().unused_removals += 1;
             // A change in progress ends some time.
             let mut has = theirs.has.lock();
             let mut hiding = theirs.hiding.lock();
@@ -620,6 +628,7 @@ impl Live {
             if unused && still {
                 theirs.remove_unused(&mut has, &wanted);
             }
+            theirs.doing.lock().unused_removals -= 1;
         };
         let started = std::thread::Builder::new().name("hidden".to_string()).spawn(wait);
         started.map(drop).map_err(|error| {

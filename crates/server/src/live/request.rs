@@ -56,6 +56,15 @@ impl ChangeRequest {
     }
 }
 
+/// The change in progress.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InProgress {
+    /// The change, as a participle.
+    pub(super) words: Option<String>,
+    /// Removals of hidden exports after their last clients that are made, or wait for their turn.
+    pub(super) unused_removals: usize,
+}
+
 /// Writes the change as a participle, for "the server is still …".
 impl fmt::Display for ChangeRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
