@@ -1,5 +1,5 @@
-//! Ranges of bytes against blocks of a device: which blocks a range covers whole, and which in part.
-//! Pure.
+//! Ranges of bytes against blocks of a device: which blocks a range covers whole, and which in
+//! part. Pure.
 
 use std::ops::Range;
 

@@ -1,7 +1,7 @@
 //! A client of a device: what its protocol has no part in.
 //!
-//! A client enters the device by [turns](crate::turn), keeps its changes apart from those that cover
-//! [blocks in part](crate::range_lock), and learns of the device's [losses](crate::losses).
+//! A client enters the device by [turns](crate::turn), keeps its changes apart from those that
+//! cover [blocks in part](crate::range_lock), and learns of the device's [losses](crate::losses).
 
 use std::sync::Arc;
 use std::task::Waker;

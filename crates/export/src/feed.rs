@@ -2,7 +2,7 @@
 //!
 //! A thread that serves many clients can't sleep until one of them may go on. It
 //! [pushes](Feed::push) each request, and [submits](Feed::submit) after each batch and whenever the
-//! client's waker was woken. What the limits or the turns hold back stays in the feed.
+//! client's waker was woken. The feed keeps requests that the limits or the turns hold back.
 
 use std::collections::VecDeque;
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What the front ends of a block device have in common, whatever their protocol.
+//! The part that all front ends of a block device have in common, whatever their protocol.
 //!
 //! A device may have clients by several protocols at once: NBD over a socket, a disk of this
 //! machine, a disk of a virtual machine. They share one [`SharedDevice`], and each is a [`Client`]

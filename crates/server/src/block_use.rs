@@ -1,4 +1,4 @@
-//! Who uses a block device of this machine, such as `nbd0` or `ublkb0`.
+//! The users of a block device of this machine, such as `nbd0` or `ublkb0`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

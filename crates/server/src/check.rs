@@ -5,6 +5,7 @@ use std::fs::Metadata;
 use std::path::Path;
 
 use corewise::topology::{Machine, Topology};
+use corewise::ublk::Abilities;
 use rustix::fs::{Access, access};
 
 use crate::drivers::behind_the_end;
@@ -12,8 +13,9 @@ use crate::drivers::file::{EMPTY, bad_size, other_size, refuse_what_is_no_disk};
 use crate::manifest::{Device, Driver, FileDriver, Manifest, Problem, Subject};
 use crate::{process_limits, store_check, tls};
 
-/// Returns the problems of the files and the NUMA nodes that the manifest names, and of ranges of
-/// faults. Opens nothing but the files of certificates and keys.
+/// Returns the problems of the files and the NUMA nodes that the manifest names, of ranges of
+/// faults, and of front ends that this kernel lacks. Opens nothing but the files of certificates
+/// and keys, and the control device of ublk.
 pub fn check(manifest: &Manifest) -> Vec<Problem> {
     let machine = Machine::live();
     // If the topology can't be read, the start reports why.
@@ -32,10 +34,37 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
         let subject = || Subject::Device(Ok(device.name.clone()));
         problems.extend(found.into_iter().map(|(at, why)| Problem::new(at, subject(), why)));
     }
+    if let Err(error) = Abilities::probe() {
+        let of_disk = manifest.exports.iter().filter(|export| export.ublk);
+        problems.extend(of_disk.map(|export| {
+            let subject = Subject::Export(Ok(export.name.clone()));
+            Problem::new(export.place, subject, format!("ublk: {error}"))
+        }));
+    }
     let server = &manifest.server;
     let options = process_limits::client_options(server, process_limits::usual_memory());
     problems.extend(tls::server(options, server.tls()).err());
     problems
+}
+
+/// Returns the front ends that this kernel has for exports, in words.
+pub fn front_ends() -> String {
+    let ublk = match Abilities::probe() {
+        Ok(Abilities { grow, hand_over, safe_stop, .. }) => {
+            let can = [
+                (grow, "grow in use"),
+                (hand_over, "be handed over"),
+                (safe_stop, "go only if unused"),
+            ];
+            let lacks: Vec<_> = can.iter().filter(|(can, _)| !can).map(|(_, what)| *what).collect();
+            match lacks.is_empty() {
+                true => "yes".to_string(),
+                false => format!("yes, but disks can't {}", lacks.join(", ")),
+            }
+        }
+        Err(error) => format!("no: {error}"),
+    };
+    format!("front ends here: nbd: yes; ublk: {ublk}")
 }
 
 /// Returns the problems of `devices` (some of `all`) on this machine: their NUMA nodes, and their

@@ -30,7 +30,6 @@ mod descriptors;
 mod drivers;
 mod error;
 mod events;
-mod front_ends;
 mod handle;
 mod history;
 mod listen;
@@ -53,7 +52,7 @@ mod threads;
 mod tls;
 pub mod units;
 
-pub use check::check;
+pub use check::{check, front_ends};
 pub use cleanup::Cleanup;
 pub use error::{Error, ErrorKind};
 pub use handle::Handle;

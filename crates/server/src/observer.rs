@@ -1,7 +1,7 @@
 //! The reports of a server to the program that runs it.
 
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use corewise::blockmq::BlockDevice;
@@ -257,10 +257,16 @@ pub struct ShownExport {
     pub read_only: bool,
     /// Description in the manifest; empty if there is none.
     pub description: String,
+    /// Path of the disk of this machine that it is, too.
+    pub disk: Option<PathBuf>,
 }
 
 impl ShownExport {
-    pub(crate) fn new(export: &manifest::Export, volume: &dyn BlockDevice) -> ShownExport {
+    pub(crate) fn new(
+        export: &manifest::Export,
+        volume: &dyn BlockDevice,
+        disk: Option<PathBuf>,
+    ) -> ShownExport {
         let geometry = volume.geometry();
         ShownExport {
             name: export.name.clone(),
@@ -268,6 +274,7 @@ impl ShownExport {
             size: geometry.size,
             read_only: export.read_only || geometry.read_only,
             description: export.description.clone().unwrap_or_default(),
+            disk,
         }
     }
 }

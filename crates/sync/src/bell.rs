@@ -12,15 +12,15 @@
 //! ```
 //!
 //! Without the fences both could read the old value: the node lies there, and the thread sleeps.
-//! The push and the store are `SeqCst`, and so are the two loads, so the language orders them and no
-//! instruction is needed for either fence. Of several pushers that find it asleep one takes the mark
-//! and rings. Checked by `tests/loom/bell.rs`, whose twin without fences loses it.
+//! The push and the store are `SeqCst`, and so are the two loads. So the language orders them, and
+//! neither fence needs an instruction. Of several pushers that find the thread asleep, one takes the
+//! mark and rings. `tests/loom/bell.rs` checks that; its twin without fences loses a node.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-use crate::atomic::{AtomicBool, Ordering};
-use crate::fence::{FencePolicy, FullFence};
+use crate::facade::atomic::{AtomicBool, Ordering};
+use crate::facade::fence::{FencePolicy, FullFence};
 
 /// The record of whether a thread that serves an [`Inbox`](crate::inbox::Inbox) has to be woken.
 /// Nothing but the order of accesses: how the thread sleeps is its own affair.

@@ -88,8 +88,8 @@ impl Control {
         let entry = opcode::UringCmd80::new(types::Fd(file.as_raw_fd()), command.code)
             .cmd(sent.bytes())
             .build();
-        // SAFETY: the file is open, and the memory is boxed: it stays in place until the command has
-        // ended. A command that doesn't end in time takes both along (`forget` below).
+        // SAFETY: the file is open, and the memory is boxed: it stays in place until the command
+        // has ended. A command that doesn't end in time takes both along (`forget` below).
         unsafe { ring.submission().push(&entry) }.map_err(|_| io::ErrorKind::WouldBlock)?;
         loop {
             let left = self.deadline.saturating_duration_since(time::now());

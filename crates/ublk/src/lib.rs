@@ -28,11 +28,11 @@
 //!
 //! # A server that ends
 //! A disk may [outlive](DiskOptions::outlives) its server. If the server is killed, or
-//! [leaves](Disk::leave) the disk, the kernel keeps its requests, and the next server that adds a
-//! device with its [mark](DiskOptions::mark) takes it over. The kernel delivers to it also the requests that the former
-//! server had and didn't answer. Each of them may have been done in part; doing it again has the
-//! same effect, since nobody sends a second request for the same blocks before the first is
-//! answered.
+//! [leaves](Disk::leave) the disk, the kernel keeps its requests. The next server that adds a device
+//! with its [mark](DiskOptions::mark) takes the disk over. The kernel delivers to it also the
+//! requests that the former server had and didn't answer. Each of them may have been done in part.
+//! Doing it again has the same effect, since nobody sends a second request for the same blocks
+//! before the first is answered.
 //!
 //! # Why the crate `io-uring`
 //! `libublk` has threads, a runtime and a life of a device of its own. Ours have many disks each,
@@ -54,3 +54,8 @@ pub use disk::{
     Abilities, Disk, DiskOptions, DiskStatus, Disks, FoundDisk, Removal, discard_left, list,
 };
 pub use error::Error;
+
+/// The README's example is a test too.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub mod readme {}

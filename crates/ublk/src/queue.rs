@@ -5,7 +5,7 @@
 //!
 //! | state | owner | what ends it |
 //! |---|---|---|
-//! | `Kernel` | the kernel | a request: `Device`, or `Held` if the disk is being left; an error: `Dead` |
+//! | `Kernel` | the kernel | a request: `Device`, or `Held` in a disk that is left; an error: `Dead` |
 //! | `Device` | the device | the request's end: it is answered, and the tag is the kernel's again |
 //! | `Held` | nobody | the end of the server: the kernel delivers the request to the next one |
 //! | `Dead` | nobody | nothing: the kernel delivers no further request |
@@ -149,7 +149,7 @@ impl Queue {
     ) -> Option<Answer> {
         let at = self.tags.get_mut(usize::from(tag))?;
         if at.state != TagState::Kernel {
-            tracing::error!(tag, state = ?at.state, "ublk delivered a request for a tag that it doesn't own");
+            tracing::error!(tag, "ublk delivered a request for a tag that it does not own");
             return None;
         }
         if self.leaving {

@@ -307,7 +307,7 @@ impl Server {
             let woken =
                 port.woken.load(Ordering::Relaxed) && port.woken.swap(false, Ordering::SeqCst);
             self.submit(woken, now);
-            // What the device completed on the spot is here now.
+            // Requests that the device completed on the spot are here now.
             self.answer(time::now());
             self.look_after();
             for entry in mem::take(&mut self.queued) {
@@ -336,7 +336,7 @@ impl Server {
                 Ok(_) | Err(Some(libc::EINTR | libc::ETIME)) => {}
                 Err(error) => {
                     // The kernel is short of memory, or wants completions taken first.
-                    tracing::warn!(?error, "io_uring accepts no entries now; trying again");
+                    tracing::warn!(errno = error, "io_uring accepts no entries now; trying again");
                     Parker::new().park_timeout(FULL_PAUSE);
                 }
             }

@@ -72,12 +72,32 @@ pub(crate) struct Attach {
 /// `corewise detach`.
 #[derive(Debug, Args)]
 pub(crate) struct Detach {
-    /// The device, such as /dev/nbd0
-    #[arg(value_parser = device)]
-    pub(crate) device: u32,
+    /// The device, such as /dev/nbd0, or a disk that a server left, such as /dev/ublkb0
+    #[arg(value_parser = attached)]
+    pub(crate) device: DetachedDevice,
     /// Detach it even if it is in use: its users get I/O errors
     #[arg(long)]
     pub(crate) force: bool,
+}
+
+/// A device that can be detached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DetachedDevice {
+    /// A device of Linux's NBD client, by number.
+    Nbd(u32),
+    /// A disk of ublk, by number.
+    Ublk(u32),
+}
+
+/// Parses a device: as [`device`], or `/dev/ublkb7`, or a link to one of them.
+fn attached(text: &str) -> Result<DetachedDevice, String> {
+    let target = std::fs::canonicalize(text).ok();
+    let text = target.as_deref().and_then(|target| target.to_str()).unwrap_or(text);
+    let disk = text.strip_prefix("/dev/").unwrap_or(text).strip_prefix("ublkb");
+    match disk.and_then(|number| number.parse().ok()) {
+        Some(number) => Ok(DetachedDevice::Ublk(number)),
+        None => device(text).map(DetachedDevice::Nbd),
+    }
 }
 
 /// Parses a device of Linux's client: `/dev/nbd7`, `nbd7` or `7`.
@@ -94,13 +114,15 @@ fn device(text: &str) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::device;
+    use super::{DetachedDevice, attached, device};
 
     #[test]
     fn a_device_is_named_by_its_path_its_name_or_its_number() {
         for text in ["/dev/nbd7", "nbd7", "7"] {
             assert_eq!(device(text), Ok(7));
         }
+        assert_eq!(attached("/dev/ublkb3"), Ok(DetachedDevice::Ublk(3)));
+        assert_eq!(attached("nbd3"), Ok(DetachedDevice::Nbd(3)));
         for text in ["", "/dev/sda", "nbd", "nbd-1", "nbd+1", "/dev/nbd0p1", "99999999999"] {
             assert!(device(text).is_err(), "{text}");
         }

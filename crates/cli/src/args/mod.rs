@@ -17,7 +17,7 @@ use corewise::topology::{AffinityScope, DEFAULT_SHARD_SIZE};
 use corewise_server::{manifest, units};
 use timeline::TimelineFile;
 
-pub(crate) use attach::{Attach, Detach};
+pub(crate) use attach::{Attach, Detach, DetachedDevice};
 pub(crate) use clients::{
     Add, Change, Clients, Disconnect, Dump, Events, Grow, Health, Mirror, Reload, Remove,
     ServerArgs, Snapshot, Top,

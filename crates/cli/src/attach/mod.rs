@@ -14,6 +14,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use corewise::nbd::{RemoteOptions, RemoteSession, Uri};
+use corewise::ublk;
 use corewise_server::block_use::is_in_use;
 use corewise_server::text::Columns;
 use corewise_server::{source, units};
@@ -21,7 +22,7 @@ use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::args;
+use crate::args::{self, DetachedDevice};
 use crate::exit::Failure;
 use crate::screen;
 use devices::{Device, Ownership, SECTOR, limit_requests};
@@ -123,32 +124,64 @@ fn say(line: std::fmt::Arguments<'_>) {
 }
 
 pub(crate) fn detach(args: &args::Detach) -> Result<(), Failure> {
-    let name = devices::path(args.device);
-    if Device::of(args.device).is_none() {
-        return Err(Failure::new(format!("{name} is not attached"))
+    let (name, hint) = match args.device {
+        DetachedDevice::Nbd(index) => (format!("nbd{index}"), "--force detaches it all the same"),
+        DetachedDevice::Ublk(number) => (
+            format!("ublkb{number}"),
+            "or start its server again; --force ends the disk all the same",
+        ),
+    };
+    let path = format!("/dev/{name}");
+    let is_here = match args.device {
+        DetachedDevice::Nbd(index) => Device::of(index).is_some(),
+        DetachedDevice::Ublk(_) => Path::new(&path).exists(),
+    };
+    if !is_here {
+        return Err(Failure::new(format!("{path} is not attached"))
             .help("'corewise attach --list' shows the devices that are"));
     }
-    let in_use = is_in_use(&format!("nbd{}", args.device));
-    if in_use && !args.force {
-        return Err(Failure::new(format!("{name} is in use")).help(
-            "unmount what is on it first; --force detaches it all the same, with I/O errors",
-        ));
+    if is_in_use(&name) && !args.force {
+        return Err(Failure::new(format!("{path} is in use"))
+            .help(format!("unmount what is on it first, {hint}, with I/O errors")));
     }
-    let kernel = KernelClient::open().map_err(|error| refused("detach", &error))?;
-    kernel.detach(args.device).map_err(|error| refused("detach", &error))?;
-    say(format_args!("detached {name}"));
+    match args.device {
+        DetachedDevice::Nbd(index) => {
+            let kernel = KernelClient::open().map_err(|error| refused("detach", &error))?;
+            kernel.detach(index).map_err(|error| refused("detach", &error))?;
+        }
+        DetachedDevice::Ublk(number) => {
+            ublk::discard_left(number).map_err(|error| Failure::new(error.to_string()))?;
+        }
+    }
+    say(format_args!("detached {path}"));
     Ok(())
 }
 
+/// Returns the disks of ublk, if this process may ask for them.
+fn disks() -> Vec<ublk::FoundDisk> {
+    ublk::list().unwrap_or_default()
+}
+
 fn list(json: bool) -> Result<(), Failure> {
-    let devices = Device::all();
+    let (devices, disks) = (Device::all(), disks());
+    let of_disk = |disk: &ublk::FoundDisk| {
+        let device = format!("/dev/ublkb{}", disk.number);
+        serde_json::json!({ "device": device, "size": disk.size, "process": disk.server })
+    };
     if json {
-        println!("{}", serde_json::to_string_pretty(&serde_json::json!({ "devices": devices }))?);
-    } else if devices.is_empty() {
+        let disks: Vec<_> = disks.iter().map(of_disk).collect();
+        let all = serde_json::json!({ "devices": devices, "disks": disks });
+        println!("{}", serde_json::to_string_pretty(&all)?);
+    } else if devices.is_empty() && disks.is_empty() {
         println!("no device is attached");
     } else {
         let head = ["device", "size", "process", "export"];
-        let rows = devices.iter().map(|device| device.row().to_vec()).collect();
+        let row = |disk: &ublk::FoundDisk| {
+            let process = disk.server.map_or("(waits)".to_string(), |server| server.to_string());
+            vec![format!("/dev/ublkb{}", disk.number), units::size(disk.size), process, "-".into()]
+        };
+        let rows = devices.iter().map(|device| device.row().to_vec());
+        let rows = rows.chain(disks.iter().map(row)).collect();
         let table = Columns { head: &head, keys: &[0], words: &[0, 3], rows };
         println!("{}", table.lines(screen::whole_width()).join("\n"));
     }

@@ -171,6 +171,7 @@ fn check(manifest: &Manifest, label: &str) -> Result<(), Failure> {
     let devices = count(manifest.devices.len() as u64, "device");
     let exports = count(manifest.exports.len() as u64, "export");
     writeln!(anstream::stdout(), "{label}: {devices}, {exports}, no problem found")?;
+    writeln!(anstream::stdout(), "{}", corewise_server::front_ends())?;
     Ok(())
 }
 

@@ -1,5 +1,5 @@
-//! Queries of parts of the device's blocks: a read fetches whole blocks, and block status is that of
-//! the whole ones, cut to the range.
+//! Queries of parts of the device's blocks: a read fetches whole blocks, and block status is that
+//! of the whole ones, cut to the range.
 
 use std::mem;
 use std::ops::Range;

@@ -3,17 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use corewise::blockmq::Op;
 use corewise::nbd::{self, ClientStatus, ExportStatus, HandshakeCounts, MemoryUse, Peer, Traffic};
 use corewise::sync::time::now;
 use corewise::timeline::duration;
+use corewise::ublk::DiskStatus;
 use serde::{Deserialize, Serialize};
 
 use super::disks::{OpCounts, Ops};
 use super::recent::{Recent, added, quantile};
-use crate::front_ends::ShownDisk;
 use crate::text::Columns;
 
 impl From<&Traffic> for Ops {
@@ -124,6 +125,15 @@ impl RecentExports {
             }
         }
     }
+}
+
+/// A disk of this machine that is an export.
+#[derive(Clone, Debug)]
+pub(crate) struct ShownDisk {
+    pub(crate) export: String,
+    pub(crate) path: PathBuf,
+    pub(crate) age: Duration,
+    pub(crate) status: DiskStatus,
 }
 
 /// A client.

@@ -8,8 +8,8 @@ use corewise::nbd::{DrainReport, Export, FlushOutcome, Rate, Server};
 use corewise::sync::Mutex;
 
 use super::context::Warnings;
+use super::front_ends::FrontEnds;
 use super::volume::Volume;
-use crate::front_ends::FrontEnds;
 use crate::manifest;
 use crate::observer::ShownExport;
 use crate::settings::Settings;
@@ -79,7 +79,11 @@ impl Driver for ExportDriver {
         let volume = cx.supplier::<Volume>(&export.device)?;
         let shared = volume.shared()?;
         self.front_ends.open(export, &volume).map_err(ProbeError::failed)?;
-        self.shown.lock().push(ShownExport::new(export, &**shared.device()));
+        self.shown.lock().push(ShownExport::new(
+            export,
+            &**shared.device(),
+            self.front_ends.path(&export.name),
+        ));
         self.server.add_export(offer(export, shared)).map_err(|error| {
             let _ = self.front_ends.close(&export.name, self.settings.now().drain);
             ProbeError::failed(error)

@@ -3,6 +3,7 @@
 mod context;
 pub(super) mod export;
 pub(super) mod file;
+mod front_ends;
 mod mirror;
 mod object;
 mod plain;
@@ -11,5 +12,6 @@ mod volume;
 pub(crate) use context::{CallTargets, MissingParts, VolumeContext, Warnings};
 
 pub(crate) use export::{EXPORT, ExportDriver};
+pub(crate) use front_ends::FrontEnds;
 pub(crate) use plain::behind_the_end;
 pub(crate) use volume::{Volume, VolumeDriver};

@@ -128,8 +128,8 @@ impl Volume {
         Ok(Arc::clone(self.shared.get_or_init(|| SharedDevice::new(device))))
     }
 
-    /// Returns a text that says where the data is, the same in each process. `None` if the data ends
-    /// with this one.
+    /// Returns a text that says where the data is, the same in each process. `None` if the data
+    /// ends with this one.
     pub(crate) fn identity(&self) -> Option<String> {
         use manifest::Driver;
         let name = self.name();

@@ -119,7 +119,7 @@ impl Live {
         export: &manifest::Export,
         volume: &Volume,
     ) -> Result<Option<String>, String> {
-        match (self.front_ends.has(&export.name), export.ublk) {
+        match (self.front_ends.path(&export.name).is_some(), export.ublk) {
             (false, true) => self.front_ends.open(export, volume).map(|()| None),
             (true, false) => match self.front_ends.in_use(&export.name) {
                 Some(path) => Err(format!(
@@ -152,11 +152,11 @@ impl Live {
             let volume = volume.ok_or("its device is not up".to_string());
             let done = volume.and_then(|volume| {
                 let shared = volume.shared().map_err(|error| error.to_string())?;
-                let shown = ShownExport::new(export, &**shared.device());
-                let done = self.server.replace_export(offer(export, shared));
+                let done = self.server.replace_export(offer(export, Arc::clone(&shared)));
                 done.map_err(|error| error.to_string())?;
                 changed.notes.extend(self.replace_disk(export, &volume)?);
-                Ok(shown)
+                let disk = self.front_ends.path(&export.name);
+                Ok(ShownExport::new(export, &**shared.device(), disk))
             });
             match done {
                 Ok(new) => {

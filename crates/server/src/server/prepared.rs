@@ -19,10 +19,11 @@ use crate::cleanup::Cleanup;
 use crate::control::disks::Disks;
 use crate::control::place;
 use crate::drivers::CallTargets;
-use crate::drivers::{ExportDriver, MissingParts, VolumeContext, VolumeDriver, Warnings};
+use crate::drivers::{
+    ExportDriver, FrontEnds, MissingParts, VolumeContext, VolumeDriver, Warnings,
+};
 use crate::error::Error;
 use crate::events::Events;
-use crate::front_ends::FrontEnds;
 use crate::handle::Handle;
 use crate::history::ShutdownHistory;
 use crate::live::Live;

@@ -2,8 +2,8 @@
 //!
 //! An export with `ublk = true` is `/dev/ublkbN`, with a link below `/dev/corewise` that has the
 //! export's name. The disk outlives the server if it is in use at the server's end, and the next
-//! server of the same manifest takes it over. Whatever says which data the disk has is part of its
-//! mark: a server never takes a disk over with other data.
+//! server of the same manifest takes it over. The disk's mark depends on the place of its data, so
+//! no server takes a disk over with other data.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -18,10 +18,11 @@ use corewise::nbd::{self, ExportStatus};
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, time};
 use corewise::topology::Machine;
-use corewise::ublk::{Disk, DiskOptions, DiskStatus, Disks, Removal};
+use corewise::ublk::{Disk, DiskOptions, Disks, Removal};
 
+use super::volume::Volume;
 use crate::block_use;
-use crate::drivers::Volume;
+use crate::control::served::ShownDisk;
 use crate::manifest;
 
 /// Folder of the links to disks.
@@ -52,15 +53,6 @@ struct OpenDisk {
     outlives: bool,
     shared: Arc<SharedDevice>,
     since: Instant,
-}
-
-/// A disk, as people see it.
-#[derive(Clone, Debug)]
-pub(crate) struct ShownDisk {
-    pub(crate) export: String,
-    pub(crate) path: PathBuf,
-    pub(crate) age: Duration,
-    pub(crate) status: DiskStatus,
 }
 
 impl FrontEnds {
@@ -123,9 +115,9 @@ impl FrontEnds {
         self.open.lock().get(export).cloned()
     }
 
-    /// Returns true if the export is a disk of this machine.
-    pub(crate) fn has(&self, export: &str) -> bool {
-        self.open.lock().contains_key(export)
+    /// Returns the path of an export's disk, if it is one.
+    pub(crate) fn path(&self, export: &str) -> Option<PathBuf> {
+        self.get(export).map(|open| open.path.clone())
     }
 
     /// Returns the path of an export's disk, if it is one and something uses it.
