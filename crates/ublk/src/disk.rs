@@ -539,7 +539,10 @@ impl Disk {
     fn delete(self, mut control: Control) -> Result<(), Error> {
         let number = self.number;
         for queue in &self.queues {
-            queue.facts.gone.wait();
+            // The kernel gives each tag back once the disk is stopped.
+            if !queue.facts.gone.wait_timeout(PROMPT) {
+                tracing::warn!(disk = number, "the kernel doesn't give the tags of a disk back");
+            }
             queue.client.leave(true);
         }
         drop(self);

@@ -3,6 +3,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use crate::common::server::Server;
 use crate::common::{Folder, Ran, file};
@@ -249,7 +250,10 @@ fn a_check_finds_what_a_look_at_the_files_tells_and_makes_nothing() {
     let good = device("new", "size = \"1M\"\ncreate = true\n") + "[[export]]\ndevice = \"new\"\n";
     folder.write("good.toml", &good);
     let ran = folder.corewise(["up", "--check", "good.toml"]).ok();
-    ran.says(&["good.toml: 1 device, 1 export, no problem found"]);
+    ran.says(&[
+        "good.toml: 1 device, 1 export, no problem found",
+        "front ends here: nbd: yes; ublk: ",
+    ]);
     assert_eq!(folder.list(), ["good.toml", "odd.img"]);
     folder.write(
         "bad.toml",
@@ -269,4 +273,17 @@ fn a_check_finds_what_a_look_at_the_files_tells_and_makes_nothing() {
         "device 'far': ",
         "cannot be created: its folder: ",
     ]);
+}
+
+#[test]
+fn an_export_that_this_kernel_cannot_make_a_disk_fails_with_what_is_missing() {
+    if Path::new("/dev/ublk-control").exists() {
+        return;
+    }
+    let folder = Folder::new();
+    let text = "[[device]]\nname = \"ram\"\ndriver = \"memory\"\nsize = \"1M\"\n[[export]]\ndevice = \"ram\"\nublk = true\n";
+    folder.write("a.toml", text);
+    let expected = ["a.toml:5:", "export 'ram': ublk: ", "modprobe ublk_drv"];
+    folder.corewise(["up", "--check", "a.toml"]).code(1).complains(&expected);
+    folder.corewise(["up", "a.toml"]).code(1).complains(&expected);
 }

@@ -16,7 +16,7 @@ use corewise::blockmq::BlockDeviceExt;
 use corewise::export::{Limiter, Rate, SharedDevice};
 use corewise::nbd::{self, ExportStatus};
 use corewise::sync::atomic::{AtomicBool, Ordering};
-use corewise::sync::{Mutex, time};
+use corewise::sync::{Mutex, context, time};
 use corewise::topology::Machine;
 use corewise::ublk::{Disk, DiskOptions, Disks, Removal};
 
@@ -87,7 +87,8 @@ impl FrontEnds {
             limiters: limiters(export),
             may_lose: volume.may_lose() && !was_left.exists(),
         };
-        let disk = self.disks.add(&shared, options).map_err(|error| format!("ublk: {error}"))?;
+        let disk = context::blocking("a disk is made", || self.disks.add(&shared, options));
+        let disk = disk.map_err(|error| format!("ublk: {error}"))?;
         let _ = fs::remove_file(&was_left);
         let path = disk.path();
         if let Err(error) = point(&link, &path) {
@@ -131,7 +132,8 @@ impl FrontEnds {
     pub(crate) fn close(&self, export: &str, time: Duration) -> Result<(), String> {
         let Some(open) = self.get(export) else { return Ok(()) };
         let Some(disk) = open.disk.lock().take() else { return Ok(()) };
-        let result = open.close(disk, self.server_ends.load(Ordering::Acquire), time);
+        let server_ends = self.server_ends.load(Ordering::Acquire);
+        let result = context::blocking("a disk ends", || open.close(disk, server_ends, time));
         self.open.lock().remove(export);
         result
     }
@@ -257,4 +259,41 @@ fn point(link: &Path, target: &Path) -> io::Result<()> {
         _ => {}
     }
     std::os::unix::fs::symlink(target, link)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest::Manifest;
+
+    fn export(name: &str) -> manifest::Export {
+        let text = format!(
+            "[[device]]\nname = \"disk0\"\ndriver = \"memory\"\nsize = \"1M\"\n[[export]]\ndevice = \"disk0\"\n\
+             name = \"{name}\"\nlimit = {{ iops = 5 }}\n"
+        );
+        let Manifest { mut exports, .. } =
+            manifest::read(&text, Path::new("/")).into_manifest("a.toml").unwrap();
+        exports.remove(0)
+    }
+
+    #[test]
+    fn the_link_has_the_name_of_the_export_or_of_its_device() {
+        let file = |name| link(&export(name)).map(|link| link.display().to_string());
+        assert_eq!(file("data"), Some("/dev/corewise/data".to_string()));
+        assert_eq!(file(""), Some("/dev/corewise/disk0".to_string()));
+        for name in ["..", ".hidden", "a/b", &"x".repeat(201)] {
+            assert_eq!(file(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_mark_of_a_disk_that_was_left_lies_beside_its_link() {
+        let link = link(&export("data")).unwrap();
+        assert_eq!(left_mark(&link), Path::new("/dev/corewise/.data.left"));
+    }
+
+    #[test]
+    fn a_disk_keeps_to_the_limits_of_its_export() {
+        assert_eq!(limiters(&export("data")).len(), 1);
+    }
 }

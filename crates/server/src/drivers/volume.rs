@@ -141,7 +141,11 @@ impl Volume {
         Some(match &self.device.driver {
             Driver::Memory(_) | Driver::Null(_) => return None,
             Driver::Object(_) if self.origin() == DataOrigin::Memory => return None,
-            Driver::File(file) => format!("{name} file {}", file.path.value.display()),
+            Driver::File(file) => {
+                let path = &file.path.value;
+                let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
+                format!("{name} file {}", path.display())
+            }
             Driver::Remote(remote) => format!("{name} nbd {}", remote.uri.value),
             Driver::Object(object) => format!("{name} object {}", object.location.value),
             // Its legs change while it serves, and each has a record that says what it is a leg of.

@@ -255,7 +255,10 @@ impl PreparedServer {
         let settings = Arc::new(Settings::new(self.asked, &self.manifest.server));
         let status = ServerStatus::default();
         status.shows(seen.as_ref().and_then(tls::ShownFiles::validity));
-        let place = self.source.as_deref().map(|path| path.display().to_string());
+        let place = self.source.as_deref().map(|path| {
+            let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+            path.display().to_string()
+        });
         let front_ends = FrontEnds::new(&machine, place.unwrap_or_else(|| self.label.clone()));
         let front_ends = Arc::new(front_ends);
         let exports = ExportDriver::new(
