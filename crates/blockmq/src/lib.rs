@@ -2,9 +2,9 @@
 //!
 //! A [`BlockDevice`] takes [`Request`]s and completes each of them exactly once. A [`Queue`] is
 //! one: it puts per-CPU software queues and a few hardware queues in front of a [`Driver`]. The
-//! crate `corewise-drivers` has drivers for memory, files, stripes, mirrors and more. A driver of
-//! one's own is two functions, and [`Driver`] has an example; [`for_drivers`] has what a driver
-//! with threads of its own needs.
+//! crate `corewise-drivers` has drivers for memory, files, stripes, mirrors and more. A custom
+//! driver is two functions, and [`Driver`] has an example; [`for_drivers`] has tools for a driver
+//! with threads of its own.
 //!
 //! # Life of a request
 //!
@@ -32,8 +32,8 @@
 //!
 //! # Changing a queue
 //!
-//! A queue [grows](Queue::grow) while requests go on. It follows its machine: a hardware queue that
-//! loses its last CPU finishes what its driver has, and passes the rest on.
+//! A queue [grows](Queue::grow) while requests are in flight. It follows its machine: a hardware
+//! queue that loses its last CPU finishes its driver's requests, and passes the rest on.
 //!
 //! `src/README.md` explains how that works without a lock, and why no request is left behind. The
 //! models in `tests/loom/` check it.

@@ -1,11 +1,11 @@
 //! The nesting of ends of requests, and of dispatches, on a thread. A completion function may
 //! submit, the new request may end on the spot, and so on; a drop may do the same. Beyond a bound
 //! the next end is put off until the thread is back in the outermost one, so that no chain of ends
-//! needs a deep stack. (The kernel makes a list of what is submitted inside a submission,
-//! `bio_list`, and of what ends in an interrupt.)
+//! needs a deep stack. (The kernel keeps a list of requests that are submitted inside a submission,
+//! `bio_list`, and one of those that end in an interrupt.)
 //!
-//! Dispatches nest too, without an end between, where devices stand on one another. Beyond a bound
-//! a worker makes the next one.
+//! Dispatches nest too, without an end between, if devices stand on one another. Beyond a bound a
+//! worker makes the next one.
 //!
 //! A request that is put off keeps its tag and stays inside its queue. It waits for nothing but
 //! this thread's way back, which doesn't block: completion functions run in atomic sections.
@@ -85,7 +85,7 @@ pub(crate) fn dispatch<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// A hardware queue, as far as a pass knows it: by its address.
+/// A hardware queue from the view of a pass: its address.
 pub(crate) trait Runs {}
 
 /// A pass that a thread is in.
@@ -165,8 +165,8 @@ fn next() -> Option<Deferred> {
 }
 
 // Bursts: a thread that completes several requests in a row announces that to the layer of their
-// callers, which may then do once what it would do for each. (The kernel's network receive path
-// gathers packets the same way, NAPI with GRO.)
+// callers. That layer may then do work once instead of for each request. (The kernel's network
+// receive path gathers packets the same way, NAPI with GRO.)
 
 per_thread! {
     /// O: true while the thread is in a burst.

@@ -131,7 +131,7 @@ impl Split {
         let gone = self.core.is_dead();
         *next = first.filter(|&n| n != left && !gone).map(|n| at + n);
         if let Some(len) = first.filter(|_| !gone) {
-            // In the lock, so that bytes are claimed in their order.
+            // The lock is held, so that bytes are claimed in their order.
             self.whole.claim(at, len);
         }
         drop(next);

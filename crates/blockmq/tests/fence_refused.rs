@@ -34,8 +34,8 @@ impl Driver for Noting {
 }
 
 /// Number of requests that there is room for through each CPU. Without a bound, requests would pile
-/// up outside of a frozen queue while it is drained, and the next drain would take longer. Where
-/// pushing is quicker than dispatch, that never ends.
+/// up outside of a frozen queue while it is drained, and the next drain would take longer. If
+/// pushing is quicker than dispatch, this never ends.
 const ROOM: u32 = 1024;
 
 /// A guard that ends the submitters, also if the freezer fails: they would fill the memory, and the

@@ -1,4 +1,4 @@
-//! Text for JSON, logfmt and terminals. Names come from anybody, so invisible characters are
+//! Text for JSON, logfmt and terminals. Any user may choose names, so invisible characters are
 //! escaped.
 //!
 //! Logfmt is words and `key=value` pairs. A value of one word stands as it is. Any other value is

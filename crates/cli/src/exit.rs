@@ -8,12 +8,12 @@ use corewise_server::{Error, ErrorKind};
 
 use crate::screen;
 
-/// The run did not do what was asked.
+/// The run did not do its work.
 #[derive(Debug)]
 pub(crate) enum Failure {
     /// The run has printed the reason.
     Reported,
-    /// The reason, and perhaps what to do.
+    /// The reason, and perhaps a remedy.
     Message { message: String, help: Option<String> },
     /// Writing to stdout failed.
     Stdout(io::Error),

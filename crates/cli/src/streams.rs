@@ -53,7 +53,7 @@ fn plain(choice: anstream::ColorChoice, lines: &str) -> Vec<u8> {
 struct Stream {
     /// Longest time without progress.
     patience: Duration,
-    /// L: is the lock, held while somebody writes; guards what was left.
+    /// L: is the lock, held during a write; guards the rest.
     left: Mutex<Unwritten>,
     /// A: `lost` of that, for reports, which don't wait for the lock. Relaxed.
     lacks: AtomicU64,

@@ -4,7 +4,7 @@
 //! `cargo run --release -p corewise --example crawler`
 //!
 //! `max_active` is the limit: an item that waits on its socket counts, so no semaphore is needed. A
-//! delayed item is the pause, and the second attempt: nobody sleeps. `blocking` is around the
+//! delayed item is the pause, and the second attempt: no thread sleeps. `blocking` is around the
 //! socket, so that the CPU does other work.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 

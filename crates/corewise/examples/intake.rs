@@ -4,10 +4,13 @@
 //!
 //! `cargo run --release -p corewise --example intake`
 //!
-//! It uses these features of a workqueue: a capacity and `try_spawn` (the queue gives a job back
-//! instead of growing), `mod_delayed` (each change puts the reload off: a debounce), `every` (a
-//! tick, until its handle is dropped), a `Work` with a state of its own, `wait_timeout` and
-//! `abort_on_drop` (a job that takes too long is dropped).
+//! It uses these features of a workqueue:
+//!
+//! - a capacity and `try_spawn`: the queue gives a job back instead of growing;
+//! - `mod_delayed`: each change puts the reload off (a debounce);
+//! - `every`: a tick, until its handle is dropped;
+//! - a `Work` with a state of its own;
+//! - `wait_timeout` and `abort_on_drop`: a job that takes too long is dropped.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::error::Error;

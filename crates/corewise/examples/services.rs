@@ -7,8 +7,7 @@
 //! listeners that need shards. Each is a task of tokio with an inbox, and each takes its time to
 //! come up and to drain. The device manager knows the dependencies: it starts each service as soon
 //! as its suppliers are up, and stops each as soon as no consumer is left. A probe and a shutdown
-//! are *begun* on a worker and finished later, from tokio: so no thread waits for any of them,
-//! however many there are.
+//! are *begun* on a worker and finished later, from tokio: so no thread waits for any of them.
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]
 
 use std::error::Error;
@@ -90,7 +89,7 @@ impl Driver for Services {
     }
 }
 
-/// Waits for what a real service would: packets of a handshake, a log that is replayed.
+/// Waits in place of a real service's waits: for packets of a handshake, for the replay of a log.
 async fn wait(time: Duration) {
     tokio::time::sleep_until(tokio::time::Instant::now() + time).await;
 }
@@ -163,7 +162,8 @@ fn web() -> Vec<DeviceDecl> {
 }
 
 async fn run(devices: Arc<DeviceManager>) -> Result<(), Box<dyn Error>> {
-    // Both calls block until all is done, so they get a thread of their own, and tokio's serves.
+    // Both calls block until all is done, so they get a thread of their own, and tokio's thread
+    // serves.
     let its = devices.clone();
     let up = tokio::task::spawn_blocking(move || its.bring_up(web(), &BringUpOptions::new()));
     let up = up.await??;

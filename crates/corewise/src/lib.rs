@@ -40,8 +40,8 @@
 //!
 //! # Calls
 //!
-//! A function runs on the CPU that you name, whatever that CPU is busy with. A waiter gives its own
-//! core back.
+//! A function runs on the CPU that you name, even if that CPU is busy. A waiter gives its own core
+//! back.
 //!
 //! ```
 //! use corewise::prelude::*;
@@ -64,7 +64,8 @@
 //!
 //! ```
 //! use corewise::device::{
-//!     Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeError, ShutdownError, ShutdownOptions,
+//!     Bound, BringUpOptions, DeviceDecl, DeviceManager, Driver, ProbeContext, ProbeError,
+//!     ShutdownError, ShutdownOptions,
 //! };
 //! use corewise::topology::Machine;
 //! use corewise::workqueue::WorkerPools;
@@ -92,7 +93,8 @@
 //! services.register(Arc::new(Services))?;
 //! let one = |name| DeviceDecl::new(name, "service");
 //! let shards = ["shard0", "shard1", "shard2"];
-//! let mut web = vec![one("log"), shards.iter().fold(one("api"), |api, shard| api.supplier(*shard))];
+//! let api = shards.iter().fold(one("api"), |api, shard| api.supplier(*shard));
+//! let mut web = vec![one("log"), api];
 //! web.extend(shards.map(|shard| one(shard).supplier("log")));
 //! let up = services.bring_up(web, &BringUpOptions::new())?; // log; all shards at once; api
 //! println!("up after {}", up.timeline().makespan());

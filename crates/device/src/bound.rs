@@ -84,8 +84,8 @@ pub(crate) enum Failure {
     Said(ShutdownError),
 }
 
-/// A callback that is running or about to run. Each thread reuses one for all its calls, unless
-/// somebody keeps a handle of it.
+/// A callback that is running or about to run. Each thread reuses one for all its calls, unless a
+/// handle of it is kept.
 pub(crate) struct ShutdownCall {
     /// I: itself; `Handoff` says what guards its fields.
     pub handoff: Handoff<Failure>,
@@ -104,7 +104,7 @@ pub(crate) trait EndSink: Send + Sync {
 /// The duty to report that a device is shut down; see [`Bound::start_shutdown`].
 ///
 /// May be sent to any thread and finished there, also within the callback. If it is dropped without
-/// an end, the shutdown has failed, so nobody waits for ever for a task that was cancelled.
+/// an end, the shutdown has failed, so no thread waits for ever for a task that was cancelled.
 #[must_use = "dropped, it makes the shutdown of its device a failed one"]
 pub struct ShutdownDone(Option<DoneTarget>);
 

@@ -31,18 +31,18 @@ pub trait Driver: Send + Sync {
 
     /// Brings up one device.
     ///
-    /// Called once per device, after all that it needs is bound. It runs on a pool worker near the
-    /// device's node, or (a synchronous probe without a usable node) on the thread that called
-    /// [`bring_up`](crate::DeviceManager::bring_up). Several probes of one driver run at once,
-    /// unless its [type](Driver::probe_type) forbids it.
+    /// The manager calls it once per device, after all its needs are bound. It runs on a pool
+    /// worker near the device's node, or (a synchronous probe without a usable node) on the thread
+    /// that called [`bring_up`](crate::DeviceManager::bring_up). Several probes of one driver run
+    /// at once, unless its [type](Driver::probe_type) forbids it.
     ///
     /// A probe may sleep: it runs inside a blocking region, so its worker's pool starts other work
-    /// meanwhile. It must not wait for another device; whatever it needs is a declared supplier.
+    /// meanwhile. It must not wait for another device; its needs are declared suppliers.
     ///
     /// # Errors
     ///
-    /// A failure is recorded; the probe itself has to drop what it has created so far. A panic is
-    /// caught and recorded as a failure too. Devices that need this one are skipped.
+    /// A failure is recorded; the probe itself has to drop the objects that it has created so far.
+    /// A panic is caught and recorded as a failure too. Devices that need this one are skipped.
     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
         let _ = cx;
         Err(ProbeError::failed(
@@ -55,9 +55,9 @@ pub trait Driver: Send + Sync {
     /// `done`.
     ///
     /// A driver whose probe waits for something (a connection, a task of an asynchronous runtime)
-    /// implements this one instead: it takes from `cx` what it needs, hands `done` on, and returns.
-    /// From then on no worker is held, and the device is still being probed. Until it returns, all
-    /// that is said of `probe` holds here too.
+    /// implements this one instead: it takes the data that it needs from `cx`, hands `done` on, and
+    /// returns. From then on no worker is held, and the device is still being probed. Until it
+    /// returns, the rules of `probe` hold here too.
     ///
     /// # Panics
     ///
@@ -74,7 +74,7 @@ pub(crate) trait AddsDevices: Send + Sync {
     fn add(&self, decl: DeviceDecl) -> Result<DeviceState, Error>;
 }
 
-/// Input of a probe: its device's declaration, and the bound objects of what the device needs.
+/// Input of a probe: its device's declaration, and the bound objects of the device's needs.
 pub struct ProbeContext<'a> {
     decl: &'a DeviceDecl,
     node: Option<u32>,
@@ -127,7 +127,8 @@ impl<'a> ProbeContext<'a> {
     ///     fn probe(&self, cx: &ProbeContext<'_>) -> Result<Arc<dyn Bound>, ProbeError> {
     ///         for port in 0..4 {
     ///             let name = format!("{}.{port}", cx.name());
-    ///             cx.add(DeviceDecl::new(name, "port").parent(cx.name())).map_err(ProbeError::failed)?;
+    ///             let port = DeviceDecl::new(name, "port").parent(cx.name());
+    ///             cx.add(port).map_err(ProbeError::failed)?;
     ///         }
     ///         Ok(Arc::new(Port))
     ///     }
@@ -142,8 +143,8 @@ impl<'a> ProbeContext<'a> {
         self.adds.ok_or(Error::NoManager)?.add(decl)
     }
 
-    /// Returns the error for a probe that lacks something which may still come: a deferral until
-    /// the deferral timeout has passed, a failure from then on. The counterpart of the kernel's
+    /// Returns the error for a probe whose need may still come: a deferral until the deferral
+    /// timeout has passed, a failure from then on. This is the counterpart of the kernel's
     /// `driver_deferred_probe_check_state`.
     pub fn defer(&self, reason: impl fmt::Display) -> ProbeError {
         if self.hopeless {
@@ -235,8 +236,8 @@ impl<'a> ProbeContext<'a> {
         }
     }
 
-    /// Returns the switch that cancels the bring-up, for a probe that goes on after its driver has
-    /// returned; see [`Driver::start_probe`].
+    /// Returns the switch that cancels the bring-up, for a probe that continues after its driver
+    /// has returned; see [`Driver::start_probe`].
     pub fn cancel(&self) -> &Cancel {
         self.cancel
     }
@@ -263,7 +264,7 @@ impl fmt::Debug for ProbeContext<'_> {
 ///
 /// May be sent anywhere: into another thread, a task of an asynchronous runtime, the callback of a
 /// request. No worker is held meanwhile. If it is dropped without [`ProbeDone::finish`] (also by a
-/// panic, or by a runtime that ends), the probe has failed, so nobody waits for ever.
+/// panic, or by a runtime that ends), the probe has failed, so no thread waits for ever.
 ///
 /// The idea is that of a kernel `struct completion`, with a result.
 #[must_use = "dropped, it makes the probe fail"]
@@ -284,9 +285,10 @@ impl ProbeDone {
         ProbeDone { tell: Some(Box::new(tell)) }
     }
 
-    /// Ends the probe: the device is bound, or not. From any thread. Does not block; the device's
-    /// observers are called on this thread, and what waited for the device is queued. If the probe
-    /// was given up meanwhile (its deadline has passed), its result may be dropped here.
+    /// Ends the probe: the device is bound, or not. Any thread may call it. It doesn't block; it
+    /// calls the device's observers on this thread, and queues the devices that waited for this
+    /// one. If the probe was given up meanwhile (its deadline has passed), its result may be
+    /// dropped here.
     pub fn finish(mut self, result: Result<Arc<dyn Bound>, ProbeError>) {
         if let Some(tell) = self.tell.take() {
             tell(result);

@@ -6,8 +6,8 @@ use corewise_workqueue::BuildError;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// The reason why a [`DeviceManager`](crate::DeviceManager) did not do what it was asked. A device
-/// that fails is no such error: the report lists it.
+/// The reason why a call of a [`DeviceManager`](crate::DeviceManager) failed. A device that fails
+/// is no such error: the report lists it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
@@ -32,8 +32,8 @@ pub enum Error {
         /// The supplier.
         parent: String,
     },
-    /// A driver, callback or observer of this manager asked for something that waits for devices:
-    /// it might wait for itself.
+    /// A driver, callback or observer of this manager made a call that waits for devices: it might
+    /// wait for itself.
     InsideProbe,
     /// The probe's context was made without a manager, for a test.
     NoManager,
@@ -147,7 +147,7 @@ impl ProbeError {
     /// declaration doesn't name. The driver is called again when some other device has been bound.
     /// Say what is missing.
     ///
-    /// What can be named in the declaration should be: then the device is not probed in vain. See
+    /// Name all needs that you can in the declaration: then the device isn't probed in vain. See
     /// also [`ProbeContext::defer`](crate::ProbeContext::defer), which gives up after the deferral
     /// timeout.
     pub fn defer(reason: impl fmt::Display) -> ProbeError {
@@ -162,7 +162,7 @@ impl ProbeError {
         ProbeError { kind: ProbeErrorKind::TimedOut, message }
     }
 
-    /// Returns true if the probe was past its deadline and was not waited for. It may have gone on.
+    /// Returns true if the probe was past its deadline and was given up. It may have continued.
     pub fn is_timeout(&self) -> bool {
         self.kind == ProbeErrorKind::TimedOut
     }
@@ -203,8 +203,7 @@ impl fmt::Debug for ProbeError {
 
 impl std::error::Error for ProbeError {}
 
-/// The reason why a shutdown callback did not do all that it should. It is recorded; nothing stops
-/// for it.
+/// The reason why a shutdown callback failed. It is recorded, and stops nothing.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ShutdownError(String);
 

@@ -148,9 +148,9 @@
 //! # let pools = corewise_workqueue::WorkerPools::new(&corewise_topology::Machine::live()?);
 //! # let devices = DeviceManager::new(&pools)?;
 //! # devices.register(Arc::new(Services))?;
-//! let decls =
-//!     vec![DeviceDecl::new("store", "service"), DeviceDecl::new("api", "service").supplier("store")];
-//! assert!(devices.bring_up(decls, &BringUpOptions::new())?.is_complete());
+//! let store = DeviceDecl::new("store", "service");
+//! let api = DeviceDecl::new("api", "service").supplier("store");
+//! assert!(devices.bring_up(vec![store, api], &BringUpOptions::new())?.is_complete());
 //! let (store, failed) = restart(&devices, "store")?;
 //! assert!(store == DeviceState::Bound && failed.is_empty());
 //! assert!(devices.bound::<Service>("api").is_some(), "it is up again, too");

@@ -41,7 +41,7 @@ impl Site {
 }
 
 /// One device's part of a bring-up or shutdown. It is smaller and cheaper than a [`Span`]: spans
-/// are made when somebody wants to see them, not while devices wait.
+/// are made on request, not while devices wait.
 #[derive(Clone, Debug)]
 pub(crate) struct Record {
     pub device: DeviceId,

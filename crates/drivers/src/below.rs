@@ -38,7 +38,7 @@ pub(super) fn pass_on(device: &dyn BlockDevice, rq: Started, offset: u64) {
     device.submit(Whole::new(rq).part(0, len, offset));
 }
 
-/// Returns what all these devices can do together: the strictest of each. `None` without any.
+/// Returns the common abilities of these devices: the strictest of each. `None` without any.
 pub(super) fn combine<D: Borrow<Arc<dyn BlockDevice>>>(
     devices: impl IntoIterator<Item = D>,
 ) -> Option<Geometry> {

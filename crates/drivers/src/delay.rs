@@ -3,8 +3,9 @@
 //!
 //! A request goes into an inbox first; a push that finds it empty queues the work item. The work
 //! item alone owns the requests that wait, ordered by their time, and never runs twice at once: so
-//! there is no lock that a submitter could meet. It takes the inbox, passes on what is due and sets
-//! its own timer for the next one. A push that comes while it runs queues it once more.
+//! there is no lock that a submitter could meet. It takes the inbox, passes on the requests that
+//! are due and sets its own timer for the next one. A push that comes while it runs queues it once
+//! more.
 //!
 //! Once the workers are gone there is no timer: the next thread that comes passes on all that
 //! waits, at once (`../end.rs`).
@@ -35,7 +36,7 @@ pub struct Delays {
     pub write: Duration,
     /// Flushes.
     pub flush: Duration,
-    /// Most time that is added to each at random; not to those that don't wait otherwise.
+    /// Most time that is added to each at random, except to those that don't wait otherwise.
     pub jitter: Duration,
     /// Seed of the random numbers.
     pub seed: u64,
@@ -67,7 +68,7 @@ impl Delays {
 /// here.
 pub struct Delay {
     line: Arc<Line>,
-    /// The notice that tells the line of the end of the workers.
+    /// The notice of the end of the workers, for the line.
     _notice: EndNotice,
 }
 
@@ -163,7 +164,7 @@ impl Delay {
 }
 
 impl Line {
-    /// Passes on what is due and sets the timer for the rest.
+    /// Passes on the requests that are due and sets the timer for the rest.
     fn look(&self) {
         let mut due = Vec::new();
         let next = {
@@ -186,7 +187,7 @@ impl Line {
         }
     }
 
-    /// Runs the line here if there are no workers any more. Called behind the push, and the attempt
+    /// Runs the line here if there are no workers any more. Called after the push, and the attempt
     /// to queue the work item.
     fn unless_alone(&self) {
         if self.end.has_come() {
@@ -202,7 +203,7 @@ impl Line {
             waiting.extend(self.fresh.take().map(Reverse));
             mem::take(&mut *waiting)
         };
-        // In their order, the earliest first.
+        // They go in their order, the earliest first.
         for Reverse(next) in all.into_sorted_vec().into_iter().rev() {
             let offset = next.rq.offset();
             pass_on(&*self.below, next.rq, offset);

@@ -111,7 +111,7 @@ impl Fault {
     }
 }
 
-/// A device that fails as it is told, over a good one. Requests that don't fail are passed on.
+/// A device that fails on demand, over a good one. Requests that don't fail are passed on.
 ///
 /// The same requests in the same order fail in each run with the same seed.
 pub struct Faulty {

@@ -6,10 +6,10 @@
 //! longer again, and the gap reads as zeroes. No call fails for any of this. So a driver that
 //! promises that data is durable has to check:
 //!
-//! | | costs | finds | may wait |
+//! | | costs | finds a file | may wait |
 //! |---|---|---|---|
 //! | [`FileGuard::verify_descriptor`] | 0.8 to 1.5 µs | truncated, unlinked | as `fstat` |
-//! | [`FileGuard::verify`] | 2 to 6 µs | these, and renamed, replaced, hidden | as a path lookup does |
+//! | [`FileGuard::verify`] | 2 to 6 µs | also renamed, replaced, hidden | as a path lookup |
 //!
 //! (Linux 6.18, a virtual machine with two busy CPUs, a path of five parts; the fastest `fdatasync`
 //! of a changed block took 72 µs there.)

@@ -296,16 +296,16 @@ impl Drop for Mapping {
 // Look                     Zero
 // ```
 //
-// Bytes of a write that are there when both are over were stored behind `Zero`. So `Clear` came
+// If bytes of a write remain when both are over, they were stored after `Zero`. So `Clear` came
 // before `Look`, by the two fences, and `Look` sets the bit again. The kernel zeroes in `madvise`,
-// behind which a store gets a fresh page.
+// and a later store gets a fresh page.
 
-/// Most words that one request looks at: 64 Ki, or 16 GiB of the device.
+/// Maximum of words that one request reads: 64 Ki, or 16 GiB of the device.
 const WORDS: u64 = 64 << 10;
 /// Number of pages of a word.
 const BITS: u64 = 64;
 
-/// The bits: a mapping too, so that they cost nothing where nothing was written.
+/// The bits: a mapping too, so that unwritten parts cost nothing.
 #[derive(Debug)]
 pub(super) struct UsedPages(Mapping);
 

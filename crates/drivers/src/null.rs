@@ -98,8 +98,8 @@ impl NullOptions {
     }
 
     /// Sets how long each request keeps the CPU that completes it busy, as an interrupt handler
-    /// would. By the clock, to some 50 ns: time in which the thread is preempted counts. Replaces
-    /// [`NullOptions::work`].
+    /// would. The clock measures this, to some 50 ns: time in which the thread is preempted counts.
+    /// Replaces [`NullOptions::work`].
     pub fn cost(mut self, each: Duration) -> Self {
         self.cost = if each.is_zero() { CompletionCost::None } else { CompletionCost::Time(each) };
         self
@@ -175,8 +175,8 @@ impl NullOptions {
         if rq.op() == Op::Read {
             let len = rq.len();
             if self.leave_reads {
-                // SAFETY: as `leave_reads` was promised; nothing is filled yet, and `len` is all
-                // there is.
+                // SAFETY: as `leave_reads` was promised; nothing is filled yet, and `len` is the
+                // whole length.
                 unsafe { rq.advance(len) };
             } else {
                 rq.put_zeroes(len);

@@ -217,7 +217,7 @@ impl ExtentsRequest {
         let mut state = self.state.lock();
         match answer {
             Ok(extents) => state.found[child] = extents,
-            // A place on the child says nothing on the device.
+            // A place on the child means nothing on the device.
             Err(error) if state.error.as_ref().is_none_or(|(first, _)| child < *first) => {
                 state.error = Some((child, error));
             }
@@ -269,8 +269,8 @@ fn merge(
         let child = (chunk % layout.n) as usize;
         let Some(here) = rest[child].0.first() else { return };
         let kind: ExtentKind = here.kind;
-        // A whole stretch at once, if all children have the same there, or nothing more in the
-        // range.
+        // This is a whole stretch at once, if all children have the same there, or nothing more in
+        // the range.
         let mut to = range.end;
         let mut all_alike = true;
         for (n, (list, from)) in (0..).zip(&rest) {

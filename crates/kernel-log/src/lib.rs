@@ -46,8 +46,8 @@
 //!   journal's own stamps tell when it got a line, and count only where init calls show that they
 //!   keep up.
 //! * **Shutdowns** have one line, at their beginning. The end is the beginning of the next one of
-//!   the same thread ([`Certainty::UpperBound`]). Where lines name no thread, a kernel that shuts
-//!   down asynchronously makes that wrong, and the log does not tell; notes say so.
+//!   the same thread ([`Certainty::UpperBound`]). If lines name no thread, a kernel that shuts down
+//!   asynchronously makes that wrong, and the log doesn't show it; notes say so.
 //! * **A line that is there twice**, with the same exact stamp and the same text, is one event.
 //! * **The graph** comes from device links, deferrals, parents that lines name, PCI bridges and
 //!   names that are paths ([`EdgeSource`]). More can be [applied](KernelLog::apply): that of a

@@ -115,7 +115,7 @@ impl ObjectDriver {
     /// # Errors
     /// The flush failed, another server has opened the volume, or the store lost what was written.
     /// The message says whether recent writes may be lost, or the flush file has them. Other errors
-    /// lose nothing: the store has all but the record of the end, so the next server waits for the
+    /// lose nothing. The store has all but the record of the end, so the next server waits for the
     /// lease; or all is written, in a folder that isn't at its location any more (`ENOENT`).
     pub fn close(&self) -> Result<(), IoError> {
         context::might_block("ObjectDriver::close");
@@ -147,7 +147,7 @@ impl ObjectDriver {
 
     /// Returns what of the volume is missing from the store, or damaged there, as far as a request
     /// has found: its last record, its folder, or an object with data. The first such fault stays
-    /// for the life of the driver: nobody checks whether it was repaired. Any context.
+    /// for the life of the driver: it doesn't check whether the fault was repaired. Any context.
     pub fn damage(&self) -> Option<String> {
         self.volume.damage()
     }

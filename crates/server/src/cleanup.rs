@@ -96,8 +96,8 @@ impl Cleanup {
 
     /// Registers a folder that others may use, too.
     pub(crate) fn folder_if_empty(&self, path: &Path) {
-        // Before its content: the newest entries go first. Code that puts something in registers
-        // that later.
+        // The folder comes before its content: the newest entries go first. Code that puts
+        // something into it registers that later.
         self.held.lock().things.push(Removable::FolderIfEmpty(path.to_path_buf()));
     }
 
@@ -141,8 +141,8 @@ impl Cleanup {
         Ok(())
     }
 
-    /// Records that `device` is up, perhaps after everybody stopped waiting for it. Returns the new
-    /// files that are the user's from now on.
+    /// Records that `device` is up, perhaps after all callers stopped waiting for it. Returns the
+    /// new files that are the user's from now on.
     #[must_use]
     pub(crate) fn came_up(&self, device: &str) -> Vec<NewFile> {
         let mut held = self.held.lock();
@@ -153,13 +153,13 @@ impl Cleanup {
     }
 
     /// Begins the bring-up of devices that come up together or not at all. Until the result is
-    /// known, the files created for them belong to nobody.
+    /// known, the files created for them have no owner.
     pub(crate) fn begin_together(&self, devices: impl IntoIterator<Item = String>) {
         self.held.lock().together = devices.into_iter().collect();
     }
 
-    /// Ends that bring-up. The files of devices that weren't given up are the user's, and are
-    /// returned.
+    /// Ends that bring-up. The files of devices that weren't given up are the user's; it returns
+    /// these.
     #[must_use]
     pub(crate) fn end_together(&self) -> Vec<NewFile> {
         let mut held = self.held.lock();
@@ -169,8 +169,8 @@ impl Cleanup {
 
     /// Removes the file created for `device`, which isn't up and won't be.
     pub(crate) fn give_up(&self, device: &str) {
-        // Under the lock, so that nobody removes the file at the same time. A file that can't be
-        // removed stays: the device's own failure is reported, and that is what matters.
+        // Under the lock, so that no other thread removes the file at the same time. A file that
+        // can't be removed stays: the device's own failure is reported, and that is what matters.
         let mut held = self.held.lock();
         for CreatedFile { file, identity, .. } in
             held.new_files.remove(device).into_iter().flatten()

@@ -10,7 +10,7 @@ use corewise::nbd::{Error, Listener};
 use crate::cleanup::Cleanup;
 
 /// Binds a Unix socket and has it removed at the end, whatever the end is. A socket file on which
-/// nobody listens is replaced. A socket in use, or a file that is no socket, is not touched.
+/// no process listens is replaced. A socket in use, or a file that is no socket, is not touched.
 pub(crate) fn unix(path: &Path, cleanup: &Cleanup) -> Result<Listener, String> {
     let listener = Listener::unix(path).map_err(|error| words(error, path.display()))?;
     cleanup.socket(path).map_err(|error| format!("{}: {error}", path.display()))?;

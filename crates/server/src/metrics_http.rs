@@ -33,10 +33,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const LONGEST_HEAD: usize = 8 << 10;
 /// Greatest age of the metrics in an answer.
 const FRESH: Duration = Duration::from_millis(100);
-/// Time without accepting after that failed.
+/// Pause after a failed accept.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A listening socket that nobody answers yet.
+/// A listening socket that no thread answers yet.
 #[derive(Debug)]
 pub(crate) struct BoundMetrics {
     listener: Listener,
@@ -54,8 +54,8 @@ struct OwnSocket {
 
 impl Drop for OwnSocket {
     fn drop(&mut self) {
-        // An error means that somebody has removed the socket, or that the folder is read-only.
-        // Nobody listens there.
+        // An error means that another program has removed the socket, or that the folder is
+        // read-only. No process listens there.
         let _ = self.cleanup.remove_socket(&self.path);
     }
 }
@@ -169,7 +169,7 @@ struct MetricsLoop {
     /// Last text, and its time.
     made: Option<(Instant, Arc<str>)>,
     scrapers: Vec<Scraper>,
-    /// Time until which nobody is accepted.
+    /// Time until which no connection is accepted.
     closed_until: Option<Instant>,
     /// Clock for deadlines of scrapers.
     clock: PausableClock,
@@ -231,7 +231,7 @@ impl MetricsLoop {
             let times = self.scrapers.iter().map(|scraper| scraper.until);
             let until = times.chain(self.closed_until.filter(|_| !open)).min();
             let timeout = until.map(|until| {
-                // A nanosecond more, so that the time is over by then.
+                // This is a nanosecond more, so that the time is over by then.
                 let left = until.saturating_duration_since(now) + Duration::from_nanos(1);
                 let left = left.min(self.clock.slice());
                 Timespec { tv_sec: left.as_secs() as _, tv_nsec: left.subsec_nanos() as _ }

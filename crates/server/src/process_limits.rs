@@ -20,7 +20,7 @@ pub struct ProcessLimits {
     reserved: Option<u64>,
 }
 
-/// A shortfall: fewer clients than were asked for.
+/// A shortfall: fewer clients than the manifest sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientShortfall {
     Files(descriptors::DescriptorShortfall),
@@ -58,8 +58,8 @@ impl ProcessLimits {
         ProcessLimits { tls, ..self }
     }
 
-    /// Returns the part of `options` that clients can have beside these devices, or the reason why
-    /// they can't have a place.
+    /// Returns the part of `options` that fits beside these devices, or the reason why the devices
+    /// don't fit.
     pub(crate) fn share<'d>(
         &self,
         options: Options,
@@ -113,15 +113,15 @@ pub fn raise_open_files() {
 /// The least memory of clients, in the manifest and by default, in bytes.
 const LEAST: u64 = 64 << 20;
 
-/// Returns the default memory of clients in bytes: a quarter of what this process may use. It must
-/// be asked at the start: limits of the process leave less of it later.
+/// Returns the default memory of clients in bytes: a quarter of what this process may use. Call it
+/// at the start: limits of the process leave less of it later.
 pub(crate) fn usual_memory() -> u64 {
     let quarter = topology::memory().map(|bytes| (bytes / 4).max(LEAST));
     quarter.unwrap_or(Options::default().memory)
 }
 
 /// Returns a warning if clients may take more memory than this process may use, so that they could
-/// end it. It must be asked at the start.
+/// end it. Call it at the start.
 pub(crate) fn too_much(options: &Options, tls: bool) -> Option<String> {
     too_much_of(options.worst_case(tls), topology::memory()?)
 }

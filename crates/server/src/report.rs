@@ -24,7 +24,7 @@ use crate::units;
 #[derive(Clone, Debug)]
 pub(crate) struct Report {
     pub(crate) observer: Arc<dyn Observer>,
-    /// True to leave out what is for people.
+    /// True to leave out the messages for people.
     pub(crate) quiet: bool,
     /// Listeners on the control socket.
     pub(crate) events: Arc<Events>,
@@ -89,7 +89,7 @@ impl Report {
         self.notice(&Notice::LeftOut(left_out));
     }
 
-    /// Reports the begin of the bring-up.
+    /// Reports the beginning of the bring-up.
     pub(crate) fn begin(&self, label: &str, devices: usize) {
         self.event("begin", || json!({"manifest": label, "devices": devices}));
     }
@@ -119,7 +119,7 @@ impl Report {
         self.notice(&Notice::Ready(ready));
     }
 
-    /// Reports the begin of the shutdown.
+    /// Reports the beginning of the shutdown.
     pub(crate) fn stopping(&self, why: &str) {
         self.event("stopping", || json!({"why": why}));
         self.notice(&Notice::Stopping { why });
@@ -153,7 +153,7 @@ impl Report {
         self.notice(&Notice::Changed(changed));
     }
 
-    /// Reports that a change which nobody waits for wasn't made.
+    /// Reports that a change without a waiting client wasn't made.
     pub(crate) fn refused(&self, what: &str, why: &str) {
         self.error(format_args!("{what}: the server changed nothing: {why}"));
         self.event("refused", || json!({"what": what, "why": why}));

@@ -52,7 +52,7 @@ fn tell(what: &[NotifyState<'_>]) {
     }
 }
 
-/// Sends like `sd_notify::notify`, but doesn't wait without an end if nobody reads.
+/// Sends like `sd_notify::notify`, but doesn't wait for ever if no process reads.
 fn send(socket: &OsStr, text: &str) -> io::Result<()> {
     let address = match socket.as_bytes() {
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name),

@@ -26,7 +26,8 @@ pub(crate) struct ServerStatus {
     serves: AtomicBool,
     /// A: number of changes in progress.
     changes: AtomicUsize,
-    /// L: is the lock; guards what of the manifest the server does without, and the reasons.
+    /// L: is the lock; guards the parts of the manifest that the server does without, and the
+    /// reasons.
     left_out: Mutex<Vec<(String, String)>>,
     /// L: is the lock; guards the devices of which a change has taken too long.
     overdue: Mutex<Vec<String>>,
@@ -76,7 +77,7 @@ impl Drop for ChangeInProgress<'_> {
 
 impl ServerStatus {
     /// Returns the facts that the server knows now, beside those of these devices and its volumes.
-    /// `ended` is true while it is being taken down; `stuck` are devices in a change that hangs.
+    /// `ended` is true while the server is taken down; `stuck` are devices in a change that hangs.
     pub(crate) fn facts(
         &self,
         ended: bool,

@@ -61,7 +61,7 @@ fn threads() -> usize {
 fn threads_become(wanted: usize) {
     let begun = Instant::now();
     while threads() != wanted {
-        // Only a thread that stays makes it wait so long.
+        // Only a remaining thread makes it wait for this time.
         assert!(begun.elapsed() < Duration::from_secs(300), "{} threads, not {wanted}", threads());
         std::thread::yield_now();
     }

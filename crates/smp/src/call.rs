@@ -1,5 +1,5 @@
 //! The handles of calls: that of a call to one CPU, and that of a call to many, which waits for all
-//! of them and has their answers.
+//! of these and has their answers.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,14 +12,14 @@ use crate::cells::{Answers, AnswersIter, Waiting, WaitingForMany};
 use crate::error::{CallFailed, SkipReason};
 use crate::watch;
 
-/// A call that was accepted. Wait for it, await it, or drop it: the function runs in any case.
+/// An accepted call. Wait for it, await it, or drop it: the function runs in any case.
 ///
 /// The wait set belongs to this call alone. Waiting gives the core back: it spins for less than a
 /// wake-up costs, then parks inside a [blocking region](corewise_sync::context::blocking), so on a
 /// worker the pool starts other work. A future holds no thread at all.
 ///
-/// A value that nobody takes is dropped by the side that releases the call last: the caller, or the
-/// target inside its handler.
+/// The side that releases the call last drops a value that isn't taken: the caller, or the target
+/// inside its handler.
 #[must_use = "the call runs in any case, but its answer is lost unless it is waited for"]
 pub struct Call<R> {
     cpu: CpuId,
@@ -59,14 +59,14 @@ impl<R> Call<R> {
         }
     }
 
-    /// Waits for the answer. Its writes are visible after.
+    /// Waits for the answer. The function's writes are visible after.
     ///
     /// May block: inside an atomic section (a handler) that is reported, and two CPUs that wait for
     /// each other there never end. A call that a handler made to its own CPU has run already, so it
     /// may be waited for.
     ///
     /// # Errors
-    /// An error if the function panicked, or nobody steps that CPU's target any more.
+    /// An error if the function panicked, or no thread steps that CPU's target any more.
     #[track_caller]
     pub fn wait(mut self) -> Result<R, CallFailed> {
         self.wait_over();
@@ -145,7 +145,7 @@ pub struct Reach {
 }
 
 /// A call to many CPUs. Wait for it, await it, or drop it: the function runs in any case, on each
-/// CPU that was reached. [`Call`](crate::Call) says what waiting costs.
+/// CPU that was reached. [`Call`](crate::Call) describes the cost of waiting.
 #[must_use = "the call runs in any case, but its answers are lost unless it is waited for"]
 pub struct ManyCall<R> {
     /// The call; `None` once the future was ready.
@@ -270,7 +270,7 @@ impl<R> ManyCall<R> {
     }
 
     /// Waits until the function has ended on every CPU that was reached, and returns at once if
-    /// there is none. Its writes there are visible after. The rest is as for
+    /// there is none. Its writes there are visible after. Otherwise it behaves as
     /// [`Call::wait`](crate::Call::wait).
     #[track_caller]
     pub fn wait(mut self) -> ManyAnswers<R> {
@@ -306,7 +306,7 @@ impl<R> ManyCall<R> {
 impl<R> Future for ManyCall<R> {
     type Output = ManyAnswers<R>;
 
-    /// Becomes ready once; polled again after that it gives no answers.
+    /// Becomes ready once; a later poll gives no answers.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         if let Some(waiting) = &this.waiting {

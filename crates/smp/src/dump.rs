@@ -1,7 +1,7 @@
 //! A dump: everything about call targets at one moment, as plain data.
 //!
-//! A dump is collected by reading: nothing stops for it. Each figure is true of its own moment, and
-//! those of one dump lie close together.
+//! A dump is collected by reading: nothing stops for it. Each figure is exact for its own moment,
+//! and the moments of one dump lie close together.
 
 use corewise_topology::CpuId;
 use std::fmt;
@@ -30,7 +30,7 @@ pub struct Dump {
     pub cpus: Vec<CpuDump>,
     /// Calls that have been sent and haven't begun or ended, the oldest first.
     pub outstanding: Vec<OutstandingCall>,
-    /// The last reports of waits that took long, the oldest first; sixteen at the most.
+    /// The last reports of long waits, the oldest first; at most sixteen.
     pub stalls: Vec<CallStall>,
 }
 
@@ -52,7 +52,7 @@ pub struct CpuDump {
     /// Counters.
     pub stats: CallStats,
     /// Time from a call's push to its start. A call that found the target asleep is measured, and
-    /// of the others one in sixteen, which counts for all. Calls that took more than 32 ms are
+    /// one in sixteen of the others, which counts for all. Calls that took more than 32 ms are
     /// always counted.
     pub delivery: Latencies,
     /// Time of the target at each call: the function, and telling the waiter, which takes a system
@@ -60,8 +60,8 @@ pub struct CpuDump {
     pub handlers: Latencies,
 }
 
-/// A call to one CPU, or one CPU's share of a call to many, that hasn't ended. A call that nobody
-/// waits for counts until it begins.
+/// A call to one CPU, or one CPU's share of a call to many, that hasn't ended. An unawaited call
+/// counts until it begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct OutstandingCall {
@@ -75,7 +75,7 @@ pub struct OutstandingCall {
     pub site: &'static Location<'static>,
     /// The CPU from which it was called.
     pub source: CpuId,
-    /// True if somebody may wait for it: such calls run first.
+    /// True if a thread may wait for it: such calls run first.
     pub urgent: bool,
     /// Time since it was sent, to some milliseconds.
     pub age: Duration,
@@ -98,9 +98,9 @@ impl CpuDump {
 }
 
 impl Smp {
-    /// Returns what each call target does and has done, which calls are under way, and which waits
-    /// took long. It reads, and stops nothing; any context. But it allocates, and reads every cell
-    /// that was ever in use at once.
+    /// Returns the work of each call target so far, the calls under way, and the long waits. It
+    /// reads, and stops nothing; any context. But it allocates, and reads every cell that was ever
+    /// in use at once.
     pub fn dump(&self) -> Dump {
         let shared = &self.shared;
         let now = Stamp::precise();

@@ -112,7 +112,7 @@ impl<F> std::error::Error for CallError<F> {}
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CallFailed {
-    /// The function panicked. Its CPU goes on taking calls.
+    /// The function panicked. Its CPU continues to take calls.
     Panicked {
         /// The CPU on which it ran.
         cpu: CpuId,

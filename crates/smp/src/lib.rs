@@ -20,28 +20,28 @@
 //! ```
 //!
 //! # What is owed
-//! * **Nobody holds a core while waiting.** The wait set and the completion belong to the call. A
-//!   waiter spins for no longer than a wake-up costs and then parks in a blocking region; as
-//!   a future it holds nothing.
-//! * **Every accepted call runs**, exactly once, on the CPU that was asked for, also if that CPU is
-//!   just leaving. A call that can't be accepted is refused at once and its function given back.
-//!   Nothing is lost silently. If the process loses the CPU itself (a cpuset or `taskset
-//!   --all-tasks` narrows its threads, the system takes the CPU offline), the target sees that at
-//!   its next call, logs it (`tracing`, at `warn`), and is offline for calls from then on; what it
-//!   had accepted runs in its thread, elsewhere.
+//! * **No waiter holds a core.** The wait set and the completion belong to the call. A waiter spins
+//!   for no longer than a wake-up costs and then parks in a blocking region; as a future it holds
+//!   nothing.
+//! * **Every accepted call runs**, exactly once, on the requested CPU, also if that CPU is just
+//!   leaving. A call that can't be accepted is refused at once and its function given back. Nothing
+//!   is lost silently. The process may lose the CPU itself: a cpuset or `taskset --all-tasks`
+//!   narrows its threads, or the system takes the CPU offline. The target sees that at its next
+//!   call, logs it (`tracing`, at `warn`), and is offline for calls from then on. Calls that it had
+//!   accepted run in its thread, elsewhere.
 //! * **Nothing locks or spins between choosing the target and pushing**, and the target can't be
 //!   declared dead in between (`src/README.md` proves it).
-//! * **Calls that somebody waits for run first**; within those, and within the others, one caller's
-//!   calls to one CPU run in the caller's order.
+//! * **Awaited calls run first**; within those, and within the others, one caller's calls to one
+//!   CPU run in the caller's order.
 //! * Writes before the call are visible in the function; writes of the function are visible after
 //!   the wait.
 //! * Functions run in an atomic section: they must be short, and one that blocks is reported with
 //!   both sites. A panic affects its caller alone, which gets it.
 //! * **A long wait is explained**: past five seconds ([`SmpBuilder::watchdog`]) a thread's or a
-//!   future's wait is reported with source, function and site. Of each CPU that hasn't answered,
-//!   the report says whether its target is on the call, before it, or never saw it. [`Smp::dump`]
-//!   tells what each target runs and has done at any moment, with histograms of delivery and of
-//!   handlers.
+//!   future's wait is reported with source, function and site. For each CPU that hasn't answered,
+//!   the report says whether its target runs the call, runs others before it, or never saw it.
+//!   [`Smp::dump`] shows each target's present call and counters at any moment, with histograms of
+//!   delivery and of handlers.
 //! * **Targets run ahead of ordinary work** on their CPUs if the program asks for that
 //!   ([`SmpBuilder::priority`]) and the process may have it. If it may not, that is logged once.
 //!

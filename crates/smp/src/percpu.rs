@@ -31,17 +31,17 @@ use corewise_topology::{CpuId, Machine, current_cpu};
 /// ```
 ///
 /// # Access to a value
-/// A thread may be moved to another CPU right after it asked where it is, and on a machine that is
-/// described and not real the CPUs are only names. So values are shared, and have to be `T: Sync`:
-/// atomics, mostly. They save not the locked instruction but the wait for a cache line that another
-/// CPU has. Code that needs a CPU's value for itself has to run on its call target:
-/// [`Smp::call`](crate::Smp::call) runs one function at a time there.
+/// A thread may be moved to another CPU right after it has read its CPU, and on a described machine
+/// the CPUs are only names. So values are shared, and have to be `T: Sync`: atomics, mostly. They
+/// don't save the locked instruction, but the wait for a cache line that another CPU has. Code that
+/// needs a CPU's value for itself has to run on its call target: [`Smp::call`](crate::Smp::call)
+/// runs one function at a time there.
 ///
-/// For something that is only counted, a [`Counter`](corewise_sync::Counter) has a count for each
-/// thread, needs no machine, and costs a third.
+/// For a mere count, a [`Counter`](corewise_sync::Counter) has a count for each thread, needs no
+/// machine, and costs a third.
 ///
-/// The counterpart of the kernel's `DEFINE_PER_CPU`, without its promise that a thread isn't moved
-/// meanwhile.
+/// This is the counterpart of the kernel's `DEFINE_PER_CPU`, without the promise that a thread
+/// isn't moved meanwhile.
 pub struct PerCpu<T> {
     /// I: the values, in CPU order.
     values: Box<[CachePadded<T>]>,
@@ -64,11 +64,11 @@ impl<T> PerCpu<T> {
         PerCpu { values, cpus, positions: positions.into() }
     }
 
-    /// Returns the value of the CPU that the caller is on at this moment; a moment later it may be
-    /// on another. A few nanoseconds. Never blocks; any context.
+    /// Returns the value of the caller's present CPU; a moment later the caller may be on another.
+    /// It takes a few nanoseconds. Never blocks; any context.
     ///
     /// If that CPU isn't in the topology (it was plugged in since, the machine is a described one,
-    /// or the system doesn't tell), it is the value of another: always the same one for a CPU.
+    /// or the system doesn't report it), the value is another CPU's: always the same one for a CPU.
     #[inline]
     pub fn local(&self) -> &T {
         let cpu = current_cpu().map_or(0, CpuId::index);

@@ -1,9 +1,9 @@
 //! The scheduling priority of the threads that run call targets.
 //!
 //! A call to a CPU is only as prompt as the target's thread there: on a core that is busy with
-//! ordinary work it has to get in first. The kernel's threaded interrupt handlers run at
-//! `SCHED_FIFO` 50 for the same reason. A library doesn't take that by itself: a program asks for
-//! it.
+//! ordinary work that thread has to run first. The kernel's threaded interrupt handlers run at
+//! `SCHED_FIFO` 50 for the same reason. A library doesn't take such a priority by itself: a program
+//! asks for it.
 
 use std::fmt;
 use std::io;
@@ -16,19 +16,18 @@ use corewise_sync::sys::{self, Limits, Policy};
 #[non_exhaustive]
 pub enum Priority {
     /// `SCHED_FIFO` at this priority: 1 to 99 (others are taken as the nearest). The thread runs
-    /// ahead of everything ordinary on its CPU, for as long as a handler takes. The kernel limits
-    /// such threads to 95 % of a second together, unless it was told otherwise
-    /// (`/proc/sys/kernel/sched_rt_runtime_us`). If calls come to a target without a gap for 150
-    /// us, whether it spins between them or finds the next one in its queue, it goes on as an
-    /// ordinary thread until none comes any more. A call that comes while another thread has the
-    /// CPU then waits for that one's slice, some milliseconds. If somebody changes the thread's
-    /// priority from outside meanwhile (`chrt`, `renice`), that is lost when the thread takes its
-    /// own back.
+    /// ahead of all ordinary threads on its CPU, for as long as a handler takes. The kernel limits
+    /// such threads to 95 % of a second together, unless `/proc/sys/kernel/sched_rt_runtime_us`
+    /// says otherwise. If calls come to a target without a gap for 150 us, whether it spins between
+    /// them or finds the next one in its queue, it continues as an ordinary thread until no more
+    /// come. A call that comes while another thread has the CPU then waits for that one's slice,
+    /// some milliseconds. If another program changes the thread's priority meanwhile (`chrt`,
+    /// `renice`), that is lost when the thread takes its own back.
     Fifo(u8),
     /// The ordinary scheduler, with this niceness: -20 (most urgent) to 19 (others are taken as the
     /// nearest).
     Nice(i32),
-    /// The ordinary scheduler and a niceness of 0, whatever the starting thread has.
+    /// The ordinary scheduler and a niceness of 0, also if the starting thread has another.
     Plain,
 }
 
@@ -57,8 +56,8 @@ impl fmt::Display for Priority {
     }
 }
 
-/// Returns what to ask the system for, one after the other, until it grants one: the wanted
-/// priority, then what comes nearest within the limits. Ends with [`Priority::Plain`], which is
+/// Returns the priorities to request from the system, in order, until it grants one: the wanted
+/// priority, then the nearest ones within the limits. Ends with [`Priority::Plain`], which is
 /// always granted.
 pub(crate) fn attempts(wanted: Priority, limits: Limits) -> impl Iterator<Item = Priority> {
     let wanted = wanted.in_range();
@@ -78,7 +77,7 @@ pub(crate) fn attempts(wanted: Priority, limits: Limits) -> impl Iterator<Item =
     list.into_iter().flatten()
 }
 
-/// Returns advice for people how a refused priority can be permitted.
+/// Returns advice how to permit a refused priority.
 pub(crate) fn how_to_permit(wanted: Priority) -> String {
     match wanted.in_range() {
         Priority::Fifo(n) => format!(

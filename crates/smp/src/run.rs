@@ -1,9 +1,9 @@
 //! Calls whose caller stays until they are over, and whose functions may borrow from the caller.
 //!
 //! The function stays on the caller's stack, like the kernel's descriptor of a call that is waited
-//! for. Only its address travels. So nothing leaves [`Smp::run`] or [`Smp::run_each`], in any way,
-//! before the last target is done with it: not by a panic of a subscriber that is told that the
-//! thread blocks either ([`WaitGuard`]).
+//! for. Only its address travels. So no path leaves [`Smp::run`] or [`Smp::run_each`] before the
+//! last target has finished with it. That holds also for a panic of a subscriber when the thread
+//! blocks ([`WaitGuard`]).
 
 use corewise_sync::cell::UnsafeCell;
 use corewise_sync::thread;
@@ -13,8 +13,8 @@ use crate::call::ManyAnswers;
 use crate::error::{CallError, CallFailed, RunError};
 use crate::smp::{SingleTarget, Smp, Targets};
 
-/// The address of a function on its caller's stack, without its type, so that what is sent borrows
-/// nothing that the compiler could see.
+/// The address of a function on its caller's stack, without its type, so that the message has no
+/// borrow that the compiler could see.
 struct BorrowedFn<A, R> {
     f: *const (),
     /// The function that takes the address: runs the function there.
@@ -37,8 +37,8 @@ impl<A, R> BorrowedFn<A, R> {
     }
 }
 
-/// A guard that waits, when it is dropped, until the call is over: whatever happens, the caller's
-/// frame outlives the call. It waits only if a panic goes through it, so yielding is good enough.
+/// A guard that waits, when it is dropped, until the call is over: the caller's frame outlives the
+/// call in any case. It waits only if a panic goes through it, so yielding is good enough.
 struct WaitGuard<C: Fn() -> bool>(C);
 
 impl<C: Fn() -> bool> Drop for WaitGuard<C> {
@@ -72,7 +72,7 @@ impl Smp {
     /// The kernel's `smp_call_function_single` with `wait`.
     ///
     /// # Errors
-    /// An error if the CPU isn't online, left before `f` was run (nobody steps its target any
+    /// An error if the CPU isn't online, left before `f` was run (no thread steps its target any
     /// more), or the handle is shut down: `f` is given back. Or if `f` panicked.
     #[track_caller]
     pub fn run<F, R>(&self, target: impl SingleTarget, f: F) -> Result<R, RunError<F>>
@@ -83,7 +83,7 @@ impl Smp {
         /// Runs a function once: takes it out of its slot.
         ///
         /// # Safety
-        /// `f` is a `Slot<F>` that lives, is full, and that nobody else touches meanwhile.
+        /// `f` is a `Slot<F>` that lives, is full, and that no other thread touches meanwhile.
         unsafe fn run_once<F: FnOnce() -> R, R>(f: *const (), (): ()) -> R {
             // SAFETY: the caller promises a living `Slot<F>`.
             let slot = unsafe { &*f.cast::<Slot<F>>() };
@@ -143,7 +143,7 @@ impl Smp {
             (unsafe { &*f.cast::<F>() })(cpu)
         }
         let lent = BorrowedFn { f: (&raw const f).cast(), run: run_shared::<F, R> };
-        // SAFETY: this frame doesn't end before the last target is done, and only reads `f`
+        // SAFETY: this frame doesn't end before the last target has finished, and only reads `f`
         // meanwhile. `F` is `Sync`.
         let call = self.call_each(targets, move |cpu| unsafe { lent.run(cpu) });
         let over = WaitGuard(|| call.is_complete());
@@ -158,7 +158,8 @@ impl Smp {
 /// The slot has no state of its own. The event beside it (the push of the message, the completion
 /// of the call) decides which thread may touch it when; each use argues that.
 struct Slot<T> {
-    /// P: first the thread that fills it, then, by the event beside it, the one that empties it.
+    /// P: owned first by the thread that fills it, then, by the event beside it, by the one that
+    /// empties it.
     value: UnsafeCell<Option<T>>,
 }
 
@@ -174,8 +175,8 @@ impl<T> Slot<T> {
     /// Takes the value out; `None` if there is none (any more).
     ///
     /// # Safety
-    /// Nobody else touches the slot meanwhile: the last touch happens before this, and the next one
-    /// happens after.
+    /// No other thread touches the slot meanwhile: the last touch happens before this, and the next
+    /// one happens after.
     unsafe fn take(&self) -> Option<T> {
         // SAFETY: the caller has the slot to itself.
         self.value.with_mut(|slot| unsafe { (*slot).take() })

@@ -1,5 +1,6 @@
-//! The targets of a call to many that nobody has woken yet: the caller lists them, and it and the
-//! targets that have begun wake them. `README.md`, race 5; `tests/loom/sleepers.rs`.
+//! The targets of a call to many that are not woken yet: the caller lists them, and wakes them
+//! together with the targets that have begun. `README.md` argues this (race 5), and
+//! `tests/loom/sleepers.rs` checks it.
 
 #![allow(unreachable_pub, reason = "only the models reach it")]
 
@@ -11,7 +12,7 @@ use corewise_sync::atomic::{AtomicPtr, Ordering};
 
 /// One target's owner side, for threads that wake it.
 pub struct Sleeper {
-    /// I: wakes it.
+    /// I: the handle that wakes it.
     unparker: Unparker,
     /// A: `UNLISTED`, or while it is in a list, the one below it. Written by the caller that listed
     /// it, and by the thread that takes it out.
@@ -34,14 +35,14 @@ impl Sleeper {
     }
 
     /// Claims it for the caller's list; returns false if it is in another list. A target that
-    /// another thread has woken may be asleep again before the list that it is in has got to it.
+    /// another thread has woken may sleep again before its list reaches it.
     fn is_claimed(&self) -> bool {
         // Acquire pairs with the Release of `wake_all`.
         let (now, mine) = (UNLISTED, ptr::null_mut());
         self.below.compare_exchange(now, mine, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
-    /// Wakes it, though there may be a token already.
+    /// Wakes it, although there may be a token already.
     pub(crate) fn wake_anyway(&self) {
         self.unparker.unpark_anyway();
     }
@@ -54,10 +55,10 @@ pub struct Sleepers {
     pub(crate) top: AtomicPtr<Sleeper>,
 }
 
-/// Flag: the caller has found one asleep, and woken it.
+/// Flag: the caller has found a target asleep, and woken it.
 const WAKING: usize = 1;
-/// Flag: a target has begun its share since then, and wakes those that are listed; the caller lists
-/// all others.
+/// Flag: a target has begun its share since then, and wakes the listed ones; the caller lists all
+/// others.
 const HELPED: usize = 2;
 const FLAGS: usize = WAKING | HELPED;
 const _: () = assert!(align_of::<Sleeper>() > FLAGS);
@@ -80,14 +81,14 @@ impl Sleepers {
         self.top.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// Wakes a target that the caller's push found asleep; or lists it, if there is help. Only for
-    /// the caller.
+    /// Wakes a target that the caller's push found asleep; or lists it, if there is help. Only the
+    /// caller may call it.
     #[inline]
     pub fn wake_or_list(&self, sleeper: &Sleeper) {
         // Relaxed: a caller that learns late wakes one more by itself.
         let top = self.top.load(Ordering::Relaxed);
         if top.addr() == 0 {
-            // Nobody else writes before that.
+            // No other thread writes before that.
             self.top.store(ptr::without_provenance_mut(WAKING), Ordering::Relaxed);
         }
         if top.addr() & HELPED == 0 || !sleeper.is_claimed() {
@@ -110,7 +111,7 @@ impl Sleepers {
         }
     }
 
-    /// Records that a target has begun its share, and wakes those that are listed.
+    /// Records that a target has begun its share, and wakes the listed ones.
     ///
     /// # Safety
     /// The same as for [`Sleepers::wake_all`].
@@ -127,7 +128,7 @@ impl Sleepers {
         unsafe { self.wake_all() };
     }
 
-    /// Wakes those that are listed, until there are none.
+    /// Wakes the listed targets, until there are none.
     ///
     /// # Safety
     /// The call isn't over, and its targets live as long as it isn't.

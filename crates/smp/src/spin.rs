@@ -1,9 +1,9 @@
-//! Spinning of targets and waiters before they sleep, and how they learn whether that pays.
+//! Spinning of targets and waiters before they sleep, and their experience whether that pays.
 //!
-//! A waiter checks for two to five microseconds before it sleeps. If it has paid lately, the waiter
-//! spins for up to 50 us until its answer is there, and a target until the next call comes: about
-//! as long as a wake-up costs if the system is a guest. If spinning was in vain, it is tried again
-//! only after more and more calls for which it would have paid.
+//! A waiter checks for two to five microseconds before it sleeps. If spinning has paid lately, the
+//! waiter spins for up to 50 us until its answer is there, and a target until the next call comes.
+//! That is about the cost of a wake-up in a guest system. If spinning was in vain, it is tried
+//! again only after more and more calls for which it would have paid.
 //!
 //! A waiter that spins may be preempted, as it would be at any other work. A waiter doesn't spin
 //! that long on a worker's thread, for whose core its pool has other work, or on its target's own
@@ -11,12 +11,12 @@
 //!
 //! A target of an ordinary priority spins for as long as calls keep coming: the scheduler has other
 //! threads that want its CPU share it. A target of a real-time priority ([`Priority::Fifo`]) or a
-//! niceness below 0 would keep the CPU from them. So after 150 us it goes on as an ordinary thread,
-//! and takes its priority back before it sleeps. If it couldn't take it back (the process has given
-//! up the right to it), or its thread is the program's, it sleeps after 150 us, and doesn't spin
-//! for as long after that. Others then get less than a tenth of its CPU, since each sleep ends with
-//! a call. (It reads the clock once in 16 calls that it spun for: if their functions take long, it
-//! is later by those.)
+//! niceness below 0 would keep the CPU from them. So after 150 us it continues as an ordinary
+//! thread, and takes its priority back before it sleeps. If it couldn't take it back (the process
+//! has given up the right to it), or its thread is the program's, it sleeps after 150 us, and
+//! doesn't spin for as long after that. Others then get less than a tenth of its CPU, since each
+//! sleep ends with a call. (It reads the clock once in 16 calls that it spun for: if their
+//! functions take long, it is later by those.)
 
 use std::time::Duration;
 
@@ -28,20 +28,21 @@ use crate::priority::{self, Priority};
 
 /// Number of checks of a spinning target between two readings of the clock.
 const LOOKS: u32 = 32;
-/// Number of times that a target finds something at once before it reads the clock.
+/// Number of times that a target finds a call at once before it reads the clock.
 const FINDS: u32 = 16;
-/// Number of steps in a row with something to run before an urgent target reads the clock.
+/// Number of steps in a row with a call to run before an urgent target reads the clock.
 const STEPS: u32 = 16;
 
 /// A target's spinning. A target that never spins reads no clock either.
 pub(crate) struct Spinner {
     spins: bool,
     habit: SpinHabit,
-    /// Start of its sleep, until it has found out why it was woken.
+    /// Start of its sleep, until it knows the reason for its wake-up.
     asleep: Option<(Stamp, Stamp)>,
     /// Calls that came while it spun.
     found: u32,
-    /// Steps in a row that ran something, and the start of that, once there are [`STEPS`].
+    /// Number of steps in a row that ran a call, and the start of the row, once there are
+    /// [`STEPS`].
     worked: u32,
     working_since: Option<Stamp>,
     /// The priority of its thread, if that is ours and this keeps its CPU from others.
@@ -64,7 +65,7 @@ impl Spinner {
         }
     }
 
-    /// Records that a step has run something. If every step does, the target never rests: an urgent
+    /// Records that a step has run a call. If every step does, the target never rests: an urgent
     /// one would keep its CPU from others for as long.
     #[inline]
     pub(crate) fn works(&mut self) {
@@ -86,7 +87,7 @@ impl Spinner {
         }
     }
 
-    /// Spins for as long as it pays, until there is something; returns whether there is.
+    /// Spins for as long as it pays, until there is a call; returns whether there is one.
     #[inline]
     pub(crate) fn spin(&mut self, there_is: impl Fn() -> bool) -> bool {
         (self.worked, self.working_since) = (0, None);
@@ -121,16 +122,17 @@ impl Spinner {
         self.habit.ends(now, shares_its_cpu)
     }
 
-    /// Lowers the priority: it goes on as an ordinary thread, if it can be urgent again (step
-    /// Lower).
+    /// Lowers the priority: the target continues as an ordinary thread, if it can become urgent
+    /// again (step Lower).
     fn lowers(&mut self) -> bool {
         let can = self.urgent.is_some_and(priority::can_be_taken_again);
         self.lowered |= can && priority::set(Priority::Plain).is_ok();
         can && self.lowered
     }
 
-    /// Raises the priority: it is about to sleep, and has to be woken at once (step Raise). Returns
-    /// false if the system refuses, since it was given fewer rights meanwhile; that is logged.
+    /// Raises the priority: the target is about to sleep, and has to wake at once (step Raise).
+    /// Returns false if the system refuses, since the process lost the right meanwhile; that is
+    /// logged.
     #[inline]
     pub(crate) fn raises(&mut self) -> bool {
         !self.lowered || self.raise()
@@ -139,7 +141,7 @@ impl Spinner {
     #[cold]
     fn raise(&mut self) -> bool {
         self.lowered = false;
-        // Otherwise somebody else has changed it meanwhile.
+        // Otherwise another program has changed it meanwhile.
         if let Some(urgent) = self.urgent {
             if sys::shares_its_cpu() {
                 if let Err(error) = priority::set(urgent) {
@@ -191,8 +193,8 @@ impl Spinner {
     }
 }
 
-/// Returns how often a waiter checks before it does anything else. On the CPU that it waits for, it
-/// only keeps that from answering.
+/// Returns how often a waiter checks before it does anything else. On the CPU that it waits for,
+/// checking only keeps that from answering.
 pub(crate) fn brief_looks(on_target: bool) -> u32 {
     match on_target {
         _ if hint::EVERY_SCHEDULE => 1,
@@ -218,10 +220,9 @@ pub(crate) const SPIN: Duration = Duration::from_micros(50);
 /// Length of a sleep that would have been none for a thread that spins: the time until it was
 /// woken, and as much again until it ran.
 pub(super) const SHORT_SLEEP: Duration = Duration::from_micros(100);
-/// Time for which a target stays awake without a sleep before it is asked whether others get its
-/// CPU meanwhile, and goes on as an ordinary thread. A target that can't doesn't spin for as long
-/// after it: so it spins half of the time at most. That is no share for the others: calls without a
-/// gap end each sleep at once.
+/// Time for which a target stays awake before it makes way for other threads, and continues as an
+/// ordinary thread. A target that can't doesn't spin for as long after it: so it spins half of the
+/// time at most. That is no share for the others: calls without a gap end each sleep at once.
 pub(super) const BURST: Duration = Duration::from_micros(150);
 const PAUSE: Duration = BURST;
 
@@ -248,7 +249,7 @@ impl SpinHabit {
         SpinHabit { proof: Proof::NEW, until: None, not_before }
     }
 
-    /// Returns until when it may spin now, if at all.
+    /// Returns the time until which it may spin now, if at all.
     pub(crate) fn until(&self) -> Option<Stamp> {
         self.until
     }
@@ -273,8 +274,8 @@ impl SpinHabit {
     }
 
     /// Ends its burst; returns the end of the next one, if that follows. If it shares its CPU, the
-    /// scheduler sees to those that want it. Otherwise it makes a pause, as long as it was awake,
-    /// if that was longer.
+    /// scheduler serves other threads. Otherwise it makes a pause, as long as it was awake, if that
+    /// was longer.
     pub(crate) fn ends(&mut self, now: Stamp, shares_its_cpu: bool) -> Option<Stamp> {
         let over = self.until.take().map_or(Duration::ZERO, |until| now.since(until));
         if shares_its_cpu {
@@ -296,7 +297,7 @@ pub(crate) struct WaiterHabit {
     proof: AtomicU32,
 }
 
-/// A wait for which looking briefly wasn't enough.
+/// A wait that a brief check didn't end.
 pub(crate) struct Wait {
     began: Stamp,
 }

@@ -1,11 +1,11 @@
-//! Statistics of each CPU's call target: counters, and how long delivery and handlers took.
+//! Statistics of each CPU's call target: counters, and the times of delivery and handlers.
 //!
 //! Only the target writes them (except the wake-ups, which are the callers'), so they need no
 //! locked operation. They decide nothing.
 //!
 //! The file has also the call that a target runs, for readers from outside: the watchdog and the
 //! dump. The target alone writes it, with plain stores. A reader that meets it in the middle of a
-//! change reads again (a sequence lock); nobody waits for a reader.
+//! change reads again (a sequence lock); the target doesn't wait for a reader.
 
 use std::panic::Location;
 use std::time::Duration;
@@ -27,7 +27,7 @@ pub(crate) const SAMPLED: u32 = 16;
 /// Returns how many calls a call stands for in the histograms.
 ///
 /// A call that finds its target asleep costs a wake-up anyhow, so it is timed and stands for
-/// itself. Of the others it is every sixteenth use of a cell.
+/// itself. Of the others every sixteenth use of a cell is timed.
 pub(crate) fn weight(target_sleeps: bool, use_of_cell: u32) -> u32 {
     if target_sleeps {
         1
@@ -60,8 +60,8 @@ pub struct CallStats {
     pub inline: u64,
     /// Pushes that found the queue empty and so woke the target: the kernel's "interrupts sent".
     pub wakeups: u64,
-    /// Times the target took what was in its queue: `calls / batches` is how many calls a wake-up
-    /// served on average.
+    /// Number of times that the target took its queue: `calls / batches` is the mean number of
+    /// calls that a wake-up served.
     pub batches: u64,
     /// Functions that panicked.
     pub panics: u64,
@@ -69,7 +69,7 @@ pub struct CallStats {
 
 pub(crate) struct Stats {
     own: CachePadded<TargetCounters>,
-    /// A: pushes that woke; the callers'. Relaxed: it orders nothing.
+    /// A: pushes that woke the target, counted by callers. Relaxed: it orders nothing.
     wakeups: CachePadded<AtomicU64>,
 }
 
@@ -174,7 +174,7 @@ fn count(histogram: &Histogram, took: Duration, weight: u32) {
     }
 }
 
-/// Reads the clock: precisely for a call whose time is counted, in passing for the others.
+/// Reads the clock: precisely for a call whose time is counted, coarsely for the others.
 #[inline]
 fn read_clock(weight: u32) -> Stamp {
     if weight > 0 { Stamp::precise() } else { Stamp::coarse() }
@@ -207,8 +207,8 @@ impl Queued {
 }
 
 impl Queued {
-    /// Returns the present time. A weight of 0: the call is timed in passing, and counts only if
-    /// that shows that it took long.
+    /// Returns the present time. A weight of 0: the call is timed coarsely, and counts only if it
+    /// was long.
     #[inline]
     pub(crate) fn now(weight: u32) -> Queued {
         debug_assert!(weight < 1 << WEIGHT_BITS);
@@ -282,7 +282,7 @@ pub(crate) struct Label {
     pub(crate) call: usize,
 }
 
-/// A reading of what a target runs.
+/// A reading of a target's present call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RunSnapshot {
     pub(crate) label: Label,
@@ -290,7 +290,7 @@ pub(crate) struct RunSnapshot {
     pub(crate) since: Stamp,
 }
 
-/// The place where a target records what it runs.
+/// The place where a target records its present call.
 #[derive(Debug)]
 pub(crate) struct Running {
     /// A: odd while the fields below change.
@@ -336,7 +336,7 @@ impl Running {
         self.turn.store(turn.wrapping_add(2), Ordering::Release);
     }
 
-    /// Ends a call; another one goes on that had called it in place. Only the target itself calls
+    /// Ends a call; another one continues that had called it in place. Only the target itself calls
     /// this.
     #[inline]
     pub(crate) fn ends(&self, outer: Option<RunSnapshot>) {
@@ -346,13 +346,14 @@ impl Running {
         }
     }
 
-    /// Returns what runs, for the target itself.
+    /// Returns the present call, for the target itself.
     #[inline]
     pub(crate) fn own(&self) -> Option<RunSnapshot> {
         if self.name.load(Ordering::Relaxed).is_null() { None } else { self.read() }
     }
 
-    /// Returns what runs (a moment ago). `None` if nothing does, or it changes all the time.
+    /// Returns the call that ran a moment ago; `None` if there was none, or if it changes all the
+    /// time.
     pub(crate) fn read(&self) -> Option<RunSnapshot> {
         for _ in 0..LOOKS {
             let turn = self.turn.load(Ordering::Acquire);

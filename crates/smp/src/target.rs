@@ -23,10 +23,9 @@ use crate::spin::Spinner;
 use crate::stats::Stats;
 use crate::target_state::{CloseResult, OpenResult, Snapshot, TargetState, Wake};
 
-/// Number of calls that nobody waits for that are run before the queue is read again.
+/// Number of unawaited calls that are run before the queue is read again.
 ///
-/// One: so a call that somebody waits for is behind one such call at most, and the read costs a
-/// load.
+/// With one, an awaited call is behind one such call at most, and the read costs a load.
 const PLAIN_CALLS_PER_STEP: usize = 1;
 
 /// The shared side of a target. It is made once per CPU and never freed while a handle or the owner
@@ -92,8 +91,8 @@ impl Target {
         *self.own_thread.lock()
     }
 
-    /// Wakes the target, though nothing is new: the thread that was to do so may have been
-    /// preempted before it did, and nobody who pushes meanwhile knows.
+    /// Wakes the target without a new call: the thread that was to do so may have been preempted
+    /// before it did, and later pushers don't know.
     pub(crate) fn wake_again(&self) {
         self.sleeper.wake_anyway();
     }
@@ -126,7 +125,7 @@ impl Target {
     }
 
     /// Fails messages, which dropping them does. A panic (of captures that are dropped, of a waker
-    /// that is told) ends here: the waiters behind it end too.
+    /// that is called) ends here: the waiters behind it end too.
     fn fail_all(&self, mut messages: Queue) {
         while let Some(message) = messages.pop_front() {
             if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(message))) {
@@ -181,8 +180,8 @@ impl Target {
         self.leaving.lock().clone()
     }
 
-    /// Runs one call in this thread, inside an atomic section. Panics end here, whatever panics:
-    /// the function, its captures when they are dropped, or a waker that was told.
+    /// Runs one call in this thread, inside an atomic section. All panics end here: of the
+    /// function, of its captures when they are dropped, or of a waker that was called.
     pub(crate) fn run_one(&self, message: Message) {
         let label = message.label();
         let _section =
@@ -231,9 +230,9 @@ pub enum Step {
 pub struct CallTarget {
     pub(crate) target: Arc<Target>,
     pub(crate) parker: Parker,
-    /// Messages that were taken, and that somebody waits for.
+    /// Awaited messages that were taken.
     urgent: Queue,
-    /// Messages that were taken, and that nobody waits for.
+    /// Unawaited messages that were taken.
     plain: Queue,
     /// The target's word as the last step saw it, with nothing in it.
     seen: Snapshot,
@@ -260,9 +259,8 @@ impl CallTarget {
         self.pinned = pinned;
     }
 
-    /// Makes one bounded step: takes what is in the queue, runs every call taken that somebody
-    /// waits for, oldest first, then one that nobody waits for. Never blocks (unless a handler
-    /// does).
+    /// Makes one bounded step: takes the queue, runs every awaited call taken, oldest first, then
+    /// one unawaited call. Never blocks (unless a handler does).
     ///
     /// The functions run on the calling thread, each inside an atomic section.
     pub fn step(&mut self) -> Step {
@@ -351,7 +349,7 @@ impl CallTarget {
         }
     }
 
-    /// Checks, before each call, whether somebody has moved the thread to another CPU. A load, if
+    /// Checks, before each call, whether the system has moved the thread to another CPU. A load, if
     /// all is well.
     #[inline]
     fn look_where_it_is(&self) {
@@ -362,7 +360,7 @@ impl CallTarget {
     }
 
     /// Pins the thread to its CPU once more, if it may still use that one. A mask without the CPU
-    /// was set by somebody who wants the process elsewhere: that is respected.
+    /// means that the process is wanted elsewhere: the target respects that.
     #[cold]
     fn goes_back(&self) -> bool {
         let cpu = self.target.cpu;

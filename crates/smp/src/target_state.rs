@@ -55,7 +55,7 @@ unsafe impl Send for Snapshot {}
 // SAFETY: as above.
 unsafe impl Sync for Snapshot {}
 
-/// The need for a wake-up: whether somebody sleeps to whom the caller has to leave a token.
+/// The need for a wake-up: whether the owner sleeps, so that the caller has to leave a token.
 #[must_use]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wake {
@@ -75,7 +75,7 @@ pub(crate) enum OpenResult {
     StillClosing,
     /// The target never opens again: the handle is shut down.
     Stopped,
-    /// The target never opens again: nobody steps it.
+    /// The target never opens again: no thread steps it.
     Abandoned,
 }
 
@@ -125,7 +125,7 @@ impl TargetState {
                 // SAFETY: it was given up above, and is in no list.
                 return Err((now.refusal(), unsafe { Message::from_cell(cell) }));
             }
-            // SAFETY: nobody else has it before the exchange below.
+            // SAFETY: no other thread has it before the exchange below.
             unsafe { cell.as_ref().set_next(now.newest()) };
             let next = cell.as_ptr().map_addr(|cell| cell | now.flags() & !PARKED);
             // Release pairs with the Acquire of `take`: what the caller wrote is seen by the
@@ -317,7 +317,7 @@ impl Snapshot {
         self.0.addr() & STOPPED != 0
     }
 
-    /// Returns true if nobody steps the target.
+    /// Returns true if no thread steps the target.
     pub(crate) fn is_abandoned(self) -> bool {
         self.0.addr() & ABANDONED != 0
     }

@@ -34,7 +34,7 @@ struct Report {
 
 /// The failure to start a thread.
 pub(crate) struct StartFailed {
-    /// The owner side, if it could be had back.
+    /// The owner side, if it came back.
     pub(crate) owner: Option<CallTarget>,
     pub(crate) kind: StartErrorKind,
 }
@@ -105,7 +105,7 @@ fn main(
 ) -> CallTarget {
     let pinned = machine.pin_current_thread(&CpuSet::from_iter([owner.cpu()]));
     let (pinned, outcome) = match pinned {
-        // Raised last: before it is where it belongs it would hold up others.
+        // Its priority is raised last: before it is on its CPU, it would hold up others.
         Ok(pinned) => (pinned, Ok(priority::apply(priority))),
         Err(error) => (false, Err(error.to_string())),
     };
@@ -137,7 +137,7 @@ mod tests {
         let machine = Machine::synthetic("core:1 pu:1").expect("a valid description");
         let (smp, mut owners) = model::stepped(Smp::builder(&machine));
         let owner = owners.pop().expect("one CPU has one target");
-        // More stack than there are addresses.
+        // The stack is larger than the address space.
         let builder = Builder::new().stack_size(1 << 60);
         let Err(failed) = TargetThread::start_with(builder, owner, &machine, Priority::Plain)
         else {

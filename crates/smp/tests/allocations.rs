@@ -12,7 +12,7 @@ use corewise_smp::{AllCpus, AnyOf, Smp, Targets};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_topology::{CpuId, CpuSet, Machine};
 
-/// An allocator that counts what all threads allocate: the targets' too.
+/// An allocator that counts the allocations of all threads, including the targets.
 struct Counting;
 
 /// A: only ever added to.
@@ -37,8 +37,8 @@ static COUNTING: Counting = Counting;
 
 const CALLS: u64 = 500;
 
-/// Returns how many allocations that many calls make, after some to warm up: pools grow, and
-/// threads start whenever the system has them start. So the least of some rounds.
+/// Returns how many allocations that many calls make, after some to warm up: pools grow, and the
+/// system chooses when threads start. So it returns the least of some rounds.
 fn allocations(mut call: impl FnMut(u64)) -> u64 {
     let mut round = || {
         let before = ALLOCATIONS.load(Ordering::Relaxed);
@@ -70,7 +70,7 @@ fn block_on<T>(waker: &Waker, future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Tests both in one test, for all threads of the process are counted.
+/// Tests both in one test, since all threads of the process are counted.
 #[test]
 fn a_call_of_up_to_64_bytes_allocates_nothing_and_a_larger_one_is_boxed() {
     let smp = Smp::new(&Machine::synthetic("core:4 pu:1").unwrap()).unwrap();

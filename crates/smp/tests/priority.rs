@@ -1,5 +1,4 @@
-//! The scheduling of the targets' threads, by the kernel's word, and what is logged if it is
-//! refused.
+//! The scheduling of the targets' threads, by the kernel's word, and the log if it is refused.
 #![cfg(not(loom))]
 
 use std::fmt::Debug;
@@ -31,8 +30,8 @@ fn renounce() {
     set_capabilities(None, CapabilitySets { effective, ..have }).expect("one may renounce");
 }
 
-/// Returns true if the system lets a thread of this process have that priority: tried, in a thread
-/// of its own. (A capability isn't enough if a control group has no time for such threads.)
+/// Returns true if the system lets a thread of this process have that priority. A thread of its own
+/// tries it. (A capability isn't enough if a control group has no time for such threads.)
 fn permitted(fifo: i32) -> bool {
     let test = std::thread::spawn(move || {
         // The kernel's `sched_param` is one number.
@@ -231,7 +230,7 @@ fn threads_that_a_handler_starts_inherit_no_raised_priority() {
     let smp = Smp::builder(&machine).priority(Priority::OF_INTERRUPT_THREADS).build();
     let smp = smp.expect("threads");
     let child = smp.call(machine.online().first().expect("a CPU"), || {
-        // Joined by the test: the handler doesn't wait for it.
+        // The test joins it: the handler doesn't wait for it.
         std::thread::spawn(scheduled)
     });
     let child = child.expect("online").wait().expect("no panic").join().expect("no panic");

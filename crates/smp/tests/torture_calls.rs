@@ -1,8 +1,9 @@
 //! Every kind of cross-CPU call at once, while CPUs leave and join: for five seconds, or a minute
-//! with `COREWISE_LONG`. Half of it on the live machine, whose last CPU the system takes offline
-//! again and again where the process may do that. In a binary of its own, for it pulls a CPU from
-//! under whatever runs beside it. A seed decides what each thread does, though not when: one that
-//! failed is printed, and `COREWISE_TORTURE_SEED` sets it.
+//! with `COREWISE_LONG`. Half of the time is spent on the live machine. The system takes that
+//! machine's last CPU offline repeatedly, if the process may do that. The test has a binary of its
+//! own, for it takes a CPU away from everything that runs beside it. A seed decides the acts of
+//! each thread, though not their times. The test prints a seed that failed, and
+//! `COREWISE_TORTURE_SEED` sets it.
 #![cfg(not(loom))]
 
 mod torture;
@@ -26,7 +27,7 @@ fn torture_every_rule_of_calls_holds_while_cpus_leave_and_join() {
     };
     let report = torture::run(&plan).expect("machines and threads can be had");
     assert!(!report.failed(), "{report}");
-    // On a machine that others load a phase may be short of some.
+    // On a machine with other load, a phase may lack some kinds.
     let mut kinds: BTreeMap<&str, u64> = BTreeMap::new();
     for (kind, times) in report.phases.iter().flat_map(|phase| &phase.kinds) {
         *kinds.entry(kind).or_insert(0) += *times;

@@ -11,7 +11,9 @@
 /// let (mut known, mut clean_at) = (Vec::<Weak<u32>>::new(), CleanAt::new());
 /// for n in 0..1000 {
 ///     let gone = Arc::new(n);
-///     clean_at.before_one_more(&mut known, Vec::len, |known| known.retain(|n| n.strong_count() > 0));
+///     clean_at.before_one_more(&mut known, Vec::len, |known| {
+///         known.retain(|n| n.strong_count() > 0)
+///     });
 ///     known.push(Arc::downgrade(&gone));
 /// }
 /// assert!(known.len() <= 16);

@@ -95,7 +95,7 @@ impl Completion {
     }
 
     /// Waits. May block: inside an atomic section that is reported. On a worker thread the pool is
-    /// told and starts other work meanwhile; the waiter spins briefly, then parks.
+    /// notified and starts other work meanwhile; the waiter spins briefly, then parks.
     #[track_caller]
     pub fn wait(&self) {
         context::might_block("Completion::wait");

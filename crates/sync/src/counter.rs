@@ -7,8 +7,8 @@ use crate::facade::atomic::{AtomicU64, Ordering};
 use crate::facade::backend::constructor;
 use crate::own::{self, Slot, Slots};
 
-/// A counter for frequent additions by any number of threads that don't slow each other down, and
-/// for rare reads: each thread has a count of its own (128 bytes), and a read adds them up.
+/// A counter for frequent additions by any number of threads, which don't slow each other down, and
+/// for rare reads. Each thread has a count of its own (128 bytes), and a read adds them up.
 ///
 /// An addition costs about two nanoseconds and no locked instruction. A thread's first addition
 /// takes a lock and allocates. A thread that ends leaves its count to the next one. Dropping the

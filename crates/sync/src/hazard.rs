@@ -1,10 +1,10 @@
 //! Hazard pointers: an object stays while a thread uses it, without a reference count.
 //!
-//! A thread may hand over the reference that keeps an object, and continue to use the object: an
-//! instance that was pushed may be over before its queuer is back from the push, and with it
-//! everything that kept the pools. So the thread Protects the object first: it writes the address
-//! to a slot of its own, a plain store. [`Hazards::retire`] reads the slots (Look), and keeps
-//! protected objects in limbo until another one is retired, or until the [`Hazards`] are dropped.
+//! A thread may hand over the reference that keeps an object, and continue to use the object. For
+//! example, an instance may be over before its queuer is back from the push, and with it everything
+//! that kept the pools. So the thread Protects the object first: it writes the address to a slot of
+//! its own, a plain store. [`Hazards::retire`] reads the slots (Look), and keeps protected objects
+//! in limbo until another one is retired, or until the [`Hazards`] are dropped.
 //!
 //! No fence is needed. Until the hand-over, a reference of the user's own keeps the object, and the
 //! caller of `retire` has seen the end of that reference. So the caller sees what the user wrote

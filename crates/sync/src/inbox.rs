@@ -1,9 +1,8 @@
 //! A lock-free inbox: many push, one takes everything at once, in the order of arrival.
 //!
 //! It is Treiber's stack, reversed when it is taken. Nodes are never popped one by one, so the ABA
-//! problem can't arise: a pusher compares the head only to link in front of it, and a node that
-//! left and returned is a valid one to link in front of. The kernel's `llist` is the same
-//! structure.
+//! problem can't arise. A pusher compares the head only to link in front of it, and may link in
+//! front of a node that left and returned. The kernel's `llist` is the same structure.
 //!
 //! * Push: one compare-exchange on the head (Release). Its result says whether the inbox was empty:
 //!   that pusher, and no other, has to wake the consumer.
@@ -216,7 +215,7 @@ impl<N: Node> Inbox<N> {
     #[track_caller]
     pub fn push(&self, node: N) -> bool {
         let raw = node.into_raw();
-        // SAFETY: `raw` was given up just now and nobody can take it back before the exchange
+        // SAFETY: `raw` was given up just now and no thread can take it back before the exchange
         // below.
         let link = unsafe { N::link(raw) };
         let mut head = self.head.load(Ordering::Relaxed);

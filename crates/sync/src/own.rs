@@ -115,10 +115,10 @@ pub(crate) fn own<S: Slot>(slots: &Arc<Slots<S>>) -> Option<&S> {
     let asked: *const () = Arc::as_ptr(slots).cast();
     let near = TABLE.try_with(|table| table[position(asked)].get());
     match near {
-        // SAFETY: the entry was made for these very slots: the list has a `Weak` of those it was
-        // made for, so that no others can have got the address since, and clears the entry before
-        // it lets go. So it is of their kind. They live, since the caller has them, and keep the
-        // slot as long.
+        // SAFETY: the entry was made for these very slots. The list has a `Weak` of those it was
+        // made for, so no others can have the address since, and clears the entry before it lets
+        // go. So it is of their kind. They live, since the caller has them, and keep the slot as
+        // long.
         Ok((whose, slot)) if whose == asked => Some(unsafe { &*slot.cast::<S>() }),
         _ => look_up(slots),
     }

@@ -13,17 +13,20 @@
 //! | `DONE` | it happened | `Finish` | reset |
 //!
 //! ```text
-//! complete                                  wait                          poll
-//! Claim: where WAKER: TAKING, take waker    Announce: or SLEEPING,        Store: put the waker, then CAS to
-//! Finish: old = DONE in one RMW               unless DONE                   WAKER, unless DONE: Unstore
-//! Wake: the waker; the sleeper, if old      Sleep: while SLEEPING         while TAKING: wake oneself
-//!   has SLEEPING
+//! complete                                  wait
+//! Claim: where WAKER: TAKING, take waker    Announce: or SLEEPING, unless DONE
+//! Finish: old = DONE in one RMW             Sleep: while SLEEPING
+//! Wake: the waker; the sleeper, if old
+//!   has SLEEPING                            poll
+//!                                           Store: put the waker, then CAS to WAKER,
+//!                                             unless DONE: Unstore
+//!                                             while TAKING: wake oneself
 //! ```
 //!
 //! The completer owns the slot while `TAKING` is set, the waiter while neither `TAKING` nor `WAKER`
-//! is. The word tells whichever side comes last, `complete` or `detach`, that it is the last: that
-//! side may free the event's memory. `tests/loom/signal.rs`. (The waker's part follows the
-//! `AtomicWaker` of the futures crate.)
+//! is. The word shows the side that comes last, `complete` or `detach`, that it is the last: that
+//! side may free the event's memory. `tests/loom/signal.rs` checks this. (The waker's part follows
+//! the `AtomicWaker` of the futures crate.)
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -51,7 +54,7 @@ const DONE: u32 = 16;
 pub struct Signal {
     /// A: the bits of the module's table.
     state: Futex,
-    /// P: the completer's while `TAKING` is set, nobody's while `WAKER` is, else the waiter's.
+    /// P: the completer's while `TAKING` is set, no thread's while `WAKER` is, else the waiter's.
     slot: UnsafeCell<Option<Waker>>,
 }
 
@@ -80,7 +83,7 @@ impl Signal {
     #[inline]
     pub unsafe fn reset(&self) {
         // A `Finish` cleared the other bits, and took the waker out. Relaxed: the next user gets
-        // the event by something that orders.
+        // the event by an operation that orders.
         self.state.word.store(0, Ordering::Relaxed);
     }
 
@@ -96,8 +99,7 @@ impl Signal {
     /// resets.
     #[inline]
     pub unsafe fn complete(this: *const Signal) -> bool {
-        // SAFETY: valid until the exchange, of which the word is told by a reference to its cell
-        // alone.
+        // SAFETY: valid until the exchange, which uses a reference to the word's cell alone.
         let word = unsafe { &(*this).state.word };
         // Finish, for the common case in which the waiter has done nothing yet. Release pairs with
         // the Acquire of the waiter.
@@ -111,7 +113,7 @@ impl Signal {
     /// Completes an event whose waiter has announced itself.
     ///
     /// # Safety
-    /// As [`Signal::complete`].
+    /// See [`Signal::complete`].
     #[cold]
     unsafe fn complete_slowly(this: *const Signal, mut now: u32) -> bool {
         // SAFETY: valid until it is complete, and mapped for longer.
@@ -162,7 +164,7 @@ impl Signal {
     }
 
     /// Waits: checks `looks` times, then sleeps. May block: inside an atomic section that is
-    /// reported. On a worker thread the pool is told before the thread sleeps.
+    /// reported. On a worker thread the pool is notified before the thread sleeps.
     ///
     /// # Safety
     /// No other thread waits, polls or detaches meanwhile.
@@ -177,7 +179,7 @@ impl Signal {
     /// event happened.
     ///
     /// # Safety
-    /// As [`Signal::wait`].
+    /// See [`Signal::wait`].
     #[inline]
     #[track_caller]
     pub unsafe fn wait_timeout(&self, looks: u32, timeout: Duration) -> bool {
@@ -189,7 +191,7 @@ impl Signal {
     /// whether it has seen the event.
     ///
     /// # Safety
-    /// As [`Signal::wait`].
+    /// See [`Signal::wait`].
     #[inline]
     #[track_caller]
     pub unsafe fn wait_after(
@@ -206,7 +208,7 @@ impl Signal {
     /// without a timeout.
     ///
     /// # Safety
-    /// As [`Signal::wait`].
+    /// See [`Signal::wait`].
     pub unsafe fn wait_on(&self, timeout: Option<Duration>) -> bool {
         context::blocking_reported(|| {
             self.sleep(timeout.and_then(|timeout| time::now().checked_add(timeout)))
@@ -225,8 +227,8 @@ impl Signal {
                 None => None,
                 Some(end) => match end.checked_duration_since(time::now()) {
                     Some(left) if !left.is_zero() => Some(left),
-                    // SLEEPING may stay: it costs the completer a useless wake-up, and later waits
-                    // nothing.
+                    // SLEEPING may stay: it costs the completer a useless wake-up, and costs later
+                    // waits nothing.
                     _ => return self.is_complete(),
                 },
             };
@@ -249,7 +251,7 @@ impl Signal {
     /// happens. The waker of the last poll counts.
     ///
     /// # Safety
-    /// As [`Signal::wait`].
+    /// See [`Signal::wait`].
     pub unsafe fn poll_complete(&self, cx: &mut Context<'_>) -> Poll<()> {
         let mut now = self.unstore();
         loop {
@@ -284,7 +286,7 @@ impl Signal {
     /// last user. Otherwise the completer will be. Never blocks.
     ///
     /// # Safety
-    /// As [`Signal::wait`]. No thread waits, polls or detaches until the event is reset.
+    /// See [`Signal::wait`]. No thread waits, polls or detaches until the event is reset.
     pub unsafe fn detach(&self) -> bool {
         if self.unstore() & DONE != 0 {
             return true;
@@ -431,7 +433,7 @@ mod tests {
         let before = context::violations();
         let signal = Signal::new();
         let section = context::AtomicSection::enter("test");
-        // SAFETY: nobody else has it.
+        // SAFETY: no other thread has it.
         assert!(!unsafe { signal.wait_timeout(0, Duration::ZERO) });
         drop(section);
         assert_eq!(context::violations(), before + 1);

@@ -27,7 +27,7 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Creates an empty timeline. `name` is the heading of what is rendered, such as `bring-up`.
+    /// Creates an empty timeline. `name` is the heading of its renderings, such as `bring-up`.
     pub fn new(name: impl Into<String>) -> Timeline {
         Timeline { name: name.into(), ..Timeline::default() }
     }
@@ -361,7 +361,7 @@ impl Span {
 }
 
 /// A run at an unknown moment, from a log whose stamps are missing, or too coarse to show an order.
-/// All that is known of it is what the log itself says.
+/// Only the log's own words about it are known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Unplaced {

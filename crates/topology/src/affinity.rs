@@ -42,7 +42,7 @@ pub fn pin_current_thread(cpus: &CpuSet) -> Result<(), TopologyError> {
 /// the thread has been moved.
 ///
 /// # Errors
-/// As [`pin_current_thread`].
+/// See [`pin_current_thread`].
 pub fn pin_thread(thread: Tid, cpus: &CpuSet) -> Result<(), TopologyError> {
     pin(Some(thread), cpus)
 }

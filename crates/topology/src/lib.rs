@@ -2,10 +2,10 @@
 //!
 //! A [`Topology`] holds the facts about one machine: the live one, one whose sysfs was saved, one
 //! that hwloc exported as XML, or one described in a line (`numa:2 l3:1 core:36 pu:2`). [`Pods`]
-//! divide its CPUs by [`AffinityScope`]. A [`Machine`] is the handle that is passed to whatever
-//! places work: the topology, the masks of usable CPUs that change over time, and an epoch. Setters
-//! change the masks, and [`Machine::refresh`] reads them again. A [`Watch`] waits until a refresh
-//! may find a change; a [`Subscription`] receives the changes.
+//! divide its CPUs by [`AffinityScope`]. A [`Machine`] is the handle for all code that places work:
+//! the topology, the masks of usable CPUs that change over time, and an epoch. Setters change the
+//! masks, and [`Machine::refresh`] reads them again. A [`Watch`] waits until a refresh may find a
+//! change; a [`Subscription`] receives the changes.
 //!
 //! ```
 //! use corewise_topology::{AffinityScope, DEFAULT_SHARD_SIZE, Machine};

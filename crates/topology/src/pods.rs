@@ -34,8 +34,8 @@ pub struct Pod {
 /// of the whole core, a core whose first sibling the cpuset hides would not count at all.
 ///
 /// # Numbers
-/// Pods are numbered densely from 0 by their lowest CPU, as in the kernel. Pods of offline CPUs of
-/// which nothing is known come last.
+/// Pods are numbered densely from 0 by their lowest CPU, as in the kernel. Pods of offline CPUs
+/// without known facts come last.
 ///
 /// ```
 /// use corewise_topology::{AffinityScope, CpuId, Pods, Topology};
@@ -78,8 +78,8 @@ impl Pods {
     ///   efficient cores of a hybrid CPU and their L2: one shard has all of its allowed cores. Each
     ///   cut of the plain layout moves to the nearest border between clusters. So a shard is at
     ///   least as large as a cluster, and may be larger than `shard_size`.
-    /// - No shard mixes [kinds](Topology::kinds) of cores: a pool's work would take as long as on
-    ///   the slow cores, by chance. Each kind is divided by itself, so a kind with few cores has a
+    /// - No shard mixes [kinds](Topology::kinds) of cores: by chance, a pool's work could be as
+    ///   slow as on the slow cores. Each kind is divided by itself, so a kind with few cores has a
     ///   small shard.
     ///
     /// A `shard_size` of 0 becomes 1; [`Pods::shard_size_was_zero`] tells, so that the caller can

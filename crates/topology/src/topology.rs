@@ -114,7 +114,8 @@ pub struct Llc {
 ///
 /// let two_nodes = Topology::synthetic("numa:2 l3:1 core:36 pu:2")?;
 /// assert_eq!(two_nodes.cpus().len(), 144);
-/// assert_eq!(two_nodes.cpu(CpuId::new(73)).map(|cpu| (cpu.core, cpu.node)), Some((Some(36), Some(1))));
+/// let cpu = two_nodes.cpu(CpuId::new(73)).unwrap();
+/// assert_eq!((cpu.core, cpu.node), (Some(36), Some(1)));
 /// # Ok::<(), corewise_topology::TopologyError>(())
 /// ```
 ///
@@ -164,8 +165,7 @@ impl Topology {
         Ok(self)
     }
 
-    /// Returns the topology as that of the machine that the process runs on, as for a simulated
-    /// one.
+    /// Returns the topology marked as that of the process's machine, as for a simulated one.
     pub(crate) fn into_live(self) -> Topology {
         Topology { source: Source::Live, ..self }
     }
@@ -242,7 +242,7 @@ impl Topology {
 
     /// Returns the number of known cores.
     pub fn core_count(&self) -> usize {
-        // Dense numbers: the highest tells.
+        // The numbers are dense, so the highest gives their count.
         self.cpus.iter().filter_map(|cpu| cpu.core).max().map_or(0, |core| core as usize + 1)
     }
 

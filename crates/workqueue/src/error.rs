@@ -1,4 +1,4 @@
-//! The errors of the crate, and what to do about each.
+//! The errors of the crate, with a remedy for each.
 
 use std::any::Any;
 use std::fmt;
@@ -8,15 +8,15 @@ use std::panic::{self, AssertUnwindSafe};
 use corewise_sync::panics::{self, PanicPayload};
 use corewise_sync::text;
 
-/// A workqueue could not be built, or its attributes not be changed.
+/// A workqueue could not be built, or its attributes could not be changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The process may use none of the CPUs that were asked for.
+    /// The process may use none of the requested CPUs.
     NoCpus {
         /// The queue's name.
         queue: String,
-        /// The CPUs that were asked for; empty for an empty set.
+        /// The requested CPUs; empty for an empty set.
         asked: String,
         /// The CPUs that the process may use, online or not.
         possible: String,
@@ -25,7 +25,7 @@ pub enum BuildError {
     Threads {
         /// The queue's name.
         queue: String,
-        /// The reason that the system or the pools' spawn handler gave, and what to do.
+        /// The reason of the system or of the pools' spawn handler, and the remedy.
         reason: String,
     },
     /// The pools were shut down.
@@ -33,7 +33,7 @@ pub enum BuildError {
         /// The queue's name.
         queue: String,
     },
-    /// Two things were asked for that don't go together.
+    /// Two options don't go together.
     Conflict {
         /// The queue's name.
         queue: String,
@@ -99,8 +99,8 @@ impl fmt::Display for BuildError {
 
 impl std::error::Error for BuildError {}
 
-/// The item is pending: a run follows that sees what was written before the call, unless it is
-/// cancelled before.
+/// The item is pending: a run follows that sees all writes before the call, unless it is cancelled
+/// before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Queued {
     /// The item is pending by this call.
@@ -144,7 +144,7 @@ impl fmt::Display for QueueError {
 
 impl std::error::Error for QueueError {}
 
-/// A closure that a queue didn't take, and why: see
+/// A closure that a queue didn't take, and the reason: see
 /// [`Workqueue::execute`](crate::Workqueue::execute) and
 /// [`Workqueue::try_spawn`](crate::Workqueue::try_spawn).
 #[non_exhaustive]
@@ -199,7 +199,7 @@ impl JoinError {
         matches!(self, JoinError::Cancelled)
     }
 
-    /// Goes on with the panic in this thread, as `std::thread::JoinHandle` users do by unwrapping.
+    /// Resumes the panic in this thread, as `std::thread::JoinHandle` users do by unwrapping.
     ///
     /// # Panics
     /// Always: with the closure's own payload, or saying that it was cancelled.
@@ -211,7 +211,7 @@ impl JoinError {
     }
 }
 
-/// Runs what may run user code; a panic in there is logged, and that is all.
+/// Runs a function that may run user code, and only logs a panic in there.
 #[inline]
 pub(crate) fn shielded(what: &str, body: impl FnOnce()) {
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(body)) {
@@ -227,7 +227,7 @@ fn report(what: &str, payload: Box<dyn Any + Send>) {
 }
 
 /// Logs in a place where a panic would do harm: the subscriber is user code too. If it panics, only
-/// the panic hook is told.
+/// the panic hook reports that.
 pub(crate) fn quietly(log: impl FnOnce()) {
     if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(log)) {
         panics::discard(payload);

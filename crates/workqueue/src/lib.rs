@@ -1,11 +1,11 @@
 //! Workqueues whose worker pools follow the machine's caches: Linux's concurrency-managed
 //! workqueues, sharded below the last-level cache, in user space.
 //!
-//! Work is queued on the pod of the CPU that queues it, and a worker of that pod runs it. A pod
-//! is, by the queue's [`AffinityScope`](corewise_topology::AffinityScope): one CPU, the
+//! Work is queued on the pod of the CPU that queues it, and a worker of that pod runs it. The
+//! queue's [`AffinityScope`](corewise_topology::AffinityScope) says what a pod is: one CPU, the
 //! siblings of a core, a last-level cache, a shard of one (the default), a node, or the whole
-//! machine. A soft queue's work is taken over by another pod while its own is saturated; a strict
-//! queue's never is.
+//! machine. While a pod is saturated, another pod takes over the work of soft queues, but never
+//! that of strict ones.
 //!
 //! ```
 //! use corewise_topology::Machine;
@@ -23,16 +23,16 @@
 //! # What happens to an item
 //!
 //! `queue` marks the item pending and counts it in the *pool_workqueue* that joins the queue with
-//! the pool of the caller's pod. If the queue's limit has no place the item is held back until one
-//! is given up; else it goes to the CPU's list of that pool, without a lock, and a worker is woken
-//! if a core is free and nobody looks for work already. A worker takes it from there, clears the
-//! mark, runs it, and counts it out: the last one of those that a [`flush`](Workqueue::flush) waits
-//! for lets that go on. If the item is queued while it runs, it runs once more after, and never
-//! beside itself. Until it has started it can be cancelled, put off, or run by the thread that
-//! waits for it.
+//! the pool of the caller's pod. If the queue's limit has no place, the item is held back until one
+//! is given up. Otherwise it goes to the CPU's list of that pool, without a lock. If a core is free
+//! and no worker searches, the queuer wakes one. A worker takes the item from there, clears the
+//! mark, runs the item, and counts it out. The last item that a [`flush`](Workqueue::flush) waits
+//! for ends the flush. If the item is queued while it runs, it runs once more after, and never
+//! beside itself. Until it has started, it can be cancelled, put off, or run by a thread that waits
+//! for it.
 //!
-//! In the sources that is the way `PwqTable`, `Pwq`, `Ticket`, `Queued`, `CpuList`, `Worker`,
-//! `Running`, `DeferredEnds`; the folders are rooms, and imports go one way.
+//! In the sources an item passes `PwqTable`, `Pwq`, `Ticket`, `Queued`, `CpuList`, `Worker`,
+//! `Running`, `DeferredEnds`. The folders are rooms, and imports go one way.
 //!
 //! # At rest
 //!
@@ -42,18 +42,17 @@
 //! # What is promised
 //!
 //! * After each queueing that returned `Ok`, the item runs at least once, unless it is cancelled,
-//!   or a shutdown at the same time cancels it; never on two workers at once.
-//! * An ordered queue starts its items in the order in which they were queued, from all CPUs. Items
-//!   that are queued from one CPU on a queue that is bound to one start in that order too, and what
-//!   waits behind a limit is let through so; but for an item that a waiter takes back and runs
-//!   itself. (A thread that moves to another CPU in between has queued from two.)
-//! * Else items that are queued from one CPU, on one queue and one pod, are handed out in the order
-//!   in which they were queued, up to 32 at a time to a worker while they are short: those of two
-//!   workers overtake each other. Where a worker loses its CPU between two of them, another one
-//!   takes the rest over: at once if it has nothing else to do, else after 400 items or four
-//!   milliseconds for each CPU of the pool, at most. The one item that a worker has in hand it
-//!   starts itself.
-//! * A panic in an item is caught: the worker, the pool and the queue go on.
+//!   or a shutdown at the same time cancels it. It never runs on two workers at once.
+//! * An ordered queue starts its items in the order in which they were queued, from all CPUs. A
+//!   queue that is bound to a CPU starts the items from one CPU in that order too, and so do
+//!   limits. The exception is an item that a waiter takes back and runs itself. (A thread that
+//!   moves to another CPU in between has queued from two.)
+//! * In all other cases workers take items that were queued from one CPU, on one queue and one pod,
+//!   in the order of queueing. A worker takes up to 32 short items at a time, so items of two
+//!   workers overtake each other. If a worker loses its CPU between two of them, another one takes
+//!   the rest over: at once if it is idle, else after at most 400 items or four milliseconds for
+//!   each CPU of the pool. A worker starts the one item that it has in hand itself.
+//! * A panic in an item is caught: the worker, the pool and the queue continue.
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/task/state.md`, `src/pwq/README.md`,
 //! `src/pwq/flush.rs`, `src/pwq/limit.md`, `src/timekeeper/README.md`, `src/queue/future.rs`.

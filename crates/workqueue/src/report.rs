@@ -1,8 +1,8 @@
 //! Reports on worker pools and their queues, as plain data.
 //!
 //! A dump is collected by reading: nothing stops for it. It holds one lock at a time, that of a
-//! pool or of a list, for as long as it takes to copy a few numbers; each figure is true of its own
-//! moment, and those of one dump lie close together. In the spirit of the kernel's `wq_dump.py`.
+//! pool or of a list, while it copies a few numbers. Each figure is exact for its own moment, and
+//! the moments of one dump lie close together. The model is the kernel's `wq_dump.py`.
 
 use std::time::Duration;
 
@@ -11,7 +11,8 @@ use corewise_topology::{AffinityScope, CpuQuota, CpuSet, Pod};
 
 use crate::attributes::QueueKind;
 
-/// Counters of one queue. Read while work flows they are each true, of slightly different moments.
+/// Counters of one queue. If they are read while work flows, each is exact for a slightly different
+/// moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct QueueStats {
@@ -29,8 +30,8 @@ pub struct QueueStats {
     /// Times that an instance was found to compute for long, so that other work was started beside
     /// it.
     pub cpu_intensive: u64,
-    /// Times that an instance was found to sleep without having said so, so that other work was
-    /// started in its place.
+    /// Times that an instance was found to sleep undeclared, so that other work was started in its
+    /// place.
     pub blocked_untold: u64,
     /// Times that its rescuer was called.
     pub maydays: u64,
@@ -51,7 +52,7 @@ impl QueueStats {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolReport {
-    /// The scope that its pod is of.
+    /// The scope of its pod.
     pub scope: AffinityScope,
     /// True if the pool's queues are strict.
     pub strict: bool,
@@ -61,10 +62,10 @@ pub struct PoolReport {
     pub node: Option<u32>,
     /// The CPUs that its workers run on now.
     pub cpus: CpuSet,
-    /// True if these CPUs are not the pod's: none of those can be used now.
+    /// True if these CPUs are not the pod's, since none of those is usable now.
     pub away: bool,
-    /// Number of its workers that may hold a core at once: its CPUs, or its share of what
-    /// [`concurrency`](crate::PoolsBuilder::concurrency) or the CPU quota gives.
+    /// Number of its workers that may hold a core at once: its CPUs, or its share of
+    /// [`concurrency`](crate::PoolsBuilder::concurrency) or of the CPU quota.
     pub concurrency: usize,
     /// Worker threads.
     pub workers: usize,
@@ -83,7 +84,7 @@ pub struct PoolReport {
     /// Threads made.
     pub threads_made: u64,
     /// Times that a worker was found to keep a core from others: its item computed for long, or
-    /// slept without saying so.
+    /// slept undeclared.
     pub caught: u64,
 }
 
@@ -98,7 +99,7 @@ pub struct Dump {
     pub housekeeping: CpuSet,
     /// The CPU time that the process may use, if that is limited.
     pub cpu_quota: Option<CpuQuota>,
-    /// Changes whenever one of these does.
+    /// A number that changes whenever one of these does.
     pub epoch: u64,
     /// All scopes, from the finest to the coarsest.
     pub scopes: Vec<ScopeDump>,
@@ -130,14 +131,14 @@ pub struct PoolDump {
     pub id: usize,
     /// Kind of the queues that the pool is for; ordered ones share pools with unbound ones.
     pub kind: QueueKind,
-    /// The niceness that its workers' threads were to have.
+    /// The wanted niceness of its workers' threads.
     pub nice: i32,
     /// Number of queues that use the pool, or have work left in it.
     pub links: usize,
-    /// Its workers and what they have done.
+    /// Its workers and their counters.
     pub state: PoolReport,
-    /// Time that its workers have spent on CPUs, those that have left included. Of one that runs
-    /// just now the last few milliseconds may be missing.
+    /// Time that its workers have spent on CPUs, those that have left included. The last few
+    /// milliseconds of a running worker may be missing.
     pub cpu_time: Duration,
 }
 
@@ -155,9 +156,9 @@ pub struct QueueDump {
     pub scope: AffinityScope,
     /// True if its work never leaves its pod.
     pub strict: bool,
-    /// The CPUs that it asked for; `None`: those for general work.
+    /// The CPUs in its attributes; `None`: those for general work.
     pub cpus: Option<CpuSet>,
-    /// The niceness that it asked for.
+    /// The niceness in its attributes.
     pub nice: i32,
     /// Maximum of its active instances; `None`: any number.
     pub max_active: Option<usize>,
@@ -166,7 +167,7 @@ pub struct QueueDump {
     pub capacity: Option<usize>,
     /// Number of closures that it gave back because it was full.
     pub refused: u64,
-    /// Counts of what it has done, in all pools.
+    /// Its counters, over all pools.
     pub stats: QueueStats,
     /// Instances queued and not over, held back ones included.
     pub in_flight: u64,
@@ -190,7 +191,7 @@ pub struct QueueDump {
 pub struct LinkDump {
     /// The pool, by [`PoolDump::id`].
     pub pool: usize,
-    /// Counts of what the queue has done there.
+    /// The queue's counters there.
     pub stats: QueueStats,
     /// Instances queued there and not over.
     pub in_flight: u64,
@@ -255,7 +256,8 @@ impl QueueDump {
 }
 
 impl Dump {
-    /// Leaves out the queues that `keep` says no to, and what they run. The pools stay as they are.
+    /// Leaves out the queues for which `keep` returns false, and their running instances. The pools
+    /// stay as they are.
     pub fn retain_queues(&mut self, mut keep: impl FnMut(&str) -> bool) {
         self.queues.retain(|queue| keep(&queue.name));
         let kept: Vec<u64> = self.queues.iter().map(|queue| queue.id).collect();
@@ -285,7 +287,7 @@ pub(crate) struct Counters {
 }
 
 impl Counters {
-    /// Adds what was counted here.
+    /// Adds the counts of this.
     pub(crate) fn add_to(&self, stats: &mut QueueStats) {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         stats.overflowed += read(&self.overflowed);
@@ -298,7 +300,7 @@ impl Counters {
         stats.taken_back += read(&self.taken_back);
     }
 
-    /// Adds what a pwq has counted, which is gone.
+    /// Adds the counts of a pwq that is gone.
     pub(crate) fn keep(&self, of: &Counters) {
         let counters = [
             (&self.overflowed, &of.overflowed),

@@ -1,5 +1,5 @@
-//! A `tracing` subscriber is the user's code: what it does in an event must not come to a lock that
-//! is held, and its panics must not do harm.
+//! A `tracing` subscriber is the user's code: it must not run while a lock is held, and its panics
+//! must do no harm.
 
 use std::cell::Cell;
 use std::io;
@@ -16,7 +16,7 @@ use tracing::subscriber::Interest;
 use tracing::{Dispatch, Event, Metadata, Subscriber, dispatcher};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 
-/// Calls a function in the first event, and nothing in those that follow from it.
+/// Calls a function in the first event, and does nothing in events that follow from it.
 struct Once<F>(Mutex<Option<F>>);
 
 impl<F: FnOnce() + Send + 'static, S: Subscriber> Layer<S> for Once<F> {
@@ -88,7 +88,7 @@ fn a_subscriber_that_panics_on_a_worker_takes_no_item_and_no_worker_with_it() {
         })
         .build();
     let queue = Workqueue::builder("panics").max_active(1).build(&pools).expect("a first worker");
-    // The worker that takes it asks for another one, and says that there is none.
+    // The worker that takes it asks for another one, and logs that there is none.
     assert_eq!(queue.spawn(|| 1).join().expect("it ran"), 1);
     assert!(events.load(Ordering::SeqCst) >= 1, "cannot start a worker thread");
     let (panics, leaves) = (
@@ -160,12 +160,12 @@ fn a_subscriber_that_panics_before_a_run_leaves_no_handle_waiting() {
     assert!(spawned.join().is_err());
 }
 
-/// Panics once, when it is armed, and tells that.
+/// Panics once, when it is armed, and records that.
 #[derive(Clone)]
 struct PanicsOnce(PanicsAt, Arc<AtomicBool>, Arc<Completion>);
 
 thread_local! {
-    /// The thread asks for spans that it makes itself, and is none of whose runs they are.
+    /// The thread wants spans that it makes itself, for runs that aren't its own.
     static OWNER: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -203,7 +203,7 @@ impl<S: Subscriber> Layer<S> for PanicsOnce {
 fn a_fork_whose_thief_panics_before_the_call_is_called_by_its_owner_and_one_after_it_once() {
     for at in [PanicsAt::Enabled, PanicsAt::Enter, PanicsAt::Exit] {
         let panics = PanicsOnce(at, Arc::default(), Arc::new(Completion::new()));
-        // One for all workers, so that a thief's span lies in its owner's.
+        // There is one for all workers, so that a thief's span lies in its owner's.
         let subscriber = Dispatch::new(tracing_subscriber::registry().with(panics.clone()));
         let machine = Machine::synthetic("numa:1 l3:1 core:2 pu:1").expect("valid");
         let pools = WorkerPools::builder(&machine)

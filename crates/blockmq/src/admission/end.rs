@@ -1,7 +1,7 @@
 //! The end of the workers, and the thread that then does their work.
 //!
-//! A thread that has something for a worker publishes it, queues a work item, and asks here behind
-//! that. The thread that ends the pools says so here, and then looks at what was published. So it
+//! A thread that has work for a worker publishes it, queues a work item, and then asks here. The
+//! thread that ends the pools records the end here, and then looks for published work. So it
 //! doesn't matter whether the item was accepted, refused, or accepted and cancelled:
 //!
 //! ```text
@@ -30,20 +30,20 @@ pub struct EndOfWorkers<F: AsymmetricPolicy = Asymmetric> {
 }
 
 impl<F: AsymmetricPolicy> EndOfWorkers<F> {
-    /// Creates a record of workers that are there.
+    /// Creates a record of existing workers.
     pub fn new() -> Self {
         F::prepare();
         Self { over: AtomicBool::new(false), fence: PhantomData }
     }
 
-    /// Records that there are no workers from now on (Come). The caller then does what was
+    /// Records that there are no workers from now on (Come). The caller then does the work that was
     /// published for them.
     pub fn come(&self) {
         self.over.store(true, Ordering::Relaxed);
         F::heavy(); // ComeFence, pairs with AskFence
     }
 
-    /// Asks, for a thread that has just published something for a worker (Ask). Returns true if no
+    /// Asks, for a thread that has just published work for a worker (Ask). Returns true if no
     /// worker will do it. Any context.
     #[inline]
     #[must_use = "true obliges the caller to do what it has published"]

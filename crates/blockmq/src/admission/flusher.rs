@@ -1,8 +1,8 @@
 //! One flush for many requests: the thread that flushes, and the requests that the flush is for.
 //!
-//! A flush makes durable what completed before it began. So all requests that come while one is in
-//! flight wait for the next one, and there is never more than one in flight. The kernel keeps two
-//! lists under a lock (`blk-flush.c`); here it is an inbox and a word of two bits.
+//! A flush makes changes durable that completed before it began. So all requests that come while
+//! one is in flight wait for the next one, and there is never more than one in flight. The kernel
+//! keeps two lists under a lock (`blk-flush.c`); here it is an inbox and a word of two bits.
 //!
 //! ```text
 //! asker                                flusher
@@ -13,8 +13,8 @@
 //!
 //! Wait comes before Join, and Join and End are read-modify-writes of one word, so they have one
 //! order and no fence is needed. A Join before the End makes that an Again, which finds the waiter;
-//! one behind it finds IDLE, and flushes itself. A waiter is taken only before a flush is
-//! submitted, so it is never answered by one that began before it asked. (`tests/loom/flusher.rs`)
+//! a later Join finds IDLE, and flushes itself. A waiter is taken only before a flush is submitted,
+//! so no flush that began before its request answers it. (`tests/loom/flusher.rs`)
 
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::inbox::{Batch, Inbox, Node};

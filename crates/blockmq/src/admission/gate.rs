@@ -54,11 +54,11 @@ impl<F: AsymmetricPolicy> RunGate<F> {
         F::heavy(); // CloseFence
     }
 
-    /// Undoes one quiesce of the caller's. True: the depth went from 1 to 0, and the heavy fence
-    /// has been issued.
+    /// Undoes one quiesce of the caller's. Returns true if the depth went from 1 to 0: then the
+    /// heavy fence has been issued.
     #[must_use = "true obliges the caller to look at every hardware queue, and run those with something pending"]
     pub fn unquiesce(&self) -> bool {
-        // Open. Release: the next runner sees what the quiescer changed.
+        // Open. Release: the next runner sees the quiescer's writes.
         let opened = self.depth.lower();
         if opened {
             // OpenFence, pairs with RefuseFence: either the submitter sees the gate open, or the
@@ -74,15 +74,15 @@ impl<F: AsymmetricPolicy> RunGate<F> {
     }
 
     /// Returns true if the gate was open a moment ago. Acquire: pairs with Open, so that the run
-    /// that follows sees what was changed under quiesce.
+    /// that follows sees the changes under quiesce.
     #[inline]
     pub fn is_open(&self) -> bool {
         self.depth.is_zero()
     }
 
     /// Returns whether the caller must run the queue: "publish, fence, check". The caller has
-    /// published its request (if it has one) before. `wants` says whether there is anything to run
-    /// for, and is asked once more behind the fence.
+    /// published its request (if it has one) before. `wants` says whether there is work, and is
+    /// asked once more behind the fence.
     ///
     /// The first look takes no lock and no fence, so the positive answer costs two loads; only a
     /// "no" pays for the fence and a second look. `false` is final: the thread that opens the gate
@@ -104,7 +104,7 @@ impl<F: AsymmetricPolicy> RunGate<F> {
 /// [`FencedRecheck`]. Others are for comparison: Linux took a lock around its second look, and on
 /// PREEMPT_RT slept in it.
 pub trait Recheck {
-    /// Looks once more: `look` tells whether the gate is open and something is pending, as the
+    /// Looks once more: `look` returns whether the gate is open and something is pending, as the
     /// first look did. A second look that isn't ordered behind the caller's stores strands
     /// requests.
     fn again(&self, look: impl Fn() -> bool) -> bool;
@@ -139,8 +139,8 @@ impl<F: AsymmetricPolicy> fmt::Debug for RunGate<F> {
 /// Number of closings in force.
 #[derive(Debug)]
 pub(crate) struct Depth {
-    /// A: the number. Changes are AcqRel: a thread that finds it open sees what was done while it
-    /// was closed.
+    /// A: the number. Changes are AcqRel: a thread that finds it open sees the writes while it was
+    /// closed.
     number: AtomicU32,
 }
 
@@ -154,8 +154,8 @@ impl Depth {
         self.number.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// Undoes one [`raise`](Self::raise) of the caller's. True: that was the last one, and it is
-    /// open.
+    /// Undoes one [`raise`](Self::raise) of the caller's. Returns true if that was the last one, so
+    /// that it is open.
     pub(crate) fn lower(&self) -> bool {
         let was = self.number.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(was != 0, "only what was raised is lowered");
@@ -177,12 +177,12 @@ impl Depth {
 
 // A queue of threads that wait for a condition.
 
-/// Threads that sleep until they find what they look for: the kernel's wait queue, with its
-/// `wait_event` and `wake_up_all`.
+/// Threads that sleep until their condition holds: the kernel's wait queue, with its `wait_event`
+/// and `wake_up_all`.
 ///
 /// They look under the lock. The thread that tells them takes the lock after it has made the
-/// condition true. So a look that finds nothing comes before that, and its thread is asleep when it
-/// is told.
+/// condition true. So a look that finds nothing comes before that, and its thread is asleep at the
+/// wake-up.
 #[derive(Debug, Default)]
 pub(crate) struct WaitQueue {
     /// L: is the lock; guards nothing but the sleep.
@@ -197,7 +197,7 @@ impl WaitQueue {
         Self { lock: Mutex::new(()), told: Condvar::new() }
     }
 
-    /// Blocks until `look` finds something. It is called at once, and at each [`tell`](Self::tell).
+    /// Blocks until `look` succeeds. It is called at once, and at each [`tell`](Self::tell).
     pub(crate) fn wait<R>(&self, mut look: impl FnMut() -> Option<R>) -> R {
         let mut lock = self.lock.lock();
         loop {
@@ -212,8 +212,8 @@ impl WaitQueue {
     #[cold]
     pub(crate) fn tell(&self) {
         drop(self.lock.lock());
-        // Not under the lock: if this thread lost its CPU there, a woken thread would sleep again,
-        // on the lock.
+        // This isn't done under the lock: if this thread lost its CPU there, a woken thread would
+        // sleep again, on the lock.
         self.told.notify_all();
     }
 }
@@ -222,8 +222,7 @@ impl WaitQueue {
 
 /// The waiters for the end of one hardware queue's runner.
 ///
-/// Its lock is taken on the slow path only: by waiters, and by a runner that was told that there
-/// are some.
+/// Its lock is taken on the slow path only: by waiters, and by a runner that knows of some.
 #[derive(Debug, Default)]
 pub struct Grace {
     ended: WaitQueue,
@@ -248,7 +247,7 @@ impl Grace {
         self.ended.wait(|| (!state.is_run(run)).then_some(()));
     }
 
-    /// Wakes the waiters, for a runner whose end told it to. Takes a short lock.
+    /// Wakes the waiters, for a runner whose end has found some. Takes a short lock.
     #[cold]
     pub fn wake(&self) {
         self.ended.tell();

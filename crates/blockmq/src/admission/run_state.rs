@@ -85,7 +85,7 @@ impl RunState {
     }
 
     /// Makes the caller the runner if there is none; else changes nothing. It may fail spuriously.
-    /// For a thread that has published nothing yet, and does that if this fails.
+    /// It is for a thread that has published nothing yet, and publishes if this fails.
     #[inline]
     pub fn try_claim(&self) -> bool {
         let word = self.word.load(Ordering::Relaxed);
@@ -119,14 +119,15 @@ impl RunState {
         }
     }
 
-    /// Ends the run whatever came meanwhile, because the runner has to let its thread go. The
-    /// caller **must** make sure that the queue is run after this call. True: wake the waiters.
+    /// Ends the run even if a thread came meanwhile, because the runner has to let its thread go.
+    /// The caller **must** make sure that the queue is run after this call. Returns true if the
+    /// caller has to wake waiters.
     #[must_use = "true obliges the caller to wake those who wait for the runner to end"]
     pub fn hand_over(&self) -> bool {
         self.word.fetch_and(!(RUNNING | RERUN | WAITER), Ordering::AcqRel) & WAITER != 0
     }
 
-    /// Returns true if there is a runner. Acquire: if there is none, what the last runner did is
+    /// Returns true if there is a runner. Acquire: if there is none, the last runner's writes are
     /// visible.
     pub fn is_running(&self) -> bool {
         self.word.load(Ordering::Acquire) & RUNNING != 0
@@ -141,7 +142,7 @@ impl RunState {
         (word & RUNNING != 0).then_some(RunNumber(word / RUN))
     }
 
-    /// Returns true if this very run still goes on. Acquire: if it doesn't, what that run did is
+    /// Returns true if this very run still goes on. Acquire: if it doesn't, that run's writes are
     /// visible.
     pub fn is_run(&self, run: RunNumber) -> bool {
         let word = self.word.load(Ordering::Acquire);
@@ -163,7 +164,7 @@ impl fmt::Debug for RunState {
 }
 
 // The run protocol: any thread that comes may run a hardware queue, one at a time, and none while
-// it is quiesced. Mechanism only: the [`Source`] knows what there is to dispatch.
+// it is quiesced. This is only the mechanism: the [`Source`] knows the requests to dispatch.
 //
 // `../README.md` states the steps by name and argues that no request is stranded.
 
@@ -180,10 +181,10 @@ pub enum PassOutcome {
     /// The pass has left no request that could be started now. Either none is pending, or they wait
     /// for an event (a tag, a resource) whose owner has promised to run this queue.
     Idle,
-    /// Something is left: the pass reached its quota or was told to halt.
+    /// Requests are left: the pass reached its quota or had to halt.
     More,
-    /// The driver is busy, and nothing in flight will tell when it no longer is: another thread has
-    /// to try again later.
+    /// The driver is busy, and no request in flight will end that: another thread has to retry
+    /// later.
     Later,
 }
 
@@ -223,8 +224,8 @@ pub enum RunOutcome {
         /// Passes made.
         passes: u32,
     },
-    /// The driver is busy, and no event will tell when it no longer is. As `HandOver`, but a thread
-    /// that retries again and again has to pause between.
+    /// The driver is busy, and no event will end that. As for `HandOver`, but a thread that retries
+    /// again and again has to pause between.
     Busy {
         /// Passes made.
         passes: u32,
@@ -288,7 +289,7 @@ pub fn run_claimed<F: AsymmetricPolicy, S: Source>(
         let halted = || !gate.is_open();
         let mut idle = halted();
         if idle && source.put_down() {
-            // The look that counts comes behind the publication, and a fence.
+            // The look that counts comes after the publication, and a fence.
             continue;
         }
         if !idle {

@@ -37,9 +37,9 @@ pub enum Release {
 pub struct TagState<N> {
     /// A: the flags above and the deadline. IDLE is 0.
     word: AtomicU64,
-    /// L: is the lock; guards what was left. The side that sets LEFT has it, so that the handler
-    /// that sees LEFT finds the request behind it. Of two that would leave one, only the first
-    /// does.
+    /// L: is the lock; guards the request that was left. The side that sets LEFT holds the lock, so
+    /// that the handler that sees LEFT finds the request. If two sides would leave one, only the
+    /// first does.
     left: SpinLock<Option<N>>,
 }
 
@@ -52,7 +52,7 @@ impl<N> TagState<N> {
     /// Records that the driver is about to get the request (Start). The caller has taken the tag.
     pub fn start(&self, deadline: Stamp) {
         // A plain store: while the tag is idle no other thread writes. Release: the holder of the
-        // request sees what was written about it before.
+        // request sees the earlier writes about it.
         self.word.store(deadline.nanos() & !FLAGS | IN_FLIGHT, Ordering::Release);
     }
 
@@ -63,10 +63,10 @@ impl<N> TagState<N> {
         debug_assert!(was & HELD == 0, "a request is held that the driver hasn't taken yet");
     }
 
-    /// Finishes the request: the driver is done with it (Finish). Given back: the caller ends it.
-    /// `None`: the handler holds it, and ends it when it lets go. Either way the tag stays taken
-    /// until the request ends. If another request was left already (a tag that was given out
-    /// twice), this one is given back too.
+    /// Finishes the request, which the driver has completed (Finish). If the request comes back,
+    /// the caller ends it. `None`: the handler holds it, and ends it when it lets go. Either way
+    /// the tag stays taken until the request ends. If another request was left already (a tag that
+    /// was given out twice), this one is given back too.
     #[must_use = "the caller that gets the request back ends it"]
     pub fn finish(&self, node: N) -> Option<N> {
         let mut was = self.word.load(Ordering::Relaxed);
@@ -76,16 +76,16 @@ impl<N> TagState<N> {
                 return Some(node);
             }
             if was & HELD == 0 {
-                // AcqRel: behind the handler that let go before. To IDLE in the same step; the free
-                // of the tag (Release), which comes after this, orders it before the tag's next
-                // Start.
+                // AcqRel: this comes after the handler that let go before. The word becomes IDLE in
+                // the same step. The free of the tag (Release), which comes after this, orders it
+                // before the tag's next Start.
                 match self.word.compare_exchange_weak(was, 0, Ordering::AcqRel, Ordering::Relaxed) {
                     Ok(_) => return Some(node),
                     Err(now) => was = now,
                 }
                 continue;
             }
-            // Leave. In the lock, behind which the handler finds it.
+            // Leave. This happens under the lock, so that the handler finds the request.
             let mut left = self.left.lock();
             let leave = was | LEFT;
             match self.word.compare_exchange(was, leave, Ordering::Release, Ordering::Relaxed) {
@@ -99,8 +99,8 @@ impl<N> TagState<N> {
         }
     }
 
-    /// Returns the deadline of the request that the driver has, and wasn't told about. Relaxed: a
-    /// look.
+    /// Returns the deadline of the driver's request, if its timeout wasn't reported. Relaxed: this
+    /// is only a look.
     pub fn deadline(&self) -> Option<Stamp> {
         let word = self.word.load(Ordering::Relaxed);
         let watched = word & IN_FLIGHT != 0 && word & (LEFT | TOLD) == 0;
@@ -143,8 +143,7 @@ impl<N> TagState<N> {
         let was = self.word.load(Ordering::Acquire);
         debug_assert!(was & HELD != 0, "released without being held");
         if was & LEFT == 0 {
-            // Release: the side that finishes it from here on comes behind all that the handler
-            // did.
+            // Release: the side that finishes it from here on sees all writes of the handler.
             let let_go =
                 self.word.compare_exchange(was, next, Ordering::Release, Ordering::Acquire);
             if let_go.is_ok() {

@@ -15,25 +15,25 @@
 //! ```
 //!
 //! Without EnterFence and FreezeFence both may read the old value: the freezer sees no request and
-//! the request sees no freeze. Without ExitFence the last request leaves without telling the
+//! the request sees no freeze. Without ExitFence the last request leaves without waking the
 //! sleeper. Requests come and go all the time and freezes are rare, so the pairs are asymmetric:
 //! EnterFence, ExitFence and ParkFence are light ones, FreezeFence and ThawFence heavy ones.
 //!
-//! The sleeper is told once, by the last of all to leave, and not by the last of each CPU. On its
+//! The sleeper is woken once, by the last of all to leave, and not by the last of each CPU. On its
 //! way back to sleep it would take a CPU from the threads it waits for. Two that leave by different
 //! counts may each take the other for the last. LeftFence, a full one on both sides, keeps that
 //! from happening. Only threads that empty a count of a frozen queue pass it.
 //!
 //! Peek keeps requests that come to a frozen queue from disturbing the freezer, by a count that it
 //! sees and by the wake-up of their exit. It needs no fence. If it finds the queue open, the second
-//! look decides; a thread that is turned away looks once more behind ParkFence in any case.
+//! look decides; a thread that is turned away looks once more after ParkFence in any case.
 //!
 //! # Room
 //!
 //! A submitter that waits for nothing would fill the memory. So a queue takes a bounded number of
 //! requests through each CPU, and lets as many wait outside; then a thread that may block waits for
 //! room. (In the kernel it waits for a request, of which there are `nr_requests`, and outside of a
-//! frozen queue until that is thawed.) A thread that may not block goes on; the work that it is
+//! frozen queue until that is thawed.) A thread that may not block continues; the work that it is
 //! called for bounds it.
 //!
 //! ```text
@@ -84,7 +84,7 @@ use corewise_sync::{CachePadded, Mutex};
 
 use crate::admission::gate::{Depth, WaitQueue};
 
-/// Amount of room at which the waiters for room of a slot are told, or half of all if that is less.
+/// Amount of room at which the waiters for room of a slot wake, or half of all if that is less.
 const ROOM_BATCH: u64 = 64;
 
 /// The requests that entered in one period. A request is counted out in its own generation.
@@ -110,12 +110,12 @@ impl Generation {
         1 << (Self::BITS * self.0)
     }
 
-    /// Returns how many requests of it a count has.
+    /// Returns the number of its requests in a count.
     fn of(self, count: u64) -> u64 {
         count >> (Self::BITS * self.0) & Self::MOST
     }
 
-    /// Returns how many requests a count has.
+    /// Returns the number of requests in a count.
     #[inline]
     fn sum(count: u64) -> u64 {
         (count & Self::MOST)
@@ -140,7 +140,7 @@ pub struct Usage<F: AsymmetricPolicy = Asymmetric, L: FencePolicy = FullFence> {
     depth: Depth,
     /// A: the current generation. Relaxed: a request that takes the one before is counted there.
     generation: aside::AtomicU32,
-    /// L: is the lock, which only questions for ages take; guards the times at which generations
+    /// L: is the lock, which only queries for ages take; guards the times at which generations
     /// began and ended.
     ages: Mutex<Ages>,
     /// Threads that wait until no request is inside.
@@ -240,7 +240,7 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         oldest
     }
 
-    /// Tells the freezer if no count is left. The caller has emptied a count of a frozen queue.
+    /// Wakes the freezer if no count is left. The caller has emptied a count of a frozen queue.
     #[cold]
     fn tell_if_last(&self) {
         L::full(); // LeftFence, pairs with itself
@@ -249,12 +249,13 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         }
     }
 
-    /// Counts one more outside: the caller has been turned away, and puts it there now.
+    /// Counts one more request outside: the caller has been turned away, and puts the request there
+    /// now.
     pub fn park(&self) {
         self.outside.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Counts one less outside.
+    /// Counts one request less outside.
     pub fn unpark(&self) {
         let was = self.outside.fetch_sub(1, Ordering::AcqRel);
         F::light(); // ExitFence
@@ -287,7 +288,8 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         !self.full.load(Ordering::Relaxed) && self.is_below(slot, self.most - 1)
     }
 
-    /// Blocks until there is room for one more through `slot`. No promise: others may be quicker.
+    /// Blocks until there is room for one more through `slot`. It promises no place: others may be
+    /// quicker.
     pub fn wait_for_room(&self, slot: usize) {
         self.room.wait(|| {
             let room = self.has_room(slot) || {
@@ -297,7 +299,7 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
             };
             room.then_some(())
         });
-        // A waiter that found room before it was told tells the others.
+        // A waiter that found room before its wake-up wakes the others.
         self.tell_of_room();
     }
 
@@ -312,8 +314,8 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
         self.left.wait(|| self.is_empty().then_some(()));
     }
 
-    /// Undoes one freeze of the caller's. True: no other freeze is in force, and the heavy fence
-    /// has been issued.
+    /// Undoes one freeze of the caller's. Returns true if no other freeze is in force: then the
+    /// heavy fence has been issued.
     #[must_use = "true obliges the caller to let in those who wait outside"]
     pub fn unfreeze(&self) -> bool {
         let thawed = self.depth.lower();
@@ -341,8 +343,8 @@ impl<F: AsymmetricPolicy, L: FencePolicy> Usage<F, L> {
     }
 
     /// Returns true if no request is inside. Exact only while frozen: then no count leaves zero
-    /// except for a moment, by a request that is turned away. Acquire: what the requests that left
-    /// did is visible.
+    /// except for a moment, by a request that is turned away. Acquire: the writes of the requests
+    /// that left are visible.
     pub fn is_empty(&self) -> bool {
         self.counts.iter().all(|count| count.load(Ordering::Acquire) == 0)
     }

@@ -18,7 +18,7 @@ use crate::{nest, shape};
 // The way out of the driver: the thread and the CPU that end the request, and the steps of its end.
 
 impl Pending {
-    /// Takes back a request that the driver had and is done with. Any context.
+    /// Takes back a request that the driver has completed. Any context.
     pub(crate) fn returned(mut self: Box<Self>, verdict: Verdict) {
         self.verdict = Some(verdict);
         if self.core.timeouts.is_none() {
@@ -31,16 +31,16 @@ impl Pending {
         if let Some(pending) = ours {
             pending.settle();
         }
-        // Else the timeout handler holds it, and goes on with `settle`.
+        // Else the timeout handler holds it, and continues with `settle`.
     }
 
-    /// Goes on once the driver and the timeout handler are done with the request.
+    /// Continues once the driver and the timeout handler have let go of the request.
     pub(crate) fn settle(self: Box<Self>) {
         if let Some(Verdict::Requeue) = self.verdict {
             return self.go_back();
         }
-        // Cloned before it is sent: behind that the request may be gone, and all that it kept
-        // alive.
+        // This is cloned before the request is sent: after that the request may be gone, with
+        // everything that it kept alive.
         let list = self.core.placement.as_ref().and_then(|placement| {
             let submitter = self.core.layout.map.cpus()[self.slot];
             placement.list_for(submitter).map(Arc::clone)
@@ -70,14 +70,14 @@ impl Pending {
         }
         self.answer_at(result, now);
         if freed == FreeResult::Restart {
-            // The mark was set after what is left was published, and this thread took the mark:
+            // The mark was set after the rest was published, and this thread took the mark:
             // something is pending.
             self.core.hctx(self.hctx).visit(&self.core, self.slot, true);
         }
         self.leave();
     }
 
-    /// Finishes a request that isn't over with this, or more than one.
+    /// Finishes a request that needs more steps, or stands for several.
     fn complete_each(mut self: Box<Self>, freed: FreeResult, result: Result<(), IoError>) {
         let (core, slot) = (Arc::clone(&self.core), self.slot);
         let mut run = (freed == FreeResult::Restart).then_some(self.hctx);

@@ -3,7 +3,7 @@
 //!
 //! The way of a request: `Core::insert` counts it in and pushes it to its CPU's software queue;
 //! `visit` runs the queue. The runner's `pass` collects requests, gives each a tag and passes it to
-//! the driver. When the driver is done with it, `Pending::end` frees the tag, calls the completion
+//! the driver. When the driver has finished it, `Pending::end` frees the tag, calls the completion
 //! function and counts the request out (`complete/README.md`).
 
 pub(crate) mod run;

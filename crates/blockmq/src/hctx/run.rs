@@ -122,7 +122,7 @@ impl Hctx {
         slot.map_or(At::Here, |slot| At::Cpu(layout.map.cpus()[slot]))
     }
 
-    /// Asks, behind Queue, whether workers still come; if not, the queue is run here (Ask).
+    /// Asks, after Queue, whether workers still come; if not, this thread runs the queue (Ask).
     fn unless_alone(&self, core: &Core) {
         if core.end.has_come() {
             if let Background::Workers { core, .. } = &self.background {
@@ -157,7 +157,7 @@ impl Hctx {
         }
     }
 
-    /// Makes one bounded step, by hand: `None` if no run has been wanted since the last one.
+    /// Makes one bounded step, by hand; `None` if no run was requested since the last one.
     pub(crate) fn step(&self, core: &Core) -> Option<RunOutcome> {
         if let Background::ByHand { wanted } = &self.background {
             if !wanted.swap(false, Ordering::Acquire) {
@@ -224,8 +224,8 @@ impl Hctx {
     }
 }
 
-// Running hardware queues without workers, once their pools are shut down: on the thread that would
-// have asked for one.
+// Runs of hardware queues without workers, once their pools are shut down: on the thread that would
+// have queued one.
 //
 // A run may end requests, whose completion functions run other queues, and so on: that would nest
 // as deep as there are queues. And some threads ask under a lock of the queue. So a run that is
@@ -311,7 +311,7 @@ impl Hctx {
 const PASS_QUOTA: u32 = 32;
 
 impl Hctx {
-    /// Publishes what the runner leaves.
+    /// Publishes the requests that the runner leaves.
     fn publish(&self, backlog: &Backlog<Box<Pending>>) {
         // Relaxed: ordered by the read-modify-write that follows (a mark, a place in line, end,
         // hand_over) and by the fences of the run protocol.
@@ -338,9 +338,8 @@ impl Hctx {
         }
     }
 
-    /// Returns, at the end of a run, a tag that was waited for and that this hardware queue can't
-    /// use now. If something is pending and may go, the thread that gave the tag is about to run
-    /// it.
+    /// Returns, at the end of a run, an awaited tag that this hardware queue can't use now. If
+    /// something is pending and may go, the thread that gave the tag is about to run it.
     pub(super) fn decline_tag(&self, core: &Core) {
         if self.tags.has_grant() && (!core.gate.is_open() || !self.has_pending()) {
             self.tags.decline(0);
@@ -376,7 +375,7 @@ impl Source for DispatchSource<'_> {
             if hctx.is_hand_empty(backlog) {
                 return pass;
             }
-            // These were submitted behind the last look, perhaps in the commit.
+            // These were submitted after the last look, perhaps in the commit.
             hctx.collect(core, backlog);
             hctx.publish(backlog);
             if pass == PassOutcome::Idle { PassOutcome::More } else { pass }
@@ -478,7 +477,7 @@ impl Hctx {
         started: &mut u32,
         tags: &mut TagBatch,
     ) -> PassOutcome {
-        // Workers alone run a driver that may block, and the driver says where it blocks.
+        // Only workers run a driver that may block, and the driver declares where it blocks.
         let _section =
             (!core.may_block).then(|| AtomicSection::enter("dispatch of block requests"));
         let mut fresh = true;
@@ -539,8 +538,8 @@ impl Hctx {
                 }
                 Some(Dispatch::NoResource(rq)) => {
                     self.give_back(rq, backlog, tags);
-                    // The runner waits as above, but the resource may be there much sooner without
-                    // an event.
+                    // The runner waits as above, but the resource may become free much sooner
+                    // without an event.
                     let _in_use = self.tags.restart_at_next_free();
                     return PassOutcome::Later;
                 }

@@ -8,7 +8,7 @@
 //! none: make a new one, up to a bound
 //! ```
 //!
-//! Boxes at hand belong to the holder of `busy`, which is never waited for: a thread that finds it
+//! Boxes at hand belong to the holder of `busy`. No thread waits for it: a thread that finds it
 //! held makes a box of its own, for once. A completion on another CPU touches the submitter's home
 //! only, and the submitter touches that only once for all the boxes that came back meanwhile.
 //!

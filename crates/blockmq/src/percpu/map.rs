@@ -9,11 +9,11 @@ use corewise_sync::inbox::{Inbox, Node};
 use corewise_sync::{CachePadded, Mutex};
 use corewise_topology::CpuId;
 
-/// The position of a CPU, as far as the map needs it. CPUs are numbered in the order of these
-/// fields, so each node, cache, shard and core is a run of numbers.
+/// The position of a CPU for the map. CPUs are numbered in the order of these fields, so each node,
+/// cache, shard and core is a run of numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CpuPlace {
-    /// NUMA node; any number if the machine tells none.
+    /// NUMA node; any number if the machine reports none.
     pub node: u32,
     /// Last-level cache.
     pub llc: u32,

@@ -34,7 +34,7 @@ pub struct QueueBuilder {
     scheduler: IoScheduler,
     iostats: IoStats,
     placement: Option<Placement>,
-    /// The timeout that the builder was given, which may be none.
+    /// The timeout that the builder was given; it may be none.
     timeout: Option<Option<Duration>>,
 }
 
@@ -62,15 +62,14 @@ impl QueueBuilder {
         self
     }
 
-    /// Sets which CPUs share a hardware queue, or the number of hardware queues; never more than
-    /// the driver has room for, and than there are CPUs. The default is as many as the driver has
-    /// room for.
+    /// Sets which CPUs share a hardware queue, or the number of hardware queues; at most as many as
+    /// the driver has room for, and as there are CPUs. The default is the driver's maximum.
     pub fn hw_queues(mut self, how: impl Into<HwQueues>) -> Self {
         self.hw_queues = Some(how.into());
         self
     }
 
-    /// Sets the most requests of each hardware queue in the driver at once; also at most the
+    /// Sets the maximum of requests of each hardware queue in the driver at once; also at most the
     /// driver's own [depth](crate::Info::depth), and 10 240.
     pub fn depth(mut self, depth: u32) -> Self {
         self.depth = Some(depth);
@@ -128,8 +127,8 @@ impl QueueBuilder {
 
     /// Builds the queue; asynchronous runs go to the queue [below](Workqueue::below) `wq`. The
     /// queue follows the machine: if a hardware queue loses its last CPU, it passes its waiting
-    /// requests to the nearest one. Its driver gets nothing more through it until one of its CPUs
-    /// comes back.
+    /// requests to the nearest one. Its driver gets no more requests through it until one of its
+    /// CPUs comes back.
     ///
     /// May block: it registers for the machine's changes, under locks that sleep. A call inside an
     /// atomic section is reported. (In the kernel a queue registers for CPU hotplug, under a lock
@@ -182,7 +181,7 @@ impl QueueBuilder {
             timeout: self.timeout.unwrap_or(info.io_timeout),
             info,
         });
-        // Subscribed before it looks, so that it misses no change.
+        // It subscribes before it looks, so that it misses no change.
         let follower = Arc::downgrade(&core);
         let follows = self.machine.on_change(move |change| {
             if let Some(core) = Weak::upgrade(&follower) {

@@ -145,7 +145,7 @@ impl Core {
         }
     }
 
-    /// Returns true if changes may be lost, as far as flushes have told.
+    /// Returns true if changes may be lost, by the results of flushes.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.doubt.load(Ordering::Relaxed)
     }
@@ -336,7 +336,8 @@ impl Core {
             if self.usage.is_frozen_fenced() {
                 return None;
             }
-            // Thawed meanwhile, and the thaw may have missed us: let in those outside.
+            // The queue was thawed meanwhile, and the thaw may have missed us: let in those
+            // outside.
             let mut outside = self.take_outside();
             pending = outside.next()?;
             for other in outside {
@@ -386,7 +387,7 @@ impl Core {
         Route::Straight(pending)
     }
 
-    /// Puts a request that goes straight on into its software queue, or into its runner's hand.
+    /// Puts a request without further steps into its software queue, or into its runner's hand.
     /// Returns its hardware queue, which the caller then runs.
     pub(crate) fn enqueue(&self, pending: Box<Pending>) -> usize {
         let (slot, hctx) = (pending.slot, pending.hctx);
@@ -444,14 +445,14 @@ impl Core {
 
 /// The way of a request that is inside.
 enum Route {
-    /// The hardware queue that the request names, as it is.
+    /// The hardware queue of the unchanged request.
     Straight(Box<Pending>),
     /// Parts, or a flush before or after. The caller runs this hardware queue, if there is one.
     Around(Option<usize>),
 }
 
-/// The hardware queue that is to be run for a batch. Its drop runs it, so that it is run if the
-/// iterator of a batch panics.
+/// The hardware queue to run for a batch. Its drop runs it, so that it is run if the iterator of a
+/// batch panics.
 struct PendingRun<'a> {
     core: &'a Core,
     slot: usize,
@@ -488,7 +489,7 @@ impl Drop for PendingRun<'_> {
 pub(crate) enum Judgement {
     /// The request is queued.
     Queue,
-    /// The request has nothing to do, and completes at once, successfully.
+    /// The request needs no work, and completes at once, successfully.
     Nothing,
     /// The request completes at once with this error.
     Refuse(IoError),

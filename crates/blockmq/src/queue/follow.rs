@@ -12,7 +12,7 @@ use crate::state::pending::Pending;
 impl Core {
     /// Follows the masks of the machine. Masks older than the known ones change nothing.
     pub(crate) fn follow(&self, masks: &Masks) {
-        // Without workers, this thread runs what is to be run, but not under the lock.
+        // Without workers, this thread makes the runs, but not under the lock.
         let _later = run::hold_back();
         let mut seen = self.layout.changing.lock();
         if masks.epoch >= *seen {

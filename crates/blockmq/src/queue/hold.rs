@@ -43,12 +43,12 @@ impl Queue {
         guard
     }
 
-    /// Quiesces many queues: all of them first, with one fence, and then one wait for all. As
-    /// [`Queue::quiesce`] otherwise. (Each hardware queue has its own runner to wait for, so the
-    /// wait is as long as the longest.)
+    /// Quiesces many queues: closes all of them first, with one fence, and then waits once for all.
+    /// Otherwise it behaves as [`Queue::quiesce`]. (Each hardware queue has its own runner to wait
+    /// for, so the wait is as long as the longest.)
     ///
     /// # Panics
-    /// As [`Queue::quiesce`].
+    /// See [`Queue::quiesce`].
     #[track_caller]
     pub fn quiesce_all(queues: &[Arc<Queue>]) -> Vec<QuiesceGuard> {
         refuse_in_atomic_section("quiesce_all", "quiesce_nowait");
@@ -83,7 +83,7 @@ impl Queue {
 
     /// Lets no request in until the guard is dropped, nested. Waits until all requests inside have
     /// completed and their completion functions have returned. Requests submitted meanwhile wait
-    /// outside, and their submitters go on, as long as there is
+    /// outside, and their submitters continue, as long as there is
     /// [room](crate::QueueBuilder::nr_requests).
     ///
     /// May block for as long as the driver needs. If other programs want the CPUs, it also waits
@@ -108,7 +108,7 @@ impl Queue {
 
     fn begin_freeze(&self) {
         self.core.usage.start_freeze();
-        // Requests inside have to get out, so what is pending is run once more.
+        // Requests inside have to get out, so pending ones are run once more.
         let any = self.run_pending();
         if any && self.is_quiesced() {
             tracing::warn!(
@@ -147,7 +147,7 @@ impl Queue {
     /// meanwhile wait until the drain is over. Blocks as [`Queue::freeze`].
     ///
     /// # Panics
-    /// As [`Queue::freeze`].
+    /// See [`Queue::freeze`].
     #[track_caller]
     pub fn drain(&self) {
         refuse_in_atomic_section("drain", "start_freeze");

@@ -41,8 +41,8 @@ pub(crate) mod plug;
 /// functions, the driver is dropped when that returns, unless something else holds it. A file is
 /// closed and unlocked then.
 ///
-/// A queue follows its machine: a hardware queue that loses its last CPU finishes what its driver
-/// has and passes the rest to another one (`src/queue/follow.md`).
+/// A queue follows its machine: a hardware queue that loses its last CPU finishes its driver's
+/// requests and passes the rest to another one (`src/queue/follow.md`).
 pub struct Queue {
     core: Arc<Core>,
     /// The machine's change notices.
@@ -116,7 +116,7 @@ impl Queue {
     pub fn submit_nowait(&self, rq: Request) -> Result<(), RefusedRequest> {
         let (core, slot) = (&self.core, self.core.here());
         let refused = |rq, error| Err(RefusedRequest { request: Box::new(rq), error });
-        // Asked before the room: outside of a frozen queue it may be full, too.
+        // This comes before the check for room: outside of a frozen queue it may be full, too.
         if core.usage.is_frozen() {
             return refused(rq, NowaitError::Frozen);
         }
@@ -159,9 +159,9 @@ impl Queue {
     }
 
     /// Returns a lower bound of the age of the oldest request inside; `None` if there is none. Call
-    /// it once a second or more often: the age of a request counts from the first call that comes a
-    /// second after the one before, behind its submission. Requests pay nothing for it. Any context
-    /// that may take a lock for a moment.
+    /// it once a second or more often: the age of a request counts from the first call after its
+    /// submission that comes a second after the one before. Requests pay nothing for it. Any
+    /// context that may take a lock for a moment.
     pub fn oldest(&self) -> Option<Duration> {
         self.core.usage.oldest(Stamp::coarse())
     }

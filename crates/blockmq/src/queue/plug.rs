@@ -2,9 +2,9 @@
 //! queues together: one run dispatches them, adjacent ones are merged, and one call to the kernel
 //! starts them.
 //!
-//! The kernel has `blk_start_plug` and `blk_finish_plug`. As there, what is held back is let go
-//! when the plug is dropped, when there is enough of it, and when the thread is about to block. It
-//! may be waiting for just these requests.
+//! The kernel has `blk_start_plug` and `blk_finish_plug`. As there, the plug releases its requests
+//! when it is dropped, when it holds enough, and when the thread is about to block. The thread may
+//! wait for just these requests.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -32,8 +32,8 @@ per_thread! {
 }
 
 // The word of `context::puts_off`: a bit, and the number of plugs beside it. While a thread runs
-// foreign code, or what was held back, it has none.
-/// Flag of a thread that itself does what a driver would wake a worker for.
+// foreign code, or requests that were held back, it has none.
+/// Flag of a thread that itself does the work for which a driver would wake a worker.
 const WORKS: u32 = 1;
 const ONE_PLUG: u32 = 2;
 
@@ -49,7 +49,7 @@ pub struct PutOffWork {
     pub away: fn(Started),
 }
 
-/// Holds back what this thread submits to [queues](crate::Queue), until it is dropped.
+/// Holds back the requests that this thread submits to [queues](crate::Queue), until it is dropped.
 ///
 /// The requests go earlier if 32 are held back, and after one of 128 KiB or more. They also go when
 /// the thread drops a queue, and when it is about to block in a
@@ -60,9 +60,9 @@ pub struct PutOffWork {
 /// outermost one counts. Inside a blocking region a plug does nothing. Requests that are let go
 /// reach the driver: those that completion functions and drivers submit meanwhile go at once, too.
 ///
-/// A plug that is forgotten ([`std::mem::forget`]) lasts until its thread ends; then what is held
-/// back goes on. In a work item it lasts until the item ends, and the log gets a line. An item that
-/// this thread runs while it waits for it has no plug.
+/// A plug that is forgotten ([`std::mem::forget`]) lasts until its thread ends; then its requests
+/// proceed. In a work item it lasts until the item ends, and the log gets a line. An item that this
+/// thread runs while it waits for it has no plug.
 ///
 /// ```
 /// # use std::sync::{Arc, Weak};
@@ -87,26 +87,26 @@ impl Plug {
         Self { not_send: PhantomData }
     }
 
-    /// Runs `f` under a plug, on a thread that may block. At its end the thread itself does what a
-    /// driver would wake a worker for. So no worker is woken, and the answer has no way back. This
-    /// covers writes to the host's page cache without `fua`, if the file driver can't try them
-    /// without waiting (ext4) and none has waited of late.
+    /// Runs `f` under a plug, on a thread that may block. At its end the thread itself does the
+    /// work for which a driver would wake a worker. So no worker is woken, and the answer needn't
+    /// cross threads. This covers writes to the host's page cache without `fua`, if the file driver
+    /// can't try them without waiting (ext4) and none has waited lately.
     ///
     /// The thread may have dispatched requests of other submitters, and does these too. So `f`
     /// returns soon. If it waits in another way than [`Plug`] lists, it calls [`Plug::flush`]
     /// before, and a worker is woken then.
     ///
     /// Under another plug, in a blocking region and in an atomic section it is as [`Plug::start`].
-    /// (Linux: the submitter runs a queue with `BLK_MQ_F_BLOCKING` where it may sleep.)
+    /// (Linux: the submitter runs a queue with `BLK_MQ_F_BLOCKING` if it may sleep.)
     pub fn working<R>(f: impl FnOnce(&Plug) -> R) -> R {
         let works = !is_plugged() && !context::is_blocking() && !context::in_atomic_section();
-        // Dropped behind the plug.
+        // This is dropped after the plug.
         let _end = works.then(Working::begin);
         f(&Plug::start())
     }
 
-    /// Lets go what is held back now. As [`submit`](crate::BlockDevice::submit) it waits for room
-    /// at most, and never in an atomic section.
+    /// Releases the requests that are held back now. Like [`submit`](crate::BlockDevice::submit) it
+    /// waits for room at most, and never in an atomic section.
     pub fn flush(&self) {
         let_go();
     }
@@ -153,8 +153,8 @@ pub fn put_off(chore: PutOffWork) {
     }
 }
 
-/// Does what was put off. From the first item on that a worker should do, wakes workers for the
-/// rest.
+/// Does the work that was put off. From the first item on that a worker should do, wakes workers
+/// for the rest.
 fn do_chores(mut here: bool) {
     let mut chores = CHORES.try_with(|chores| chores.0.take()).unwrap_or_default();
     if chores.is_empty() {
@@ -221,21 +221,22 @@ pub(crate) fn hold(core: &Arc<Core>, rq: Request) {
     }
 }
 
-/// Lets go what this thread holds back, if anything, and wakes workers for what it put off.
+/// Releases the requests that this thread holds back, and wakes workers for the work that it put
+/// off.
 pub(crate) fn let_go() {
-    // All that this begins goes on at once: a stripe's parts, and requests of completion functions.
-    // Otherwise the caller would wait for them in vain.
+    // All requests that this begins go on at once: a stripe's parts, and requests of completion
+    // functions. Otherwise the caller would wait for them in vain.
     context::at_once(|| {
         submit_held();
         do_chores(false);
     });
 }
 
-/// Sends what is held back to its queues, each queue's requests in their order, with one run.
+/// Sends the held requests to their queues, each queue's requests in their order, with one run.
 ///
 /// One queue goes after the other, and the others' requests stay held until then. A queue without
-/// room makes this thread wait, and the requests that make room there may be among them. The hook
-/// that stands for them lets them go before that wait.
+/// room makes this thread wait, and the requests that make room there may be among them. Their hook
+/// releases them before that wait.
 fn submit_held() {
     // Requests held back meanwhile are for the next call: completion functions that submit again
     // would keep this going.
@@ -264,7 +265,7 @@ fn send(core: &Weak<Core>, here: &mut Requests) {
     }
 }
 
-/// Takes what is held back for the queue that was held back for first.
+/// Takes the held requests of the first queue.
 fn next_queue() -> Option<(Weak<Core>, Requests)> {
     let (next, others) = HELD.try_with(|held| held.next_queue()).ok().flatten()?;
     let more = others || CHORES.try_with(|chores| !chores.0.borrow().is_empty()).unwrap_or(false);
@@ -272,12 +273,11 @@ fn next_queue() -> Option<(Weak<Core>, Requests)> {
     Some(next)
 }
 
-/// The requests that a thread holds back. If the thread ends before its plug does, they go on.
+/// The requests that a thread holds back. If the thread ends before its plug does, they proceed.
 struct PluggedRequests(RefCell<Requests>);
 
 impl PluggedRequests {
-    /// Takes what is held back for the queue that was held back for first, and says whether there
-    /// are others.
+    /// Takes the held requests of the first queue, and returns whether there are others.
     fn next_queue(&self) -> Option<((Weak<Core>, Requests), bool)> {
         let mut held = self.0.borrow_mut();
         let core = Weak::clone(&held.first()?.0);

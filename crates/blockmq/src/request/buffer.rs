@@ -15,14 +15,14 @@ use super::pool::Region;
 /// Memory that a caller lends to a request. It is never copied: a device reads from it or writes to
 /// it in place.
 ///
-/// A read appends to what the buffer holds, which stays in front: so a caller may put the head of a
+/// A read appends to the buffer's bytes, which stay in front: so a caller may put the head of a
 /// reply there first.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Buffer {
     /// Shared bytes that are never changed: for writes only.
     Bytes(Bytes),
-    /// Bytes that grow: a write sends what the buffer holds, a read appends to it.
+    /// Bytes that grow: a write sends the buffer's bytes, a read appends to them.
     BytesMut(BytesMut),
     /// Bytes as `BytesMut`, in memory of a certain alignment, which a device without a cache of its
     /// own asks for.
@@ -49,7 +49,7 @@ impl Buffer {
         self.len() == 0
     }
 
-    /// Returns the room behind what it holds, at least `len` bytes. That may mean a new allocation,
+    /// Returns the room behind its bytes, at least `len` bytes. That may mean a new allocation,
     /// except for an [`AlignedBuf`], which never moves. The room is aligned to `align`, a power of
     /// two, if nothing is in front. `None` if there is no such room.
     pub(crate) fn room(&mut self, len: usize, align: usize) -> Option<&mut [MaybeUninit<u8>]> {
@@ -69,7 +69,7 @@ impl Buffer {
         room.get_mut(..len)
     }
 
-    /// Records that `n` bytes behind what it holds have been filled.
+    /// Records that `n` bytes behind its own have been filled.
     ///
     /// # Safety
     /// They are initialized, and within the room.
@@ -208,10 +208,10 @@ impl AlignedBuf {
         Self { base: region.place(tag), len: 0, owner: Owner::Pool(region, tag) }
     }
 
-    /// Creates a buffer full of zeroes, as [`AlignedBuf::new`].
+    /// Creates a buffer full of zeroes, like [`AlignedBuf::new`].
     ///
     /// # Panics
-    /// As [`AlignedBuf::new`].
+    /// See [`AlignedBuf::new`].
     pub fn zeroed(len: usize, align: usize) -> Self {
         let mut this = Self::new(len, align);
         this.spare_capacity_mut()[..len].fill(MaybeUninit::new(0));
@@ -234,12 +234,12 @@ impl AlignedBuf {
         }
     }
 
-    /// Forgets what it holds.
+    /// Forgets its bytes.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Returns the room behind what it holds.
+    /// Returns the room behind its bytes.
     pub fn spare_capacity_mut(&mut self) -> &mut [MaybeUninit<u8>] {
         // SAFETY: `len` is at most the capacity, so the range is inside the allocation, which is
         // ours; uninitialized bytes are fine as MaybeUninit.

@@ -16,7 +16,7 @@ pub enum IoErrorKind {
     OutOfRange,
     /// A write reaches beyond the end of the device, or its backing store is full.
     NoSpace,
-    /// A change was asked of a device that is read-only.
+    /// The request changes a device that is read-only.
     ReadOnly,
     /// The request itself is malformed: unaligned, too long, or its payload doesn't fit.
     InvalidInput,
@@ -31,10 +31,10 @@ pub enum IoErrorKind {
 }
 
 impl IoErrorKind {
-    /// Returns true if a flush, or a change with `fua`, that fails so may mean that earlier changes
-    /// are lost: the device failed, and didn't refuse it. A file system may find late that there is
-    /// no room, or that it can't write any more. A flush then reports that for the changes before
-    /// it, a change for itself.
+    /// Returns true if this error of a flush, or of a change with `fua`, may mean that earlier
+    /// changes are lost: the device failed, and didn't refuse it. A file system may find late that
+    /// there is no room, or that it can't write any more. A flush then reports that for the changes
+    /// before it, a change for itself.
     pub fn may_be_a_loss(self, op: Op) -> bool {
         match self {
             IoErrorKind::Io(_) | IoErrorKind::TimedOut => true,
@@ -44,7 +44,7 @@ impl IoErrorKind {
     }
 }
 
-/// Error of one request: its [`IoErrorKind`], and what was asked and found, in words.
+/// Error of one request: its [`IoErrorKind`], and the request and the finding in words.
 #[derive(Clone, Debug)]
 pub struct IoError {
     kind: IoErrorKind,
@@ -74,7 +74,7 @@ impl PartialEq for IoError {
 impl Eq for IoError {}
 
 impl IoError {
-    /// Returns what was asked and what was found, without the kind.
+    /// Returns the words on the request and the finding, without the kind.
     pub fn words(&self) -> Option<&str> {
         self.detail.as_ref()?.words.as_deref()
     }

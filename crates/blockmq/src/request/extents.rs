@@ -1,8 +1,8 @@
 //! Extents: the bytes of a range that are allocated, and those that are known to read as zeroes.
 //!
 //! An answer is a snapshot: a change in flight at the same time is in it or not. A driver claims
-//! nothing that it doesn't know: bytes of unknown content count as data, and a driver that isn't
-//! asked has nothing else.
+//! nothing that it doesn't know: bytes of unknown content count as data, and a driver that can't
+//! answer has only such bytes.
 
 /// The content of an extent, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,7 +31,7 @@ pub struct Extent {
     pub kind: ExtentKind,
 }
 
-/// The extents of a range, one behind the other from its first byte on. They may end before the
+/// The extents of a range, one after the other from its first byte on. They may end before the
 /// range does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extents {
@@ -67,8 +67,8 @@ impl Extents {
         self.list.last().map_or(0, |(end, _)| *end)
     }
 
-    /// Adds an extent behind the others, in a range of `len` bytes; returns true if another one is
-    /// of use.
+    /// Adds an extent after the others, in a range of `len` bytes; returns true if there is use for
+    /// another one.
     pub(crate) fn push(&mut self, extent: Extent, len: u64) -> bool {
         let covered = self.covered();
         let end = covered.saturating_add(extent.len).min(len);
@@ -86,7 +86,7 @@ impl Extents {
                 _ => self.list.push((end, extent.kind)),
             }
         }
-        // True also if there may be no more of them: the next one may be of the last one's kind.
+        // This is true also if no more fit: the next one may be of the last one's kind.
         end < len
     }
 

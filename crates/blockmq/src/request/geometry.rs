@@ -1,7 +1,7 @@
 //! A device's geometry: its size, limits and abilities, as plain numbers.
 
-/// The size, limits and abilities of a device. Plain numbers, which don't change while the device
-/// lives.
+/// The size, limits and abilities of a device. These are plain numbers, which don't change while
+/// the device lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     /// Size in bytes, a multiple of `block_size`.
@@ -14,18 +14,18 @@ pub struct Geometry {
     /// The block that the device changes at once, in bytes: `block_size` times a power of two; less
     /// counts as `block_size`. Requests are split at multiples of it if that is possible.
     pub physical_block: u32,
-    /// Most bytes that one read or write may carry.
+    /// Maximum of bytes in one read or write.
     pub max_transfer: u32,
-    /// Most pieces of memory that one read or write may have.
+    /// Maximum of pieces of memory in one read or write.
     pub max_segments: u32,
-    /// Most bytes of one piece of memory; a larger one counts as several.
+    /// Maximum of bytes in one piece of memory; a larger one counts as several.
     pub max_segment_size: u32,
     /// Distance of boundaries in bytes that no read or write crosses (as the chunk of a stripe); 0:
     /// there are none.
     pub chunk: u32,
-    /// Most bytes that one discard may have.
+    /// Maximum of bytes in one discard.
     pub max_discard: u64,
-    /// Most bytes that one write-zeroes may have.
+    /// Maximum of bytes in one write-zeroes.
     pub max_write_zeroes: u64,
     /// Address and length of each piece of memory at which the device works best: a power of two up
     /// to 32 MiB, 1 if any will do. Buffers that a [`Queue`](crate::Queue) allocates are aligned to
@@ -44,8 +44,8 @@ pub struct Geometry {
     /// supported.
     pub can_write_zeroes: bool,
     /// True if a range can be zeroed in less time than zeroes are written in, at least sometimes.
-    /// Where it can't, a request that asks for that (`fast`) is refused as not supported, and
-    /// nothing is changed.
+    /// If not, a request that asks for that (`fast`) is refused as not supported, and nothing is
+    /// changed.
     pub can_fast_zero: bool,
     /// True if there is a cache that a range can be read into beforehand. If false, that is refused
     /// as not supported.
@@ -84,9 +84,9 @@ impl Geometry {
         }
     }
 
-    /// Returns a field that is out of its documented range, with what to do about it; `None` if all
-    /// are within. A [`Queue`](crate::Queue) isn't built for such a device, and a server doesn't
-    /// export it.
+    /// Returns a field that is out of its documented range, with the remedy; `None` if all are
+    /// within. A [`Queue`](crate::Queue) isn't built for such a device, and a server doesn't export
+    /// it.
     pub fn cannot_be(&self) -> Option<String> {
         let Self { size, block_size: block, physical_block: physical, memory_alignment, .. } =
             *self;

@@ -135,8 +135,9 @@ impl Limits {
     }
 }
 
-/// Returns what a queue over such a driver takes: it splits requests to the driver's limits, and
-/// makes durable what the driver can't. One bound on a request remains, as large as any driver's.
+/// Returns the properties of a queue over such a driver: it splits requests to the driver's limits,
+/// and makes changes durable for a driver that can't. One bound on a request remains, as large as
+/// any driver's.
 pub(crate) fn outer(g: &Geometry) -> Geometry {
     let free = Geometry::new(g.size);
     Geometry {
@@ -151,7 +152,7 @@ pub(crate) fn outer(g: &Geometry) -> Geometry {
     }
 }
 
-/// The properties of a request by which merges are decided.
+/// The properties of a request that decide merges.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(crate) op: Op,

@@ -6,22 +6,24 @@ use std::sync::{Arc, Weak};
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::{CleanAt, Mutex};
 
-/// A latch that is set once a device can't be changed any more, though its
-/// [geometry](crate::Geometry) says so: data of it is lost. The latch is set once, and for good.
+/// A latch that is set once a device can't be changed any more, although its
+/// [geometry](crate::Geometry) allows changes: data of it is lost. The latch is set once, and for
+/// good.
 ///
 /// The driver of such a device makes [one](ReadOnlyLatch::unset), and [sets](ReadOnlyLatch::set)
 /// it. A driver over other devices has the latch of [all](ReadOnlyLatch::any) of them. So a look at
-/// a stack of devices costs the same however high it is.
+/// a stack of devices costs the same for any height.
 ///
 /// Clones are one latch.
 #[derive(Clone)]
 pub struct ReadOnlyLatch(
-    /// The latch; `None`: it is never set.
+    /// The latch; `None` if it is never set.
     Option<Arc<Latch>>,
 );
 
 struct Latch {
-    /// A: set once. Release, with Acquire at each look, which then sees what led to it.
+    /// A: set once. Release, with Acquire at each look, which then sees the setter's earlier
+    /// writes.
     set: AtomicBool,
     /// L: is the lock, held for a moment; guards the latches that are set with this one.
     above: Mutex<Above>,
@@ -78,7 +80,7 @@ impl ReadOnlyLatch {
 
 impl Latch {
     /// Sets `above` with this one. Either the setter finds it in the list, or this one was set
-    /// before and that is seen here. The setter takes the lock behind its store, and this thread
+    /// before and this thread sees that. The setter takes the lock after its store, and this thread
     /// takes it before its load.
     fn sets(&self, above: &Arc<Self>) {
         let mut list = self.above.lock();

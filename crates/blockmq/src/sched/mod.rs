@@ -92,9 +92,10 @@ mod tests;
 // then writes starve reads.
 //
 // Two keys of the kernel's have no counterpart. `prio_aging_expire` lets a lower class of I/O
-// priority go in the end, and requests have no classes here. `async_depth`: in the kernel a request
-// holds a tag of the scheduler from its allocation on, so writers could take them all, and readers
-// not even get in. Here what waits for the scheduler holds no tag, and as many as come may wait.
+// priority go in the end, and requests have no classes here. `async_depth`: in the kernel, a
+// request holds a tag of the scheduler from its allocation on. So writers could take them all, and
+// readers not even get in. Here, a request that waits for the scheduler holds no tag, and any
+// number may wait.
 
 /// The parameters of the `deadline` scheduler; the defaults are the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,7 +248,7 @@ impl<R: Item> Direction<R> {
                 self.queued.forget(goes);
                 self.queued.rekey(stays, start);
             }
-            // They don't go together after all, and nothing has changed.
+            // The two don't go together after all, and nothing has changed.
             Err(rq) => self.queued.put_back(goes, SchedEntry { rq, deadline }),
         }
     }

@@ -302,7 +302,7 @@ mod tests {
         let mut map = BTreeMap::new();
         let mut queue = VecDeque::new();
         for n in 0..20_000_u64 {
-            // Grows to some hundreds, and shrinks again.
+            // The tree grows to some hundreds, and shrinks again.
             if below(100) < if n % 4000 < 2000 { 60 } else { 40 } {
                 let key = below(500);
                 let at = tree.insert(key, n);

@@ -51,7 +51,7 @@ fn deadline(tuning: Deadline) -> Box<dyn Scheduler<Rq>> {
     IoScheduler::Deadline(tuning).make().unwrap()
 }
 
-/// Returns the offsets of all that wait, in the order in which they go.
+/// Returns the offsets of all waiting requests, in the order in which they go.
 fn drain(sched: &mut dyn Scheduler<Rq>, now: Stamp) -> Vec<u64> {
     std::iter::from_fn(|| sched.next(now)).map(|rq| rq.start).collect()
 }
@@ -178,7 +178,7 @@ fn under_any_load_every_request_whose_time_is_up_goes_within_the_bound_and_none_
         let (batch, starved) =
             (tuning.fifo_batch.max(1) as u64, tuning.writes_starved.max(1) as u64);
         let mut sched = deadline(tuning);
-        // By id: direction, time of arrival, and its latest dispatch.
+        // The requests by id: direction, time of arrival, and latest dispatch.
         let mut waiting: Vec<(u32, bool, u64, Option<u64>)> = Vec::new();
         let (mut now, mut dispatched, mut ids, mut head) = (0, 0, 0_u32, 0);
         let mut seen = std::collections::HashSet::new();
@@ -187,8 +187,8 @@ fn under_any_load_every_request_whose_time_is_up_goes_within_the_bound_and_none_
             let busy = step < 2000;
             for _ in 0..if busy { random.below(3) } else { 0 } {
                 let read = random.below(3) != 0;
-                // Ahead of the head, mostly; or in a small range, where requests touch and are
-                // merged.
+                // Most lie ahead of the head; the others lie in a small range, where requests touch
+                // and are merged.
                 let start = match random.below(8) {
                     0 => random.below(1 << 20) * 4,
                     1 => random.below(64),
@@ -253,7 +253,7 @@ fn whatever_is_merged_everything_comes_out_once_where_it_belongs() {
         for id in 0..400 {
             let (start, len) = (random.below(100) * 4, 4);
             places.push((start, len));
-            // One direction by place, so that the two never mix.
+            // Each place has one direction, so that the two never mix.
             sched
                 .insert(rq((start % 8 == 0 && start < 200) || start >= 300, id, start, len), at(0));
             if random.below(3) == 0 {

@@ -14,7 +14,7 @@ pub(crate) struct Backlog<T> {
     /// all others if there is no scheduler.
     list: VecDeque<T>,
     sched: Option<Box<dyn Scheduler<T>>>,
-    /// Number of requests merged into others since the last question.
+    /// Number of requests merged into others since the last `take_merged`.
     merged: u64,
 }
 
@@ -24,7 +24,7 @@ pub(crate) trait Waiting: Item + Send + 'static {
     fn is_flush(&self) -> bool;
     /// Returns the CPU slot through which the request came.
     fn slot(&self) -> usize;
-    /// Returns true if its driver gains by merged requests.
+    /// Returns true if its driver benefits from merged requests.
     fn merges(&self) -> bool;
 }
 
@@ -54,7 +54,7 @@ impl<T: Waiting> Backlog<T> {
 
     /// Takes out the request to start next.
     pub(crate) fn next(&mut self) -> Option<T> {
-        // The dispatch list first (rule 18).
+        // The dispatch list goes first (rule 18).
         self.list.pop_front().or_else(|| self.sched.as_mut()?.next(Stamp::coarse()))
     }
 

@@ -13,12 +13,12 @@ use corewise_topology::{CpuId, current_cpu};
 use crate::state::pending::Pending;
 
 /// Completion lists that make requests end on the CPU that submitted them, or near it. Each CPU has
-/// a list, and one call to the CPU ends all that is in it. A program has one `Completer` for all
+/// a list, and one call to the CPU ends all requests in it. A program has one `Completer` for all
 /// its queues, so that completions of many disks travel together.
 ///
 /// Without a completer, requests end where their driver completes them. A call costs a wake-up of
 /// the other CPU's call target if that sleeps. So a completer pays on machines of several caches
-/// (and NUMA nodes) if completion functions touch much of what their submitter wrote.
+/// (and NUMA nodes) if completion functions touch much of their submitter's data.
 ///
 /// (Linux: the per-CPU list `blk_cpu_done` and the softirq behind it.)
 ///
@@ -29,7 +29,11 @@ use crate::state::pending::Pending;
 /// use corewise_topology::Machine;
 /// use corewise_workqueue::Workqueue;
 ///
-/// fn disk(machine: &Machine, driver: Arc<dyn Driver>, wq: &Workqueue) -> Result<Arc<Queue>, StartError> {
+/// fn disk(
+///     machine: &Machine,
+///     driver: Arc<dyn Driver>,
+///     wq: &Workqueue,
+/// ) -> Result<Arc<Queue>, StartError> {
 ///     let completer = Completer::new(&Smp::new(machine)?);
 ///     Ok(Queue::builder(machine, driver).complete_with(&completer, RqAffinity::Cache).build(wq))
 /// }
@@ -109,8 +113,8 @@ impl Completer {
         self.inner.lists.get(cpu.index())?.as_ref()
     }
 
-    /// Returns the list on which a request of `submitter` ends that is completed on `here`; `None`:
-    /// it ends here.
+    /// Returns the list on which a request of `submitter` ends that is completed on `here`; `None`
+    /// if it ends here.
     fn list_for(
         &self,
         affinity: RqAffinity,
@@ -169,7 +173,7 @@ pub(crate) struct Placement {
 }
 
 impl Placement {
-    /// Returns the list on which a request of `submitter` ends that is completed here; `None`: it
+    /// Returns the list on which a request of `submitter` ends that is completed here; `None` if it
     /// ends here.
     pub(crate) fn list_for(&self, submitter: CpuId) -> Option<&Arc<CompletionList>> {
         self.completer.list_for(self.affinity, submitter, current_cpu())

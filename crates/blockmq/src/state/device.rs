@@ -63,8 +63,8 @@ pub trait BlockDevice: Send + Sync {
         ReadOnlyLatch::never()
     }
 
-    /// Takes several requests and starts them together, which costs less in bursts. As
-    /// [`submit`](BlockDevice::submit) otherwise.
+    /// Takes several requests and starts them together, which costs less in bursts. Otherwise it
+    /// does the same as [`submit`](BlockDevice::submit).
     fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {
         for rq in batch {
             self.submit(rq);
@@ -118,7 +118,7 @@ pub trait BlockDeviceExt: BlockDevice {
         wait_for(self, Request::extents_of(offset, len, most), "extents_of").into_extents()
     }
 
-    /// Makes what has completed durable.
+    /// Makes completed changes durable.
     #[track_caller]
     fn flush(&self) -> Result<(), IoError> {
         wait_for(self, Request::flush(), "flush").result
@@ -204,7 +204,7 @@ impl<T: BlockDevice + ?Sized> BlockDevice for Arc<T> {
 }
 
 /// Panics in an atomic section, and else reports a wait for requests. In an atomic section the
-/// caller would wait for itself, for ever. The report has both sites, the panic says what to do.
+/// caller would wait for itself, for ever. The report has both sites, and the panic gives a remedy.
 #[track_caller]
 pub(crate) fn refuse_in_atomic_section(what: &'static str, instead: &str) {
     refuse_to_wait("Queue", what, instead);

@@ -19,8 +19,8 @@ use crate::state::late::{LateOne, TimedOut, TimerReturn};
 use crate::state::pending::{Pending, Verdict};
 use crate::state::request::Request;
 
-/// Requests that each hardware queue may have in the driver at once if the driver doesn't say: the
-/// kernel's `BLKDEV_DEFAULT_RQ`.
+/// Requests that each hardware queue may have in the driver at once if the driver sets no number:
+/// the kernel's `BLKDEV_DEFAULT_RQ`.
 pub const DEFAULT_DEPTH: u32 = 128;
 
 /// The consequences of a device's file or folder that is displaced or was replaced.
@@ -175,7 +175,7 @@ pub trait Driver: Send + Sync + 'static {
     }
 
     /// Returns the consequences of a file or folder of the device that is displaced or was
-    /// replaced, though nothing is lost. The [condition](Self::condition) says what is wrong.
+    /// replaced, though nothing is lost. The [condition](Self::condition) describes the fault.
     /// `None`: all are in order. Any context.
     fn displaced(&self) -> Option<Displaced> {
         None
@@ -212,12 +212,10 @@ pub trait Driver: Send + Sync + 'static {
     /// Handles a request that has been in the driver for longer than its time. The driver, which
     /// keeps the request, may complete it now or later (with [`IoErrorKind::TimedOut`]), or let it
     /// go on. `rq` names its hardware queue and tag. Until this returns, no other request gets the
-    /// tag, and a completion that comes meanwhile takes effect after it.
-    /// Called on a worker, which may block, one call at a time; other requests' timeouts wait
-    /// Called on a worker, which may block, one call at a time; other requests' timeouts wait
-    /// meanwhile. A panic is caught, and counts as [`TimerReturn::ResetTimer`]. Never called before
-    /// the dispatch that started the request is over. The default logs the request and lets it go
-    /// on.
+    /// tag, and a completion that comes meanwhile takes effect after it. Called on a worker, which
+    /// may block, one call at a time; other requests' timeouts wait meanwhile. A panic is caught,
+    /// and counts as [`TimerReturn::ResetTimer`]. Never called before the dispatch that started the
+    /// request is over. The default logs the request and lets it go on.
     fn timeout(&self, rq: &TimedOut<'_>) -> TimerReturn {
         tracing::warn!("{rq}; the driver cannot cancel it");
         TimerReturn::ResetTimer
@@ -240,8 +238,8 @@ pub enum Dispatch {
     /// none is in flight, a worker retries at once, and then every 3 ms. (Linux:
     /// `BLK_STS_DEV_RESOURCE`.)
     Busy(Started),
-    /// The driver lacks something that any other code may hold. As `Busy`, but the request comes
-    /// again after 3 ms at most, whatever is in flight. (Linux: `BLK_STS_RESOURCE`.)
+    /// The driver lacks something that any other code may hold. As with `Busy`, but the request
+    /// comes again after 3 ms at most, whatever is in flight. (Linux: `BLK_STS_RESOURCE`.)
     NoResource(Started),
 }
 
@@ -324,7 +322,7 @@ impl Started {
         }
     }
 
-    /// Takes back what [`Started::set_owner`] put beside the request.
+    /// Takes back the value that [`Started::set_owner`] put beside the request.
     #[inline]
     pub fn take_owner(&mut self) -> Option<Arc<dyn Any + Send + Sync>> {
         self.pending.as_mut()?.owner.take()

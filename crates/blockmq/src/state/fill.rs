@@ -1,6 +1,6 @@
-//! Filling a read: what a driver puts into the memory of a request.
+//! Filling a read: the bytes that a driver puts into the memory of a request.
 //!
-//! Bytes are filled in order from the first one on. One number says how many; the bytes behind are
+//! Bytes are filled in order from the first one on. One number counts them; the bytes behind are
 //! taken for uninitialized.
 
 use std::fmt;
@@ -91,7 +91,8 @@ impl Request {
         })
     }
 
-    /// Forgets what was put into a read, or into a request for extents, to do it once more.
+    /// Forgets the content that was put into a read, or into a request for extents, to do it once
+    /// more.
     #[inline]
     pub fn start_over(&mut self) {
         self.filled = 0;
@@ -125,7 +126,7 @@ impl Request {
         }
     }
 
-    /// Adds the extent behind those that were found so far; what lies behind the range is cut off.
+    /// Adds the extent behind those that were found so far; a part behind the range is cut off.
     /// Returns true if more extents are of use; false for other operations. A request for extents
     /// that finds none ends with one of data.
     pub fn put_extent(&mut self, extent: Extent) -> bool {

@@ -31,7 +31,7 @@ pub struct Completed {
     pub len: u64,
     /// Success, or the error. The [range](IoError::range) of an error is within the request's.
     pub result: Result<(), IoError>,
-    /// The request's buffers. After a failed read they hold only what they held at submission.
+    /// The request's buffers. After a failed read they hold only their bytes of the submission.
     pub payload: Payload,
 }
 
@@ -164,7 +164,7 @@ impl Request {
         rq
     }
 
-    /// Writes what `data` holds at byte `offset`.
+    /// Writes the bytes of `data` at byte `offset`.
     pub fn write(offset: u64, data: impl Into<Buffer>) -> Self {
         let data = data.into();
         let mut rq = Self::new(Op::Write, offset, data.len() as u64);

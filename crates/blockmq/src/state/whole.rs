@@ -214,7 +214,7 @@ impl Whole {
     /// called as a completion function is.
     ///
     /// # Panics
-    /// As [`Whole::part`].
+    /// See [`Whole::part`].
     pub fn part_with(
         &self,
         at: u64,

@@ -80,8 +80,8 @@ pub struct DiskStats {
     /// Prefetches.
     pub prefetches: OpStats,
     /// Time that the driver had requests, of any operation, as they came to it: split to its
-    /// limits, merged. The rest of their latency they waited in the queue, for a tag or for the
-    /// driver.
+    /// limits, merged. For the rest of their latency, they waited in the queue, for a tag or for
+    /// the driver.
     pub in_driver: Latencies,
 }
 

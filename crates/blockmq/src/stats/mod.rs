@@ -19,9 +19,9 @@ pub struct HctxStats {
     pub merged: u64,
     /// Requests that the driver finished.
     pub completed: u64,
-    /// Requests that have a tag now: inside the driver, or about to end. For a moment also tags
-    /// that a runner has taken and gives back unused: so of a queue at rest it is exact only where
-    /// none runs (it is quiesced).
+    /// Requests that have a tag now: inside the driver, or about to end. For a moment, it also
+    /// counts tags that a runner has taken and gives back unused. So the count of a queue at rest
+    /// is exact only if none runs (it is quiesced).
     pub in_flight: u64,
     /// Times that the driver gave a request back that it had started.
     pub requeues: u64,
@@ -42,7 +42,7 @@ pub struct HctxStats {
     pub joined: u64,
     /// Times that a runner's budget was spent, or the driver was busy, and a worker went on.
     pub handed_over: u64,
-    /// Runs that an unquiesce asked for, because something was pending.
+    /// Runs that an unquiesce asked for, because requests were pending.
     pub after_unquiesce: u64,
 }
 

@@ -141,8 +141,8 @@ impl Bitmap {
             if bits == 0 {
                 return None;
             }
-            // Acquire: pairs with the Release of the free, so that this thread sees what the driver
-            // left in the tag's slot.
+            // Acquire: pairs with the Release of the free, so that this thread sees the driver's
+            // writes to the tag's slot.
             match self.words[w].compare_exchange_weak(
                 was,
                 was | bits,
@@ -166,8 +166,8 @@ impl Bitmap {
     pub(super) fn free(&self, tags: TagBatch, taking: u64) -> u64 {
         let (w, bit) = (tags.first >> self.shift, tags.first & ((1 << self.shift) - 1));
         let bits = tags.bits << bit;
-        // Free. Release: see `take_from`. Acquire: the thread that set a mark published before what
-        // it was for.
+        // Free. Release: see `take_from`. Acquire: the thread that set a mark published its need
+        // before.
         let was = self.words[w as usize].fetch_and(!(bits | taking), Ordering::AcqRel);
         debug_assert!(was & bits == bits, "tags {tags:?} are freed while they are free");
         was & (WAITING | RESTART)

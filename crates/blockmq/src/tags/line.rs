@@ -39,7 +39,7 @@ unsafe impl<const MARKS: bool> Sync for Line<MARKS> {}
 // SAFETY: as above; nothing in it is bound to a thread.
 unsafe impl<const MARKS: bool> Send for Line<MARKS> {}
 
-/// Waiters that got a tag, and are to be told once the turn is over.
+/// Waiters that got a tag, and are to wake once the turn is over.
 #[derive(Default)]
 struct Grants {
     waiters: [Option<Arc<TagWaiter>>; WAKE_BATCH],
@@ -76,9 +76,9 @@ impl<const MARKS: bool> Line<MARKS> {
         self.left.store(true, Ordering::Release);
     }
 
-    /// Gives free tags to the waiters, the oldest first, and tells them. `own` isn't told; true is
-    /// returned if it got one. Never blocks: if another thread serves already, that one looks once
-    /// more.
+    /// Gives free tags to the waiters, the oldest first, and tells them. `own` isn't woken; the
+    /// result is true if it got one. Never blocks: if another thread serves already, that one looks
+    /// once more.
     pub(super) fn serve(&self, tags: &Bitmap, cpu: usize, own: Option<&TagWaiter>) -> bool {
         let mut own_got = false;
         loop {
@@ -175,7 +175,7 @@ const TAG_SHIFT: u32 = 2;
 /// the same step again.)
 const YIELDS: usize = if hint::IN_MODEL { 0 } else { 8 };
 
-/// The way in which a waiter is told.
+/// The way to wake a waiter.
 enum Wake {
     Thread(Parker),
     Call(Box<dyn Fn() + Send + Sync>),
@@ -220,7 +220,7 @@ impl TagWaiter {
         if state & STATE != GRANTED {
             return None;
         }
-        // Acquire pairs with the Release of the grant. Two threads may try: the one that was told,
+        // Acquire pairs with the Release of the grant. Two threads may try: the one that was woken,
         // and one that looks by itself.
         self.state
             .compare_exchange(state, IDLE, Ordering::Acquire, Ordering::Relaxed)
@@ -289,7 +289,7 @@ impl TagWaiter {
         }
     }
 
-    /// Sleeps until it is told. For a waiter of [`TagWaiter::thread`] only.
+    /// Sleeps until it is woken. For a waiter of [`TagWaiter::thread`] only.
     pub(super) fn sleep(&self) {
         if let Wake::Thread(parker) = &self.wake {
             parker.park();

@@ -28,7 +28,7 @@ pub use user::{FreeResult, TagUser};
 /// Largest number of tags of a hardware queue, or of a set: the kernel's `BLK_MQ_MAX_DEPTH`.
 pub(crate) const MAX_DEPTH: u32 = 10_240;
 
-/// A set of tags, numbers from 0, each had by one owner at a time. Clones are the same set.
+/// A set of tags, numbers from 0. Each has one owner at a time. Clones are the same set.
 ///
 /// Hardware queues have one each, or share one, as a host adapter has for all its queues, or for
 /// all its disks ([`QueueBuilder::tags`](crate::QueueBuilder::tags)). A set can be used by itself

@@ -7,7 +7,7 @@ use corewise_sync::Mutex;
 use super::*;
 use crate::model::LineUp;
 
-/// Makes a waiter that notes its name when it is told.
+/// Makes a waiter that notes its name when it wakes.
 fn named(name: u32, told: &Arc<Mutex<Vec<u32>>>) -> Arc<TagWaiter> {
     let told = Arc::clone(told);
     TagWaiter::calling(move || told.lock().push(name))

@@ -62,7 +62,7 @@ impl Share {
         }
     }
 
-    /// Makes it an active user; returns false if it was one. Runner only.
+    /// Makes it an active user; returns false if it was one. Only the runner calls this.
     #[inline]
     fn activate(&self) -> bool {
         self.word.load(Ordering::Relaxed) & ACTIVE == 0
@@ -89,7 +89,8 @@ impl Share {
         (self.word.load(Ordering::Relaxed) & COUNT) as u32
     }
 
-    /// Adds to the number of its tags. Runner only, as the others that count.
+    /// Adds to the number of its tags. Only the runner calls this, as the other functions that
+    /// count.
     fn count(&self, n: u32) {
         self.word.fetch_add(u64::from(n), Ordering::Relaxed);
         self.taken.store(
@@ -106,8 +107,8 @@ impl Share {
 
     /// Subtracts a tag that came back, and takes the mark along.
     fn finish(&self) -> FreeResult {
-        // Release to the runner that finds room; Acquire of what it published before it set the
-        // mark.
+        // Release to the runner that finds room; Acquire of the work that it published before it
+        // set the mark.
         let was = self.word.fetch_sub(1, Ordering::AcqRel);
         debug_assert!(was & COUNT != 0, "a tag came back that this user did not have");
         if was & OVER == 0 || self.word.fetch_and(!OVER, Ordering::AcqRel) & OVER == 0 {
@@ -151,7 +152,7 @@ impl TagUser {
     }
 
     /// Takes at least one tag and up to `most`; none if none is free, this user has its share, or
-    /// waiters were there before. Runner only. `cpu`: the CPU of the request.
+    /// waiters were there before. Only the runner calls this. `cpu`: the CPU of the request.
     #[inline]
     pub fn take(&self, cpu: usize, most: u32) -> TagBatch {
         match &self.share {
@@ -181,8 +182,9 @@ impl TagUser {
         taken
     }
 
-    /// Waits for a tag. The runner found none, and has published what it leaves undone: either it
-    /// gets some now, or the hardware queue is run as soon as it can have one. Runner only.
+    /// Waits for a tag. The runner found none, and has published its pending work. Either it gets
+    /// some tags now, or the hardware queue is run as soon as it can have one. Only the runner
+    /// calls this.
     pub fn wait(&self, cpu: usize, most: u32) -> TagBatch {
         let Some(share) = &self.share else {
             // Mark, Retry.

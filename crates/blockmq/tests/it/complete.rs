@@ -22,7 +22,7 @@ struct Caches {
     targets: Vec<CallTarget>,
     /// A CPU that shares a cache with this thread's.
     near: CpuId,
-    /// A CPU that doesn't.
+    /// A CPU that shares none with it.
     far: CpuId,
 }
 
@@ -87,7 +87,7 @@ fn rule_17_requests_end_at_their_submitter_by_one_call_for_all_that_gathers() {
     caches.step(far);
     assert!(ended.iter().all(|end| end.try_recv().unwrap().result.is_ok()));
     assert_eq!(queue.inside(), 0);
-    // The list is empty again: the next one calls again.
+    // The list is empty again: the next request calls again.
     let next = caches.run_far(&queue, &driver, 1);
     assert_eq!(completer.stats().calls, 2);
     caches.step(far);
@@ -199,8 +199,8 @@ fn rule_18_a_request_requeued_to_a_dropped_queue_ends_as_gone() {
     assert_eq!(ended.try_recv().unwrap().result.unwrap_err().kind(), IoErrorKind::Gone);
 }
 
-/// Tests the kernel's BLK_STS_RESOURCE: no request of this queue will end and tell, and yet the
-/// request comes again.
+/// Tests the kernel's BLK_STS_RESOURCE: no request of this queue will end and restart it, and yet
+/// the driver gets the request again.
 #[test]
 fn rule_18_after_a_shortage_of_a_shared_resource_the_driver_is_asked_again_without_a_completion() {
     let rig = Rig::live();

@@ -21,7 +21,7 @@ fn a_queue_that_is_dropped_during_its_last_completions_leaves_nothing_behind() {
         let (finished, gone) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
         for n in 0..5 {
             let (finished, gone) = (Arc::clone(&finished), Arc::clone(&gone));
-            // By number: Miri doesn't know on which CPU it is.
+            // The CPU is given by number: Miri doesn't know its own.
             let rq = block(n).on_complete(move |done| {
                 let kind = done.result.map_err(|error| error.kind());
                 let count = if kind == Err(IoErrorKind::Gone) { gone } else { finished };

@@ -1,4 +1,4 @@
-//! Mistakes of drivers and of callers: each is reported with what to do, and none harms other
+//! Mistakes of drivers and of callers: each is reported with a remedy, and none harms other
 //! requests.
 #![cfg(not(loom))]
 
@@ -12,7 +12,7 @@ use corewise_blockmq::{
     Request, Started, TagSet,
 };
 
-/// Takes in one request, and gives back what `other` holds.
+/// Takes in one request, and gives back the one that `other` holds.
 fn swaps(driver: &Held, other: &Held, how: fn(Started) -> Dispatch) {
     let (mine, other) = (driver.clone(), other.clone());
     driver.instead(move |rq| {
@@ -66,7 +66,7 @@ fn another_request_given_back_as_busy_ends_with_an_error_and_costs_no_tag() {
         *taken.requests.lock() = std::mem::take(&mut *driver.requests.lock());
         swaps(&driver, &taken, how);
         is_refused(&on, &driver, &taken, held);
-        // The request is this one's, which goes on.
+        // The request is this queue's, which continues.
         let (rq, held) = watched(block(9));
         on.submit_on(on.hctx_cpus(0)[0], rq);
         swaps(&driver, &driver, how);
@@ -109,7 +109,7 @@ fn a_geometry_that_cannot_be_is_refused_where_the_queue_is_built() {
     rig.queue(Held { geometry: Some(least), ..Held::default() }).drain();
 }
 
-/// A driver with room for any number.
+/// A driver with room for any number of requests.
 struct Deep;
 
 impl Driver for Deep {

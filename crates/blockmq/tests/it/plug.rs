@@ -84,7 +84,7 @@ fn a_queue_dropped_under_a_plug_is_not_waited_for_and_its_requests_end() {
     };
     told(here).result.unwrap();
     drop(plug);
-    // Held back by a thread that isn't the one that drops the queue.
+    // The requests are held back by another thread than the one that drops the queue.
     let queue = rig.queue(Held::default());
     let (tx, rx) = std::sync::mpsc::channel();
     let (go, gone) = std::sync::mpsc::channel::<()>();
@@ -195,7 +195,7 @@ fn at_a_threads_end_all_that_it_holds_back_goes_on() {
     };
     let done = std::thread::spawn(forgets).join().unwrap();
     done.recv_timeout(STALL).unwrap().result.unwrap();
-    // The variable is older than the list of what is held back, and goes behind it.
+    // The variable is older than the list of requests that are held back, and goes after it.
     let theirs = Arc::clone(&queue);
     let keeps = move || {
         MINE.with(|mine| {
@@ -240,7 +240,7 @@ fn an_item_has_no_plug_of_another_and_leaves_none_behind() {
         inner.flush();
         mem::forget(plug);
     }));
-    // By the same worker: no other one has woken.
+    // The same worker does it: no other one has woken.
     let tell = told.clone();
     ran(Box::new(move || {
         submits();

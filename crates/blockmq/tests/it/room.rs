@@ -134,7 +134,7 @@ fn a_waiter_for_room_in_a_dropped_queue_is_answered() {
         let plug = Plug::start();
         let queue = weak.upgrade().unwrap();
         requests.into_iter().for_each(|rq| queue.submit(rq));
-        // From here on the plug alone holds them.
+        // From here on only the plug holds them.
         drop(queue);
         drop(plug);
     });

@@ -1,4 +1,4 @@
-//! Rules of the block layer's mechanism that no other test is named after; the table in
+//! Rules of the block layer's mechanism that aren't in the name of another test; the table in
 //! `src/README.md` has all.
 #![cfg(not(loom))]
 
@@ -213,7 +213,7 @@ fn submitted_requests_run_although_the_iterator_of_their_batch_panics() {
     }
     driver.finish_all();
     first.recv_timeout(STALL).unwrap().result.unwrap();
-    // It had not been taken in yet.
+    // The second request had not been taken in yet.
     assert_eq!(
         second.recv_timeout(STALL).unwrap().result.unwrap_err().kind(),
         corewise_blockmq::IoErrorKind::Gone

@@ -86,7 +86,7 @@ fn stepped_a_tag_shortage_is_ended_by_the_next_completion_in_order() {
     driver.finish_one(Ok(()));
     assert!(queue.step(0).is_some(), "the free tag asks for a restart");
     assert_eq!(driver.order(), [0, 1, 2]);
-    // One that comes now must not overtake those on the dispatch list.
+    // A request that comes now must not overtake those on the dispatch list.
     queue.submit(block(9));
     while driver.held() != 0 {
         driver.finish_one(Ok(()));
@@ -164,8 +164,8 @@ fn a_driver_that_stays_busy_costs_no_core_and_its_request_runs_in_the_end() {
     let queue = rig.queue(driver);
     let begin = Instant::now();
     queue.discard(0, 512).unwrap();
-    // No upper limit: only that the worker slept, which a slow machine can't make shorter. The
-    // first tries of the submitter and of the worker come without a pause.
+    // There is no upper limit: the test asserts only that the worker slept, which a slow machine
+    // can't make shorter. The first tries of the submitter and of the worker come without a pause.
     assert!(begin.elapsed() >= Duration::from_millis(3) * (BUSY - 2));
     assert_eq!(asked.load(Ordering::Relaxed), BUSY + 1);
 }
@@ -243,7 +243,7 @@ fn stepped_a_request_that_the_driver_drops_completes_as_gone() {
     assert_eq!((queue.inside(), queue.stats()[0].in_flight), (0, 0));
 }
 
-/// Panics with something that panics once more when it is dropped.
+/// Panics with a payload that panics once more when it is dropped.
 fn panic_twice() -> ! {
     struct Nasty;
     impl Drop for Nasty {

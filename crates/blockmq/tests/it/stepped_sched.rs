@@ -56,7 +56,8 @@ fn stepped_rule_18_the_dispatch_list_goes_before_the_scheduler_and_a_flush_passe
     queue.submit(block(10));
     queue.submit(Request::flush());
     settle(&[&queue]);
-    // The request given back, the flush (which has offset 0), then what the scheduler has.
+    // The request given back comes first, then the flush (which has offset 0), then the scheduler's
+    // requests.
     assert_eq!(driver.order(), [50, 0, 10]);
     driver.finish_all();
 }

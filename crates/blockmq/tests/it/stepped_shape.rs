@@ -37,7 +37,7 @@ impl Stepped {
         submit(&*self.queue, rq)
     }
 
-    /// Steps until no run is wanted any more.
+    /// Steps until no run is pending any more.
     fn settle(&self) {
         while self.queue.step(0).is_some() {}
     }
@@ -288,7 +288,7 @@ fn stepped_a_waiter_for_a_flush_is_told_when_the_queue_is_dropped() {
     let second = s.submit(Request::flush());
     assert_eq!(s.held.held(), 2);
     drop(s.queue);
-    // The driver finishes what it has: the write, for which no flush will come, and then the first
+    // The driver finishes its requests: the write, for which no flush will come, and then the first
     // flush.
     let write_in_driver = s.held.requests.lock().remove(1).unwrap();
     write_in_driver.complete(Ok(()));

@@ -26,7 +26,7 @@ fn stepped_rule_10_a_shortage_leaves_a_mark_that_the_next_completion_takes_to_ru
     assert_eq!(queue.step(0), None, "nobody polls");
     driver.finish_one(Ok(()));
     driver.finish_one(Ok(()));
-    // Two completions, one mark: one run, and that run finds both tags.
+    // Two completions with one mark make one run, and that run finds both tags.
     assert!(queue.step(0).is_some());
     assert_eq!(driver.order(), [0, 1, 2, 3]);
     assert_eq!(queue.step(0), None);

@@ -200,7 +200,7 @@ fn the_timer_of_a_living_queue_tells_the_driver_each_time_that_something_is_late
     let queue = Queue::builder(&rig.machine, Arc::new(Shared(table)))
         .timeout(Some(Duration::from_millis(5)))
         .build(&rig.wq);
-    // One after the other: the timer ends between them, and is set again.
+    // The requests come one after the other: the timer ends between them, and is set again.
     for n in 0..5 {
         let done = submit(&*queue, block(n)).recv_timeout(STALL).expect("its time is up");
         assert_eq!(done.result.unwrap_err().kind(), IoErrorKind::TimedOut);

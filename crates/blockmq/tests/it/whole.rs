@@ -1,4 +1,4 @@
-//! Reads that are done in parts: whatever the fate of the parts, no caller gets a byte that was not
+//! Reads that are done in parts: for any fate of the parts, no caller gets a byte that was not
 //! read.
 #![cfg(not(loom))]
 

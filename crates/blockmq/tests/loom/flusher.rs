@@ -1,5 +1,5 @@
-//! Model of the flushes: each asker is served by one that begins after it asked, and none is
-//! forgotten.
+//! Model of the flushes: each asker is served by a flush that begins after it asked, and no asker
+//! is forgotten.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use corewise_blockmq::model::Flusher;
 use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::inbox::{Batch, HasLink, Link};
 
-/// An asker, with what was written before.
+/// An asker, with the earlier writes.
 struct Asker(Link, u32);
 
 // SAFETY: always the one field of `self`.
@@ -21,7 +21,7 @@ struct Disk {
     flusher: Flusher<Box<Asker>>,
     /// A: bit n is set once write n is done. Relaxed: the flusher has to order it.
     written: AtomicU32,
-    /// A: bit n is set if write n was there when a flush began whose end its asker was told.
+    /// A: bit n is set if write n was there when a flush began, and the asker got that flush's end.
     durable: AtomicU32,
     /// A: number of flushes in flight.
     under_way: AtomicU32,

@@ -21,7 +21,7 @@ unsafe impl HasLink for Item {
     }
 }
 
-/// A hardware queue without a driver: its passes count what they take.
+/// A hardware queue without a driver: its passes count the items that they take.
 struct Hctx<F: AsymmetricPolicy> {
     gate: RunGate<F>,
     state: RunState,
@@ -61,8 +61,8 @@ impl<F: AsymmetricPolicy> Source for Hctx<F> {
     }
 }
 
-/// A runner that has brought an item along. `1`: it has it in its hand. `2`: its driver completes
-/// that in the commit, and the completion submits another one, which gets into the hand.
+/// A runner that has brought an item along. `1`: the item is in its hand. `2`: its driver completes
+/// the item in the commit, and the completion submits another one, which gets into the hand.
 struct Hand<'a, F: AsymmetricPolicy>(&'a Hctx<F>, Cell<bool>, Cell<bool>);
 
 impl<F: AsymmetricPolicy> Source for Hand<'_, F> {
@@ -122,7 +122,8 @@ impl<F: AsymmetricPolicy> Hctx<F> {
         let _ = self.run(true);
     }
 
-    /// Submits as `submit`, but claims before it publishes; it publishes only if it can't go on.
+    /// Submits as `submit`, but claims before it publishes, and publishes only if it can't
+    /// continue.
     fn issue(&self) {
         if !self.issue_followed_by(false) {
             self.submit();

@@ -100,7 +100,7 @@ fn loom_a_tag_is_never_given_to_two() {
     });
 }
 
-/// Makes a waiter that only counts how often it was told, and holds its tag.
+/// Makes a waiter that only counts its wake-ups, and holds its tag.
 fn counting() -> (Arc<TagWaiter>, Arc<AtomicUsize>) {
     let told = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&told);

@@ -104,7 +104,7 @@ fn loom_without_the_fences_of_the_freezer_the_freeze_fails() {
 }
 
 /// Models two requests that leave a frozen queue by counts of their own. Models have a full fence
-/// for a light one, so there is none: what it orders is over here.
+/// for a light one, so there is none: the accesses that it orders are over here.
 fn the_last_two_leave<L: FencePolicy>() {
     let usage = Arc::new(Usage::<NoLight, L>::new(2, 8));
     let inside = [0, 1].map(|slot| (slot, usage.enter(slot).unwrap()));

@@ -31,7 +31,7 @@ struct Ended {
 fn request(n: u64, ended: &Arc<Ended>) -> Request {
     let rq = match choose(6) {
         0 => Request::flush(),
-        // Over the limit: in two parts.
+        // The request exceeds the limit: it comes in two parts.
         1 => Request::discard(n * BLOCK, 3 * BLOCK),
         2 => Request::write(n * BLOCK, vec![7; BLOCK as usize]).fua(),
         _ => Request::write(n * BLOCK, vec![7; BLOCK as usize]),
@@ -105,7 +105,7 @@ fn scenario() {
     };
     let reminds = disk.forgotten.is_some().then_some(Duration::from_millis(1));
     let tags = (choose(2) == 0).then(|| TagSet::new(depth, 2));
-    // No histograms: they are thousands of atomics.
+    // Histograms are off: they are thousands of atomics.
     let mut builder =
         Queue::builder(&machine, Arc::new(disk)).timeout(reminds).iostats(IoStats::Counted);
     if choose(2) == 0 {
@@ -134,7 +134,7 @@ fn scenario() {
         let (queue, machine) = (Arc::clone(&queue), machine.clone());
         thread::spawn(move || (0..ACTS).for_each(|_| disturb(&queue, &machine)))
     }));
-    // Another thread that wants a tag.
+    // Another thread takes a tag of the set.
     others.extend(tags.clone().map(|tags| {
         thread::spawn(move || {
             for _ in 0..2 {

@@ -57,8 +57,8 @@ fn thread_that_waits(tags: &TagSet, had: &Had, cpu: usize) {
     }
 }
 
-/// A hardware queue that shares the tags. A thread that wants it run leaves word, and its thread is
-/// woken, as a worker is.
+/// A hardware queue that shares the tags. A thread that wants it run sets a flag, and wakes its
+/// thread, as a worker is woken.
 struct Hctx {
     user: TagUser,
     wanted: Arc<Mutex<Option<Arc<Completion>>>>,

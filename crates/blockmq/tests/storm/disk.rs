@@ -56,8 +56,8 @@ pub struct Build {
 
 /// The content of a block: one number that fills it.
 struct Block {
-    /// A: the number that a read gives; Relaxed, as all here: a caller that retries has been
-    /// told of the end.
+    /// A: the number that a read returns. Relaxed, as all here: a caller that retries knows the
+    /// end.
     now: AtomicU64,
     /// A: the number at the last flush.
     durable: AtomicU64,
@@ -254,7 +254,7 @@ impl Driver for Disk {
                 std::mem::forget(rq);
                 Dispatch::Started
             }
-            // Out of resources: also where nothing is in flight.
+            // The disk is out of resources, also where nothing is in flight.
             0..4 => Dispatch::Busy(rq),
             4..8 => Dispatch::NoResource(rq),
             8..12 => {

@@ -1,6 +1,6 @@
-//! The storm's clients. Each has some blocks to itself and knows what they hold. It sends some
-//! requests at once, and when the last of them has ended the next ones: of any kind, with buffers
-//! of any shape, by any way to submit.
+//! The storm's clients. Each has some blocks to itself and knows their content. It sends some
+//! requests at once, and when the last of them has ended, the next ones. They are of any kind, with
+//! buffers of any shape, and submitted in any way.
 
 use corewise_topology::CpuId;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub struct Lane {
     pub queue: Arc<Queue>,
     pub platter: Arc<Platter>,
     pub tally: Arc<Tally>,
-    /// Number of requests that it sends in all, about.
+    /// Approximate number of requests that it sends in all.
     pub requests: u64,
     /// The waiter for all lanes.
     pub left: Arc<Countdown>,
@@ -82,7 +82,7 @@ impl Lane {
         self.submit(requests, &mut rng);
     }
 
-    /// Submits in one of the ways that there are.
+    /// Submits in one of all possible ways.
     fn submit(&self, requests: Vec<Request>, rng: &mut Rng) {
         let queue = &self.queue;
         match rng.below(6) {

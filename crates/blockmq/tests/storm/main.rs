@@ -1,7 +1,7 @@
 //! Storms: all operations on a queue, at random and at once, against requests whose data is
 //! checked. The stall detector finds a lost request by its stalled lane; a request that is done
 //! twice is found by its number. Some 400 000 requests, or thirteen million with `COREWISE_LONG`.
-//! `README.md` says what is in it.
+//! `README.md` lists its parts.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 #![allow(unreachable_pub)] // its modules are its own
@@ -32,7 +32,7 @@ use tally::Tally;
 struct Storm {
     /// Number of requests, and that of a long run.
     requests: [u64; 2],
-    /// Number of clients. With one or two, no other thread comes by and runs what was forgotten.
+    /// Number of clients. With one or two, no other thread comes by and runs a forgotten request.
     lanes: u64,
     /// Number of queues, each with a disk.
     queues: usize,
@@ -53,10 +53,10 @@ struct Storm {
 /// The end of a storm.
 #[derive(Debug)]
 enum Outcome {
-    /// All requests have ended; the list has what was wrong with them.
+    /// All requests have ended; the list has the errors found.
     Over(Vec<String>),
-    /// The state of each hardware queue after a stall: no request ended for so long that one must
-    /// be lost.
+    /// The state of each hardware queue after a stall: no request has ended for long enough that
+    /// one must be lost.
     Stalled(String),
 }
 

@@ -33,7 +33,7 @@ pub fn disturb(disks: &[(Arc<Queue>, Arc<Platter>)], machine: &Machine, rng: &mu
             drop(frozen);
         }
         3 => {
-            // The order that cannot deadlock.
+            // This order can't deadlock.
             let quiesced = queue.quiesce_nowait();
             let _frozen = queue.start_freeze();
             drop(quiesced);

@@ -31,7 +31,7 @@ use netlink::{KernelClient, KernelError, NewDevice};
 /// Pause after the first failed attempt to connect; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
-/// Time between two looks whether the device was detached, of which the kernel tells nobody.
+/// Time between two checks whether the device was detached: the kernel doesn't announce it.
 const LOOK: Duration = Duration::from_secs(10);
 /// Seconds that requests wait for a connection, unless the user says else: a hundred years.
 const FOREVER: u64 = 100 * 366 * 24 * 3600;
@@ -60,7 +60,7 @@ struct Attached<'a> {
     flags: u16,
     /// Size of the device's blocks in bytes.
     block: u32,
-    /// Text by which this attachment is told from others: the export, and a mark.
+    /// Text that distinguishes this attachment from others: the export, and a mark.
     backend: String,
     /// Number of connections that are dead, as far as is known.
     dead: u16,

@@ -43,13 +43,13 @@ pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
         Some(path) => Source::read(path)?,
         None => Source::built_in(),
     };
-    // Not earlier: a user who types a manifest on a terminal may interrupt that, and nothing needs
-    // cleanup. Not later: from here on there is something to clean up.
+    // This doesn't come earlier: a user who types a manifest on a terminal may interrupt that, and
+    // nothing needs cleanup. Nor does it come later: from here on there is something to clean up.
     let cleanup = Arc::new(Cleanup::default());
     let stop = Stop::watch(Arc::clone(&cleanup), bars.clone(), source.file.is_some(), parent)
         .map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;
     let stop = Arc::new(stop);
-    // Cleans up even after a panic in what follows.
+    // Cleans up even after a panic in the code below.
     let cleaner = Cleaner(Arc::clone(&cleanup));
     corewise_server::raise_open_files();
     let limits = ProcessLimits::now();
@@ -316,9 +316,9 @@ pub(crate) fn passed(args: &args::Up) -> Result<Vec<Listener>, Failure> {
         .help("leave these flags out, or start the server without LISTEN_FDS"));
     }
     let listeners = passed.map(|fd| {
-        // SAFETY: it is open, since `listen_fds` has set its flags just now. It is nobody else's:
-        // LISTEN_PID names this process, by which its starter says that it left these to us, and
-        // nothing of ours was opened before: this is called once, first.
+        // SAFETY: it is open, since `listen_fds` has set its flags just now. No other owner exists:
+        // LISTEN_PID names this process, so its starter left these to us. This is called once and
+        // first, so nothing of ours was opened before.
         let socket = unsafe { OwnedFd::from_raw_fd(fd) };
         Listener::try_from(socket).map_err(|error| {
             wrong(format!("file descriptor {fd}: {error}")).help(

@@ -477,7 +477,7 @@ fn a_reload_follows_what_it_can_of_server_and_names_what_needs_a_restart() {
     let stream = connect(&up.server.socket());
     assert!(Client::over(stream, "disk").is_err());
     drop(before);
-    // A key that was followed isn't told again, and the others are until then.
+    // A key that was followed isn't reported again, and the others are until then.
     up.corewise(&["reload"]).ok().complains(&[needs]).says(&["nothing to change"]);
     up.folder.write("up.toml", first.replace("metrics = \"./m\"", "metrics = \"/nowhere/m\""));
     up.corewise(&["reload"]).code(1).complains(&["metrics: cannot listen on /nowhere/m"]);

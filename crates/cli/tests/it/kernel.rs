@@ -14,7 +14,8 @@ const KILLS: usize = 3;
 /// Sectors that it writes from one kill to the next.
 const BETWEEN: u64 = 5000;
 
-/// Takes two minutes, and fetches a kernel: for long runs, of which `xtask` installs what it needs.
+/// Takes two minutes, and fetches a kernel. It belongs to the long runs, whose needs `xtask`
+/// installs.
 #[test]
 fn the_kernels_client_loses_nothing_while_the_server_is_killed_and_started_again() {
     if std::env::var_os("COREWISE_LONG").is_none() || !cfg!(target_arch = "x86_64") {

@@ -128,7 +128,7 @@ fn a_larger_disk_may_take_the_place_of_a_leg_and_the_mirror_keeps_its_size() {
 
     let mixed = files(&["e", "f"]).replacen("\"8M\"", "\"4M\"", 1);
     for keys in ["", "bitmap = false"] {
-        // A new mirror has what its first leg has.
+        // A new mirror has the data of its first leg.
         folder.write("new.toml", mixed.clone() + &stack(&["f", "e"], keys));
         let ran = folder.corewise(["up", "new.toml"]).code(1);
         ran.complains(&["'e' has room for ", "bytes of 'f'"]);

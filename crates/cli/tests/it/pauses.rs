@@ -31,8 +31,8 @@ fn start(folder: &Folder, file: &str, timeout: u32, devices: &str) -> Server {
     Server::start(folder, &[file])
 }
 
-/// Runs `meanwhile` while the server is stopped, which is for longer than each of its timeouts: so
-/// long until another server cuts a client for half a request.
+/// Runs `meanwhile` while the server is stopped, which is for longer than each of its timeouts:
+/// until another server cuts a client for half a request.
 fn stopped(server: &Server, meanwhile: impl FnOnce()) {
     server.signal(Signal::STOP);
     let pid = Pid::from_raw(server.pid() as i32);

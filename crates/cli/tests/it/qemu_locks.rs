@@ -77,7 +77,7 @@ fn qemu_does_not_write_to_an_image_that_is_served_and_reads_it() {
             _ => strict.ok(),
         };
         qemu("qemu-img", &[&["convert", "-U"][..], &convert].concat()).ok();
-        // QEMU leaves its locks out where it is told to.
+        // QEMU takes no locks if an option says so.
         let off = "driver=raw,file.driver=file,file.filename=disk.img,file.locking=off";
         qemu("qemu-io", &["--image-opts", "-c", "read 0 512", off]).ok();
         server.stop().ok();

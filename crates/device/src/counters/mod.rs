@@ -1,4 +1,5 @@
-//! Dependency counters: one atomic decrement decides which device is ready, so that nobody waits.
+//! Dependency counters: one atomic decrement decides which device is ready, so that no thread
+//! waits.
 //!
 //! The protocol, its races and its proof stand in `README.md` beside this file; the steps named
 //! there (Seed, Release, Settle) are the names used in the comments here.

@@ -119,8 +119,8 @@ fn link(
     faults: &mut Vec<GraphError>,
 ) -> Needs {
     let mut needs: Needs = Vec::with_capacity(all.len());
-    // Per supplier: the last device that was seen to need it. One look tells whether a supplier was
-    // named before, however many there are.
+    // Per supplier: the last device that was seen to need it. One look shows whether a supplier was
+    // named before, for any number of suppliers.
     let mut needed_by = vec![usize::MAX; all.len()];
     for (device, decl) in all.iter().enumerate() {
         let name = || decl.name.clone();
@@ -163,10 +163,9 @@ fn link(
     needs
 }
 
-/// Orders the devices so that each comes after all that it needs; among those that may come next
-/// the one registered first is chosen (Kahn's algorithm with a heap). A device left over is on a
-/// cycle or behind one: the cycles are found, reported and rejected one by one, until nothing is
-/// left.
+/// Orders the devices so that each comes after its needs. Among those that may come next it chooses
+/// the one registered first (Kahn's algorithm with a heap). A device left over is on a cycle or
+/// behind one: the cycles are found, reported and rejected one by one, until none is left.
 fn sort(
     all: &[Arc<DeviceDecl>],
     needs: &mut Needs,
@@ -255,8 +254,8 @@ fn pack(lists: &Needs) -> EdgeTable {
 
 // The order of devices that exist, with the cycles broken that links between them have closed.
 
-/// Orders the devices so that each comes after all that it needs; among those that may come next
-/// the one registered first is chosen. Returns an error if they need one another in a circle.
+/// Orders the devices so that each comes after its needs; among those that may come next it chooses
+/// the one registered first. Returns an error if they need one another in a circle.
 pub(super) fn kahn(needs: &Needs) -> Result<Vec<DeviceId>, ()> {
     let feeds = reversed(needs);
     let mut left: Vec<usize> = needs.iter().map(Vec::len).collect();

@@ -16,7 +16,7 @@ const FINISHED: u8 = 1;
 const TOLD: u8 = 2;
 /// The call has returned; the thread that brings the result concludes.
 const RETURNED: u8 = 3;
-/// The callback is concluded, or nobody wants the result.
+/// The callback is concluded, or its result isn't wanted.
 const OVER: u8 = 4;
 
 /// The meeting of a call that returns and a result that is handed over, in any order, on any
@@ -44,7 +44,7 @@ impl<T> Handoff<T> {
     }
 
     /// Hands the result over (step Finish). Returns `Some` with the result if the call has
-    /// returned: the finisher concludes. A result that nobody wants, since there is one or the call
+    /// returned: the finisher concludes. A result that isn't wanted, since there is one or the call
     /// panicked, is dropped.
     pub fn finish(&self, result: Option<T>) -> Option<Option<T>> {
         let phase = match result {
@@ -92,7 +92,7 @@ impl<T> Handoff<T> {
     /// Prepares the handoff for the next call; called by its only owner.
     pub fn reset(&mut self) {
         self.phase.store(CALLED, Ordering::Relaxed);
-        // A result that nobody wanted.
+        // A result that wasn't wanted.
         drop(self.result.get_mut().take());
     }
 

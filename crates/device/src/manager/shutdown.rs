@@ -1,5 +1,5 @@
-//! The device manager's shutdown: the state that it takes over from the registry, and what it
-//! leaves.
+//! The device manager's shutdown: the state that it takes over from the registry, and the state
+//! that it leaves.
 
 use std::sync::Arc;
 
@@ -31,9 +31,10 @@ impl DeviceManager {
     /// Blocks until all is done, or was [aborted](ShutdownOptions::abort). Errors and panics of
     /// callbacks are reported, and stop nothing.
     ///
-    /// Afterwards the bound objects of devices that were shut down are dropped, each before what it
-    /// needs. After an abort, the objects that were left undone stay with the manager. Then the
-    /// drivers are dropped on the caller's thread, the one that was registered last first.
+    /// Afterwards the bound objects of devices that were shut down are dropped, each before the
+    /// objects that it needs. After an abort, the objects that were left undone stay with the
+    /// manager. Then the drivers are dropped on the caller's thread, the one that was registered
+    /// last first.
     ///
     /// # Errors
     ///
@@ -113,15 +114,15 @@ impl DeviceManager {
         }
     }
 
-    /// Returns what is not shut down, while a shutdown is in progress or after it was aborted; else
-    /// nothing. From any thread and at any time: it tells what is left undone while a callback
-    /// holds the shutdown's caller.
+    /// Returns the devices that are not shut down, while a shutdown is in progress or after it was
+    /// aborted; else nothing. Any thread may call it at any time, even while a callback holds the
+    /// shutdown's caller.
     pub fn remaining(&self) -> Vec<Remaining> {
         let shutdown = self.registry.state.lock().shutdown.clone();
         shutdown.map_or_else(Vec::new, |(state, clock)| state.remaining(clock.now()))
     }
 
-    /// Prepares what a shutdown needs to know, and starts the watch, so that a shutdown has to do
+    /// Prepares the data that a shutdown needs, and starts the watch, so that a shutdown has to do
     /// neither. Called when devices have come up.
     pub(super) fn expect_shutdown(&self) {
         let (graph, bound, changes, unwatched) = {
@@ -184,7 +185,7 @@ fn expected(outline: &Outline, history: Option<&History>) -> (Option<Vec<u64>>, 
     (Some(policy::paths(graph.order(), |id| graph.needs(id), &expected)), slow)
 }
 
-/// Drops bound objects, each before what it needs, except those of devices that remain.
+/// Drops bound objects, each before the objects that it needs, except those of devices that remain.
 pub(super) fn drop_in_order(
     graph: &Graph,
     mut bound: Vec<Option<Arc<dyn Bound>>>,

@@ -2,9 +2,9 @@
 //! `README.md` beside this file.
 //!
 //! A probe is placed once, here, near its device's node. The worker that runs it carries a
-//! placement token, so that nobody places it again. CPUs of the node are given out in rotation, and
-//! isolated CPUs never. The CPU only chooses the pod whose pool runs the probe. Affinity is soft: a
-//! CPU that goes between the choice and the queueing costs locality and nothing else.
+//! placement token, so that no code places it again. CPUs of the node are given out in rotation,
+//! and isolated CPUs never. The CPU only chooses the pod whose pool runs the probe. Affinity is
+//! soft: a CPU that goes between the choice and the queueing costs locality and nothing else.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -64,14 +64,14 @@ impl Placer {
         &self.queue
     }
 
-    /// Queues `f` for another CPU than the caller's, each time for the next one: the caller goes
-    /// on, and work for the worker of its own CPU would wait for that. Does not block. If the pools
-    /// are shut down, `f` is dropped.
+    /// Queues `f` for another CPU than the caller's, each time for the next one: the caller
+    /// continues, and work for the worker of its own CPU would wait for it. Does not block. If the
+    /// pools are shut down, `f` is dropped.
     pub(crate) fn spawn_elsewhere(&self, f: impl FnOnce() + Send + 'static) {
         self.queue_at(self.choose_elsewhere(), move |_| f());
     }
 
-    /// Chooses the next CPU but the caller's (step Choose).
+    /// Chooses the next CPU other than the caller's (step Choose).
     fn choose_elsewhere(&self) -> Choice {
         let here = self.here();
         let mut rotations = self.rotations.lock();
@@ -109,7 +109,7 @@ impl Placer {
         match self.choose(Path::Sync, node, must_not_wait) {
             (Place::Near, Some(cpu)) => {
                 // `f` catches the panics of what it calls, and reports when it is dropped unused,
-                // so there is no result to lose here (rule 9).
+                // so no result can be lost here (rule 9).
                 let _ = self.queue.at(At::Cpu(cpu)).spawn(move || f(Some(cpu))).join();
             }
             _ => {
@@ -123,18 +123,18 @@ impl Placer {
     /// threads.
     pub(crate) fn most_at_once(&self) -> usize {
         if hint::IN_MODEL {
-            // With more nobody would stand in line there.
+            // With more no device would stand in line there.
             return 2;
         }
         let pods = self.pools.pods().scope(AffinityScope::CacheShard).len();
         self.pools.max_workers().saturating_mul(pods)
     }
 
-    /// Calls a driver's probe, on this thread. If that is a worker, its pool is told that the probe
-    /// may take long, so that other work starts meanwhile. It is not told if probes are so quick
-    /// that it wouldn't pay, or if so many run at once that they would only wait for each other.
-    /// Returns also whether the worker may go on with another probe: in the last case it may not,
-    /// as there its pool decides how many run.
+    /// Calls a driver's probe, on this thread. If that is a worker, its pool learns that the probe
+    /// may take long, so that other work starts meanwhile. It doesn't if probes are so quick that
+    /// this wouldn't pay, or if so many run at once that they would only wait for each other.
+    /// Returns also whether the worker may continue with another probe: in the last case it may
+    /// not, as there its pool decides how many run.
     pub(crate) fn probing<R>(&self, probe: impl FnOnce() -> R) -> (R, bool) {
         context::might_block("device probe");
         let (pacing, began) = (self.pace.begin(), time::now());
@@ -212,7 +212,7 @@ fn candidates(pools: &WorkerPools, masks: &Masks, node: Option<u32>) -> Vec<Cand
 
 /// A task on a worker that waits, or is about to, until this is dropped.
 struct NestedWait<'p> {
-    /// A: the placer's.
+    /// A: the counter of the placer.
     count: &'p AtomicUsize,
     /// Number of such tasks, this one included.
     waiting: usize,
@@ -238,7 +238,7 @@ impl Drop for NestedWait<'_> {
 pub(crate) enum Path {
     /// The caller waits for the probe.
     Sync,
-    /// The caller goes on.
+    /// The caller continues.
     Async,
 }
 
@@ -287,8 +287,8 @@ pub(crate) fn place(path: Path, node: Option<u32>, usable: bool, asker: ProbeOri
 /// tasks do so, itself included, and a pool has at most `threads` threads.
 ///
 /// Tasks of node 0 that wait for node 1, and the other way round, hold a thread each. If all
-/// threads of both pools did, nobody would run what they wait for (rule 1.3). As long as fewer wait
-/// than a pool has threads, each pool has one that does not, and that one ends.
+/// threads of both pools did, no thread would run the probes that they wait for (rule 1.3). As long
+/// as fewer wait than a pool has threads, each pool has one that does not, and that one ends.
 pub(crate) fn too_many_wait(waiting: usize, threads: usize) -> bool {
     waiting >= threads
 }
@@ -376,7 +376,7 @@ pub(super) struct Pace {
 /// One probe, until it is over.
 #[derive(Debug)]
 pub(super) struct Pacing<'p> {
-    /// A: the pace's.
+    /// A: the counter of the pace.
     declared: Option<&'p AtomicUsize>,
     /// True if it isn't declared because too many others are.
     crowded: bool,
@@ -429,7 +429,7 @@ impl Pace {
 }
 
 impl Pacing<'_> {
-    /// Returns true if its worker may go on with another probe without asking its pool.
+    /// Returns true if its worker may continue with another probe without asking its pool.
     pub(super) fn goes_on(&self) -> bool {
         !self.crowded
     }

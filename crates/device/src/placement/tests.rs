@@ -51,8 +51,8 @@ fn rules_10_and_13_probes_of_one_node_rotate_over_its_shards_cores_and_siblings_
 #[test]
 fn probes_that_help_the_caller_go_to_each_shard_in_turn() {
     let (pools, placer) = placer(&Machine::synthetic("numa:2 l3:1 core:2 pu:1").unwrap());
-    // The choice alone: the queue decides where a probe then runs, and lets an idle pod take over
-    // from a busy one.
+    // This is only the choice: the queue decides where a probe then runs, and lets an idle pod take
+    // over from a busy one.
     let cpus = (0..8).map(|_| placer.choose_elsewhere().1.map(CpuId::number));
     assert_eq!(cpus.collect::<Vec<_>>(), [0, 2, 1, 3, 0, 2, 1, 3].map(Some));
     let (tell, told) = mpsc::channel();

@@ -1,5 +1,5 @@
-//! A bring-up: many devices at once, one caller who waits for them all and probes the synchronous
-//! ones, in order.
+//! A bring-up: many devices at once, and one caller that waits for all of them and probes the
+//! synchronous ones, in order.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -38,7 +38,7 @@ pub(crate) struct BringUpInProgress {
     news: bool,
     /// True if the whole bring-up is past its deadline.
     late: bool,
-    /// True if unsettled devices are left so, because of what is overdue.
+    /// True if overdue probes leave devices unsettled.
     gave_up: bool,
     /// Devices past their deadlines, by place.
     named: Vec<u32>,
@@ -132,7 +132,7 @@ impl Devices {
                 fault_of.entry(device).or_insert(fault);
             }
         }
-        // In base order: a device enters after all that it needs.
+        // Devices enter in base order, each after its needs.
         let mut keys = vec![None; total];
         let mut candidates = candidates;
         for &id in graph.order().iter().filter(|&&id| !graph.is_rejected(id)) {
@@ -198,8 +198,7 @@ impl Devices {
         self.skip_if_hopeless(index, now, fx);
     }
 
-    /// Settles the need of those that need a rejected device: it doesn't exist, so no link leads to
-    /// it.
+    /// Settles the need for a rejected device: it doesn't exist, so no link leads to it.
     fn blame_rejected(&mut self, place: u32, now: Duration, fx: &mut Effects) {
         let Some(bring_up) = &self.bring_up else { return };
         let feeds = bring_up.graph.feeds(DeviceId(place)).iter();
@@ -313,8 +312,8 @@ impl Devices {
         self.slot(index).needs.iter().filter_map(Link::device).any(other)
     }
 
-    /// Returns true if all that the device lacks is optional: it will be probed without, after the
-    /// timeout.
+    /// Returns true if the device lacks only optional needs: after the timeout it will be probed
+    /// without them.
     pub(super) fn may_be_waived(&self, index: u32) -> bool {
         let met = |l: &Link| l.waived || l.device().is_some_and(|to| self.is_up(to));
         !self.hopeless && self.slot(index).needs.iter().all(|l| l.optional || met(l))
@@ -401,7 +400,7 @@ impl Devices {
             if bring_up.left == 0 {
                 return if bring_up.untold == 0 { CallerStep::Done } else { CallerStep::Wait };
             }
-            // An overdue device is named before anything is done about it.
+            // The observer gets an overdue device's name before the policy acts.
             let unnamed = bring_up.overdue > 0 && bring_up.untold > 0;
             if bring_up.active > bring_up.overdue || unnamed || !fx.is_empty() {
                 return CallerStep::Wait;
@@ -435,8 +434,8 @@ impl Devices {
     }
 
     /// Returns the synchronous device whose turn it is. While another one is before it and may
-    /// still come, nothing is done. If nothing is in progress but those behind it, the first one
-    /// waits for something that was deferred, and they go before it.
+    /// still come, there is none. If only devices behind it are in progress, the first one waits
+    /// for a deferred device, and they go before it.
     fn next_turn(&mut self) -> Option<CallerStep> {
         let bring_up = self.bring_up.as_mut()?;
         let slots = &mut self.slots;
@@ -487,7 +486,7 @@ impl Devices {
     }
 
     /// Returns an asynchronous device that is queued, for a caller that would wait on a worker
-    /// (step Help). Perhaps all other workers wait like that, and nobody would come for it.
+    /// (step Help). Perhaps all other workers wait like that, and none would come for it.
     pub(crate) fn to_help_with(&self) -> Option<DueProbe> {
         let is_queued = |&index: &u32| {
             let slot = self.slot(index);
@@ -508,15 +507,15 @@ impl Devices {
         }
     }
 
-    /// Records that the caller of the bring-up has something to look at.
+    /// Records news for the caller of the bring-up.
     pub(crate) fn news(&mut self) {
         if let Some(bring_up) = &mut self.bring_up {
             bring_up.news = true;
         }
     }
 
-    /// Counts probes of the bring-up that are past their deadline as failed (step Give up). They go
-    /// on; what they bring up late is taken in after all. `all`: nothing else is begun either.
+    /// Counts probes of the bring-up that are past their deadline as failed (step Give up). They
+    /// continue, and their late results count after all. `all`: nothing else is begun either.
     fn give_up_overdue(&mut self, all: bool, now: Duration, fx: &mut Effects) {
         let unsettled: Vec<u32> = self.unsettled().collect();
         if let Some(bring_up) = &mut self.bring_up {
@@ -541,8 +540,8 @@ impl Devices {
         }
     }
 
-    /// Marks each device past its deadline (step Overdue). Returns them, and when to look again.
-    /// The observer is to be told about those of the bring-up.
+    /// Marks each device past its deadline (step Overdue). Returns them, and the time of the next
+    /// check. The observer gets a report about those of the bring-up.
     pub(crate) fn overdue(
         &mut self,
         now: Duration,
@@ -598,8 +597,8 @@ impl Devices {
         self.bring_up.as_ref()?.options.timeout
     }
 
-    /// Cancels what is ready but was not started, and what waits. That includes what sits in a
-    /// queue, so that the caller waits only for probes that run.
+    /// Cancels devices that are ready but not started, and those that wait. That includes queued
+    /// ones, so the caller waits only for running probes.
     fn sweep(&mut self, now: Duration, fx: &mut Effects) {
         let unsettled: Vec<u32> = self.unsettled().collect();
         for index in unsettled {
@@ -626,8 +625,8 @@ impl Devices {
         }
     }
 
-    /// Takes a device out of the bring-up, because somebody unbinds or removes it. If it has no
-    /// outcome, it is cancelled.
+    /// Takes a device out of the bring-up, because another thread unbinds or removes it. If it has
+    /// no outcome, it is cancelled.
     pub(super) fn withdraw_from_bring_up(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         if self.is_unsettled(index) {
             self.note(index, ProbeOutcome::Cancelled, now, fx);
@@ -644,7 +643,7 @@ impl Devices {
         open.filter_map(|(key, _)| key.map(|key| key.index))
     }
 
-    /// Begins deferral: what was deferred is tried again, now and after each bind.
+    /// Begins deferral: deferred devices are retried, now and after each bind.
     pub(crate) fn begin_deferral(&mut self, fx: &mut Effects) {
         if std::mem::replace(&mut self.deferring, true) {
             return;
@@ -653,8 +652,8 @@ impl Devices {
         self.want_late_worker(active, fx);
     }
 
-    /// Records that the observer has got `n` devices that are finished or overdue. Not called if
-    /// there is none.
+    /// Records that the observer has got `n` devices that are finished or overdue. The caller
+    /// doesn't call this for none.
     pub(crate) fn told(&mut self, n: usize) {
         if let Some(bring_up) = &mut self.bring_up {
             bring_up.untold = bring_up.untold.saturating_sub(n);
@@ -662,7 +661,7 @@ impl Devices {
         }
     }
 
-    /// Returns how long a probe that begins now may take before somebody has to look.
+    /// Returns how long a probe that begins now may take before a look is needed.
     pub(super) fn time_left(&self, index: u32) -> Option<Duration> {
         let slot = self.slot(index);
         let late = slot.in_bring_up.is_some() && self.bring_up.as_ref().is_some_and(|b| b.late);

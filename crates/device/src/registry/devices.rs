@@ -1,9 +1,9 @@
 //! The live registry: every device that exists, its needs, and its state. It has neither threads
 //! nor clock: tests step it by hand, [`super::run`] and `crate::manager` drive it.
 //!
-//! `README.md` beside this file has the states, the steps by name, and the argument why nobody
-//! waits for something that can't come. All of this lies under one lock, the manager's. No user
-//! code runs in here: what has to be dropped is handed out with the [`Effects`].
+//! `README.md` beside this file has the states, the steps by name, and the argument why no thread
+//! waits for an event that can't come. All of this lies under one lock, the manager's. No user code
+//! runs in here: objects to drop are handed out with the [`Effects`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -28,16 +28,15 @@ pub(crate) struct DeviceKey {
     pub(super) generation: u32,
 }
 
-/// A device from one time that it was unbound to the next. A walk takes down that instance, and no
-/// later one.
+/// A device from one unbinding to the next. A walk takes down that instance, and no later one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Instance {
     pub key: DeviceKey,
     pub(super) unbinds: u64,
 }
 
-/// A device that was made ready, with the number of that time. A prober that never comes must not
-/// end a later time's probe.
+/// A device that was made ready, with the number of that round. A prober that never comes must not
+/// end the probe of a later round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DueProbe {
     pub key: DeviceKey,
@@ -63,7 +62,7 @@ pub(crate) struct Devices {
     pub(super) bring_up: Option<BringUpInProgress>,
     /// Ready asynchronous devices that no item was queued for.
     pub(super) lines: Lines,
-    /// Ready synchronous devices that nobody waits for: the one late worker probes them in turn.
+    /// Ready synchronous devices without a waiting caller: the one late worker probes them in turn.
     pub(super) late: VecDeque<DueProbe>,
     /// True while the late worker was asked for and has not left.
     pub(super) late_worker: bool,
@@ -77,7 +76,7 @@ pub(crate) struct Devices {
     /// True once deferral has begun. Before that `deferred` gets no bind: deferral begins with one
     /// Bump of its own.
     pub(super) deferring: bool,
-    /// True once the deferral timeout has passed: nobody waits for optional suppliers any more.
+    /// True once the deferral timeout has passed: no device waits for optional suppliers any more.
     pub(super) hopeless: bool,
     /// True once nothing is probed any more.
     pub(super) closed: bool,
@@ -121,14 +120,14 @@ pub(super) struct DeviceSlot {
     pub(super) times: u64,
     /// The first real failure of this round.
     pub(super) failure: Option<ProbeError>,
-    /// The driver to which it is bound, or which is probing it.
+    /// The driver that it is bound to, or that probes it.
     pub(super) driver: Option<Arc<RegisteredDriver>>,
-    /// True while somebody waits to unbind it: it doesn't begin, and isn't used when its probe is
+    /// True while a thread waits to unbind it: it doesn't begin, and isn't used when its probe is
     /// over.
     pub(super) leaving: bool,
-    /// True while somebody removes it: it doesn't begin any more.
+    /// True while a thread removes it: it doesn't begin any more.
     pub(super) going: bool,
-    /// True if somebody wants it unbound: it is not probed again by itself.
+    /// True if it was unbound on purpose: it is not probed again by itself.
     pub(super) stays_down: bool,
     /// Number of times it was unbound.
     pub(super) unbinds: u64,
@@ -149,9 +148,9 @@ pub(super) struct DeviceSlot {
     pub(super) cost: Cost,
 }
 
-/// The state of a device. README.md says who makes each transition.
+/// The state of a device. README.md names the steps that make each transition.
 pub(super) enum Phase {
-    /// Something that it needs is not bound.
+    /// A device that it needs is not bound.
     Waiting,
     /// The device may be probed: it is queued, or waits for its turn.
     Ready,
@@ -161,11 +160,11 @@ pub(super) enum Phase {
     Deferred(String),
     /// The device is up.
     Bound,
-    /// The device is up, but nobody new may use it: it is unbound as soon as nobody does.
+    /// The device is up, but no new one may use it: it is unbound as soon as none does.
     Leaving,
     /// Its callback is being called.
     Unbinding,
-    /// The device is not up, and stays so until somebody asks.
+    /// The device is not up, and stays so until a caller asks.
     Idle(LeaveReason),
 }
 
@@ -201,8 +200,8 @@ pub(super) struct Link {
     pub(super) to: Target,
     pub(super) kind: EdgeKind,
     pub(super) optional: bool,
-    /// True if it doesn't hold the device up: nobody waits for this optional supplier any more, or
-    /// this parent is being probed and has registered the device itself.
+    /// True if it doesn't hold the device up: the wait for this optional supplier is over, or this
+    /// parent is being probed and has registered the device itself.
     pub(super) waived: bool,
 }
 
@@ -244,9 +243,9 @@ pub(crate) struct Effects {
     pub wake: bool,
     /// Time after which the deadlines have to be checked: a probe with a deadline has begun.
     pub look_after: Option<Duration>,
-    /// True if somebody waits for what the deferral timeout ends.
+    /// True if a device waits for an event that the deferral timeout replaces.
     pub hopes: bool,
-    /// Number of devices of the bring-up that are left as they are, because of what is overdue.
+    /// Number of devices of the bring-up that overdue probes leave as they are.
     pub gave_up: Option<usize>,
     /// Devices of the bring-up that are settled, each with its ordinal number.
     pub finished: Vec<(Arc<DeviceDecl>, Outcome, usize)>,
@@ -499,8 +498,8 @@ impl Devices {
         }
     }
 
-    /// Returns the next device for a prober that is through with its device (step Next). `None`:
-    /// there is none, and the prober leaves.
+    /// Returns the next device for a prober that has finished its device (step Next). If it returns
+    /// `None`, there is none, and the prober leaves.
     pub(crate) fn next_in_line(&mut self, node: Option<u32>) -> Option<DueProbe> {
         let line = self.lines.of(node);
         let next = line.dues.pop_front();
@@ -508,14 +507,14 @@ impl Devices {
         next
     }
 
-    /// Hands the line to another worker, which goes on when its pool sees fit (step Hand over).
+    /// Hands the line to another worker, which continues when its pool sees fit (step Hand over).
     pub(crate) fn hand_line_over(&mut self, node: Option<u32>, fx: &mut Effects) {
         let next = self.next_in_line(node);
         fx.queue.extend(next.map(|due| (due, node)));
     }
 
-    /// Records that a prober will never come, as its pools are shut down. Returns the devices for
-    /// which none is left, which nobody probes.
+    /// Records that a prober will never come, as its pools are shut down. Returns the devices
+    /// without a prober, which no thread probes.
     pub(crate) fn prober_is_lost(&mut self, node: Option<u32>) -> VecDeque<DueProbe> {
         let line = self.lines.of(node);
         line.probers -= 1;

@@ -34,7 +34,7 @@ pub(crate) struct StartedProbe {
 /// The next step of a thread that ended a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NextStep {
-    /// The device is settled, or another thread goes on with it.
+    /// The device is settled, or another thread continues with it.
     Done,
     /// The thread asks another driver for the device, in the same way.
     Again,

@@ -6,8 +6,8 @@ use crate::info::{AwaitedDevice, DeviceInfo, DeviceState, Need, Pending, Pending
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The driver that was called for a device, and the cost. It becomes text when somebody asks for
-/// it: the caller of a bring-up waits until the last device's record is made.
+/// The driver that was called for a device, and the cost. It becomes text on request: the caller of
+/// a bring-up waits until the last device's record is made.
 #[derive(Clone, Default)]
 pub(crate) struct ProbeRecord {
     pub driver: Option<Arc<str>>,

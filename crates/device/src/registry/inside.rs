@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 corewise_sync::per_thread! {
     /// O: the registries whose drivers, callbacks or observers this thread is in, by their
-    /// addresses, the outermost first; and those inside which somebody waits for this thread.
+    /// addresses, the outermost first; and those inside which another thread waits for this one.
     static INSIDE: RefCell<Vec<usize>> = RefCell::new(Vec::new());
 }
 

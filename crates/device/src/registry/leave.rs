@@ -3,8 +3,8 @@
 //! A thread that unbinds a device walks over all that need it, marks them so that nothing new
 //! begins to use them, and unbinds them from the outermost inwards. A walk trusts nothing that it
 //! saw under an earlier lock: a device is taken by the walk that finds, under the same lock, that
-//! nobody uses it. A walk waits only for what runs (a probe, another walk's callback), never for
-//! another walk: README.md has the argument.
+//! no other device uses it. A walk waits only for what runs (a probe, another walk's callback),
+//! never for another walk: README.md has the argument.
 
 use super::devices::{
     DeferredDrops, DeviceKey, DeviceSlot, Devices, Effects, Instance, LeaveReason, Link, Phase,
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 /// One walk.
 pub(crate) struct LeaveWalk {
-    /// The device that is to be unbound. It stays down then, unless it is to be removed.
+    /// The device to unbind. It stays down then, unless it is to be removed.
     root: Instance,
     /// Frames: each device but the first needed the one before when its frame was put there. That
     /// may have changed since.
@@ -93,10 +93,9 @@ impl Devices {
     }
 
     /// Marks a probe as failed, and returns the children that it has registered. They go before the
-    /// failure is taken in: until then the device is being probed, and what it needs stays up for
-    /// them. The thread that takes the failure in walks over the children meanwhile. So another
-    /// walk must not wait for the probe if the probe waits for that walk:
-    /// [`Devices::is_in_circle`].
+    /// failure is recorded: until then the device is being probed, and its needs stay up for them.
+    /// The thread that records the failure walks over the children meanwhile. So another walk must
+    /// not wait for the probe if the probe waits for that walk: [`Devices::is_in_circle`].
     pub(crate) fn failing(&mut self, key: DeviceKey, fx: &mut Effects) -> Vec<Instance> {
         let children = self.children_by_probe(key);
         if !children.is_empty() {
@@ -128,7 +127,7 @@ impl Devices {
             };
             let unbinds = slot.unbinds;
             if unbinds != device.unbinds {
-                // The reason for its frame has gone, by this walk or another one. Perhaps it is up
+                // The reason for its frame is gone, by this walk or another one. Perhaps it is up
                 // again.
                 if !remove {
                     walk.pop();
@@ -141,12 +140,12 @@ impl Devices {
             }
             let is_root = device == walk.root;
             self.mark(index, remove, is_root, fx);
-            // Outwards: its consumers, the latest first.
+            // The walk goes outwards: to its consumers, the latest first.
             if let Some((feed, remove)) = self.next_outwards(walk) {
                 walk.push(self.instance(self.key(feed)), remove);
                 continue;
             }
-            // Nobody uses it, and nobody can begin to while this lock is held.
+            // No device uses it, and none can begin to while this lock is held.
             if self.runs_at_or_behind(index) {
                 return LeaveStep::Wait;
             }
@@ -167,7 +166,7 @@ impl Devices {
             }
             walk.passed.push(key);
         }
-        // A device that can do without what has left needn't wait for it.
+        // A device that can do without the one that left needn't wait for it.
         for key in std::mem::take(&mut walk.passed) {
             let waits = |slot: &DeviceSlot| matches!(slot.phase, Phase::Waiting) && slot.unmet == 0;
             if self.live(key).is_some_and(waits) {
@@ -178,7 +177,7 @@ impl Devices {
     }
 
     /// Returns the device that has to go before the one on top of the stack, and true if it goes
-    /// for good. `None`: all feeds were checked, and none has to.
+    /// for good. Returns `None` if all feeds were checked, and none has to.
     fn next_outwards(&self, walk: &mut LeaveWalk) -> Option<(u32, bool)> {
         let &WalkFrame { device, remove, cursor } = walk.stack.last()?;
         let index = device.key.index;
@@ -204,8 +203,8 @@ impl Devices {
         let goes_along = self.goes_along(feed, index, remove);
         match walk.frame_of(self.key(feed)) {
             None => goes_along || uses && !self.is_in_circle(index, feed),
-            // The feed has a frame below. Either the two need each other, and one of them has to be
-            // first; or links have changed since, and then it goes before this one all the same.
+            // The feed has a frame below. Either the two need each other, and one has to be first;
+            // or links have changed since, and then the feed goes before this one all the same.
             Some(frame) => goes_along && !frame.remove || uses && !self.uses(index, feed),
         }
     }
@@ -249,7 +248,7 @@ impl Devices {
         runs(index) || self.slot(index).feeds.iter().any(|&feed| in_hands(feed))
     }
 
-    /// Marks the device: nothing new begins to use it, nor does it begin anything (step Mark).
+    /// Marks the device: no new device begins to use it, nor does it begin anything (step Mark).
     fn mark(&mut self, index: u32, remove: bool, stays_down: bool, fx: &mut Effects) {
         let slot = self.slot_mut(index);
         slot.going |= remove;
@@ -282,8 +281,8 @@ impl Devices {
     }
 
     /// Records that the callback of a device that was taken is over (step Unbound). Its object is
-    /// dropped. It waits for what it needs, as before its first probe, or stays down if that was
-    /// asked for.
+    /// dropped. The device waits for its needs, as before its first probe, or stays down if that
+    /// was requested.
     pub(crate) fn unbound(&mut self, key: DeviceKey, now: Duration, fx: &mut Effects) {
         if self.live(key).is_none() {
             return;
@@ -301,7 +300,7 @@ impl Devices {
     }
 
     /// Announces that the caller is about to drop the object of a device that it has unbound (step
-    /// Drops). Another walk waits for that before it takes what the object may use.
+    /// Drops). Another walk waits for that before it takes the devices that the object may use.
     pub(crate) fn drops(&mut self, key: DeviceKey) {
         if self.live(key).is_some() {
             self.slot_mut(key.index).dropping += 1;
@@ -316,7 +315,7 @@ impl Devices {
         }
     }
 
-    /// Keeps a device down that somebody wants unbound and that is not up.
+    /// Keeps a device down that is to be unbound and is not up.
     fn stay_down(&mut self, index: u32, now: Duration, fx: &mut Effects) {
         self.withdraw_from_bring_up(index, now, fx);
         let slot = self.slot_mut(index);
@@ -328,14 +327,14 @@ impl Devices {
 }
 
 impl Phase {
-    /// Returns true if those behind it in a bring-up wait for its end.
+    /// Returns true if later devices of a bring-up wait for its end.
     pub(super) fn holds_turns(&self) -> bool {
         matches!(self, Phase::Probing(probing) if !probing.overdue)
     }
 }
 
 impl DeviceSlot {
-    /// Returns true if it uses what it needs, or may before long.
+    /// Returns true if it uses its needs, or may do so soon.
     fn uses_what_it_needs(&self) -> bool {
         match &self.phase {
             Phase::Ready | Phase::Probing(_) | Phase::Bound | Phase::Leaving | Phase::Unbinding => {
@@ -345,7 +344,7 @@ impl DeviceSlot {
         }
     }
 
-    /// Returns true if it must not begin, because somebody waits to unbind it, or to remove it.
+    /// Returns true if it must not begin, because a thread waits to unbind it, or to remove it.
     pub(super) fn is_wanted_down(&self) -> bool {
         self.leaving || self.going
     }

@@ -1,5 +1,5 @@
-//! The links between devices: devices that come, go, and are linked while others live on. Each step
-//! costs what the device's own links cost.
+//! The links between devices: devices that come, go, and are linked while others live on. The cost
+//! of a step depends only on the device's own links.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::registry::devices::{
 use crate::registry::matching::{Candidate, RegisteredDriver};
 
 impl Devices {
-    /// Returns what the builder of a graph has to know about a device that exists.
+    /// Returns the description of an existing device for the builder of a graph.
     pub(crate) fn outside(&self, name: &str) -> Option<OutsideNeeds> {
         let &index = self.by_name.get(name)?;
         Some(OutsideNeeds { node: self.slot(index).node })
     }
 
-    /// Enters a new device under its name (step Link): links it with what it needs and with those
+    /// Enters a new device under its name (step Link): links it with its needs and with the devices
     /// that have been waiting for that name. `nested`: its parent is being probed, and registers
     /// it.
     pub(super) fn enter(&mut self, decl: Arc<DeviceDecl>, nested: bool) -> u32 {
@@ -62,7 +62,7 @@ impl Devices {
         index
     }
 
-    /// Adds a need, unless it was the last one added to what is needed.
+    /// Adds a need, unless it was the last one added to that supplier.
     pub(super) fn need(
         &mut self,
         index: u32,
@@ -103,7 +103,7 @@ impl Devices {
         }
     }
 
-    /// Gives a device without a node of its own its parent's, and hands that on.
+    /// Gives a device without a node of its own its parent's, and passes that on.
     fn take_over_node(&mut self, index: u32) {
         let mut todo = vec![index];
         while let Some(index) = todo.pop() {
@@ -117,7 +117,7 @@ impl Devices {
         }
     }
 
-    /// Removes a device that nobody uses any more. Those that need it wait for its name.
+    /// Removes a device that no other uses any more. Those that need it wait for its name.
     pub(super) fn forget(&mut self, index: u32, fx: &mut Effects) {
         self.graph = None;
         self.changes += 1;
@@ -189,10 +189,10 @@ impl Devices {
         suspects.into_iter().filter_map(fault).collect()
     }
 
-    /// Returns true if a path leads from a device back to itself. It searches along what the device
-    /// needs and along its consumers, by turns: if one side soon comes to its end, the length of
-    /// the other doesn't matter. So a device at the end of a long chain, which somebody waits for,
-    /// costs as little as any other.
+    /// Returns true if a path leads from a device back to itself. It searches along the device's
+    /// needs and along its consumers, by turns: if one side ends soon, the length of the other
+    /// doesn't matter. So a device at the end of a long chain, which another waits for, costs as
+    /// little as any other.
     fn is_on_circle(
         &self,
         from: &str,
@@ -225,7 +225,7 @@ impl Devices {
         }
     }
 
-    /// Returns what a device needs, by name, whether it exists or is one of the new ones.
+    /// Returns the needs of a device by name, whether it exists or is one of the new ones.
     fn needs_of(&self, name: &str, new: &HashMap<&str, &DeviceDecl>) -> Vec<String> {
         if let Some(decl) = new.get(name) {
             return decl.needs().cloned().collect();
@@ -234,7 +234,7 @@ impl Devices {
         self.slot(index).needs.iter().map(|l| self.target_name(&l.to).to_string()).collect()
     }
 
-    /// Returns a path from a device along what it needs, back to itself.
+    /// Returns a path from a device along its needs, back to itself.
     pub(super) fn path_back(
         &self,
         from: &str,
@@ -472,7 +472,7 @@ impl Devices {
         users
     }
 
-    /// Makes a device that is not up ready, because somebody asks for it (step Rebind).
+    /// Makes a device that is not up ready, because a caller asks for it (step Rebind).
     pub(crate) fn rebind(&mut self, key: DeviceKey, now: Duration, fx: &mut Effects) {
         let phase = &self.slot(key.index).phase;
         if matches!(phase, Phase::Waiting | Phase::Idle(_) | Phase::Deferred(_)) {
@@ -486,7 +486,7 @@ impl Devices {
         if self.slot(from).needs.iter().any(|l| l.device() == Some(to)) {
             return LinkOutcome::Done;
         }
-        // A device that nobody needs can't be on a circle.
+        // A device that no other needs can't be on a circle.
         let needed = from == to || !self.slot(from).feeds.is_empty();
         let circle = needed && self.needs_indirectly(to, from);
         let phase = &self.slot(from).phase;
@@ -556,8 +556,8 @@ impl Devices {
         UnlinkOutcome::Done
     }
 
-    /// Ends the deferral timeout (step Expire). Devices that wait for optional suppliers alone go
-    /// on without them, and those that were deferred are tried a last time.
+    /// Ends the deferral timeout (step Expire). Devices that wait only for optional suppliers
+    /// proceed without them, and deferred ones are tried a last time.
     pub(crate) fn expire(&mut self, now: Duration, fx: &mut Effects) {
         self.hopeless = true;
         for index in self.in_registration_order() {
@@ -582,8 +582,8 @@ impl Devices {
         self.want_late_worker(active, fx);
     }
 
-    /// Returns true if somebody waits for what the deferral timeout ends. Nobody does once nothing
-    /// is probed any more.
+    /// Returns true if a device waits for an event that the deferral timeout replaces. None does
+    /// once nothing is probed any more.
     pub(crate) fn hopes(&self) -> bool {
         let hopes = |slot: &DeviceSlot| match slot.phase {
             Phase::Deferred(_) => true,

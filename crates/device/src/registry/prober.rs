@@ -1,4 +1,4 @@
-//! The prober: takes a device, calls its driver, takes in the result, and goes on with the next in
+//! The prober: takes a device, calls its driver, records the result, and continues with the next in
 //! line.
 
 use std::sync::Arc;
@@ -29,11 +29,11 @@ pub(super) enum ProberDuty {
     Line(Option<u32>),
 }
 
-/// Number of devices that a prober probes in a row. Then its pool queues another prober behind what
-/// else waits there.
+/// Number of devices that a prober probes in a row. Then its pool queues another prober behind the
+/// other waiting items.
 const IN_A_ROW: u32 = 8;
 
-/// A probe to be made, with all that it needs of the state.
+/// A probe to be made, with its data of the state.
 struct ProbeTurn {
     key: DeviceKey,
     begun: StartedProbe,
@@ -69,8 +69,8 @@ impl RegistryState {
         }
     }
 
-    /// Ends a prober that is through with its device, and leaves the line, if it was at one, to
-    /// another worker.
+    /// Ends a prober that has finished its device, and leaves its line, if it had one, to another
+    /// worker.
     fn leave(&mut self, duty: ProberDuty, fx: &mut Effects) {
         if let ProberDuty::Line(node) = duty {
             self.devices.hand_line_over(node, fx);
@@ -102,9 +102,8 @@ impl Registry {
         });
     }
 
-    /// Probes a device on this thread, and any other that falls to it. Work that the end of one
-    /// releases, or owes, is done before the next one begins; if it owes nothing, both are one
-    /// step.
+    /// Probes a device on this thread, and any other that falls to it. Before the next one begins,
+    /// the thread does the duties of the last one's end; without duties, both are one step.
     fn probe(self: &Arc<Self>, first: DeviceKey, duty: ProberDuty, placed: Option<CpuId>) {
         let me = current().id();
         let here = || Site::here(self.placer.machine(), placed);
@@ -167,7 +166,7 @@ impl Registry {
 
     /// Calls the driver. An error has the message of its panic. The device's needs are released
     /// before this returns: the shutdown may drop them as soon as the device is settled, and in its
-    /// own order, so this thread must not hold them last. `Ok` says whether its worker may go on
+    /// own order, so this thread must not hold them last. `Ok` says whether its worker may continue
     /// with another probe.
     fn call_driver(
         self: &Arc<Self>,
@@ -186,7 +185,7 @@ impl Registry {
         caught(|| self.placer.probing(probe)).map(|((), goes_on)| goes_on)
     }
 
-    /// Takes in how a probe ended, elsewhere than where its driver was called.
+    /// Records the end of a probe on another thread than its driver's.
     fn end(self: &Arc<Self>, key: DeviceKey, device: &str, result: ProbeResult, at: Duration) {
         log(device, &result);
         self.step(|state, now, fx| state.devices.end(key, result, at, now, false, fx));
@@ -194,7 +193,7 @@ impl Registry {
 }
 
 /// One call of a driver, which may end before the driver returns or after. If it ends before, the
-/// calling thread takes the result in after the return: until then it holds what the device needs.
+/// calling thread records the result after the return: until then it holds the device's needs.
 struct ProbeCall {
     /// I: the registry that made the call.
     registry: Arc<Registry>,
@@ -223,7 +222,7 @@ impl ProbeCall {
     }
 }
 
-/// The end of a probe, which is taken in when this is dropped.
+/// The end of a probe, which is recorded when this is dropped.
 struct ProbeEnding {
     registry: Arc<Registry>,
     key: DeviceKey,
@@ -251,8 +250,9 @@ impl Drop for ProbeEnding {
     }
 }
 
-/// The duty to settle one device that was queued, and a prober's duty for its line. It is done also
-/// if the pools drop the work without running it, so that nobody waits for a probe that can't come.
+/// The duty to settle one device that was queued, and a prober's duty for its line. It happens also
+/// if the pools drop the work without running it, so that no thread waits for a probe that can't
+/// come.
 pub(super) struct Ticket {
     registry: Option<Arc<Registry>>,
     due: DueProbe,

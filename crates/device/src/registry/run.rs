@@ -1,7 +1,7 @@
-//! Drives the registry with threads: does what its steps ask for, and calls the drivers.
+//! Drives the registry with threads: does the duties of its steps, and calls the drivers.
 //!
-//! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` comes before
-//! the lists of deferred devices, and nothing is called while it is held.
+//! Guards: `I:` immutable, `L:` lock (its data is named). Lock order: `state` comes before the
+//! lists of deferred devices, and nothing is called while it is held.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,8 +58,7 @@ pub(crate) struct RegistryState {
     pub cancel: Cancel,
     /// Number of threads that are unbinding devices.
     pub walks: usize,
-    /// Callbacks of those threads that are being called now, and the number of threads that wait
-    /// for what others do.
+    /// Callbacks of those threads that run now, and the number of threads that wait for another's.
     pub unbindings: Vec<(DeviceKey, Arc<Unbinding>)>,
     pub waiting: usize,
     /// Number of threads that wait for some device to change. Each probe's end is a change, and a
@@ -83,7 +82,8 @@ pub(crate) struct RegistryState {
 }
 
 impl Registry {
-    /// Makes a step under the lock, wakes those that it concerns, and returns what else is owed.
+    /// Makes a step under the lock, wakes the threads that it concerns, and returns its further
+    /// duties.
     pub(crate) fn locked<R>(
         &self,
         step: impl FnOnce(&mut RegistryState, Duration, &mut Effects) -> R,
@@ -95,7 +95,7 @@ impl Registry {
         (result, fx)
     }
 
-    /// Makes a step under the lock, and does all that it asks for.
+    /// Makes a step under the lock, and does its duties.
     pub(crate) fn step<R>(
         self: &Arc<Self>,
         step: impl FnOnce(&mut RegistryState, Duration, &mut Effects) -> R,
@@ -105,7 +105,7 @@ impl Registry {
         result
     }
 
-    /// Wakes those that a step concerns, under the lock.
+    /// Wakes the threads that a step concerns, under the lock.
     fn wake(&self, state: &RegistryState, fx: &mut Effects) {
         if state.devices.caller_is_wanted() {
             self.caller.notify_all();
@@ -126,9 +126,9 @@ impl Registry {
         state
     }
 
-    /// Queues a prober, which queues those of `others` first. It may take the CPU of the thread
-    /// that queues it for as long as its probe computes. So all that this thread still has to queue
-    /// at a node would be queued after that.
+    /// Queues a prober, which queues those of `others` first. The prober may take the CPU of the
+    /// queuing thread for as long as its probe computes. Further items of that thread would be
+    /// queued only after that.
     pub(super) fn queue_prober(
         self: &Arc<Self>,
         node: Option<u32>,
@@ -173,13 +173,13 @@ impl Registry {
         self.state_after(key, &decl.name)
     }
 
-    /// Returns a device's state, now that what its own call has begun is over or goes on elsewhere.
+    /// Returns a device's state after the work of its own call is over or continues elsewhere.
     pub(crate) fn state_after(&self, key: DeviceKey, name: &str) -> Result<DeviceState, Error> {
         let state = self.state.lock().devices.state(key);
         state.ok_or_else(|| Error::NoSuchDevice(name.to_string()))
     }
 
-    /// Does what a step asked for. Probes that its caller is to make itself are made here and now.
+    /// Does the duties of a step. It makes the probes of the step's caller here and now.
     pub(crate) fn apply(self: &Arc<Self>, mut fx: Effects) {
         let mut queue = std::mem::take(&mut fx.queue);
         while !queue.is_empty() {
@@ -274,7 +274,7 @@ impl Registry {
         }
     }
 
-    /// Runs the late worker: probes, one after another, what nobody waits for.
+    /// Runs the late worker: probes, one after another, the devices without a waiting caller.
     fn work_late(self: &Arc<Self>, number: u64) {
         loop {
             let (next, fx) = self.locked(|state, now, fx| state.devices.next_late(number, now, fx));
@@ -300,8 +300,8 @@ impl Registry {
         }
     }
 
-    /// Ends the deferral timeout, unless it was moved: logs each device that waits, and for which
-    /// ones.
+    /// Ends the deferral timeout, unless it was moved: logs each device that waits, with its
+    /// missing needs.
     pub(crate) fn deferral_over(self: &Arc<Self>) {
         let pending = self.step(|state, now, fx| {
             if state.deferral_ends.is_none_or(|ends| now < ends) || state.devices.is_closed() {

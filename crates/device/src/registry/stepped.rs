@@ -165,7 +165,7 @@ impl Stepped {
         self.devices.told(1);
     }
 
-    /// Marks a probe as overdue, before the observer was told.
+    /// Marks a probe as overdue, before the observer gets the report.
     pub(super) fn find_overdue(&mut self, name: &str) {
         self.step(|devices, now, fx| {
             devices.limit_all();
@@ -214,8 +214,8 @@ impl Stepped {
         LeaveWalk::new(self.devices.instance(self.key(root)), remove)
     }
 
-    /// Makes the next step of a walk. Checks the rule: no callback begins while somebody uses the
-    /// device, unless each of the two needs the other.
+    /// Makes the next step of a walk. Checks the rule: no callback begins while another device uses
+    /// the device, unless each of the two needs the other.
     pub(super) fn leave_step(&mut self, walk: &mut LeaveWalk) -> LeaveStep {
         let step = self.step(|devices, now, fx| devices.leave_step(walk, now, fx));
         if let LeaveStep::Unbind { key, decl, .. } = &step {

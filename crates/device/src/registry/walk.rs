@@ -10,7 +10,7 @@ use crate::error::{CallbackFailure, ShutdownError, caught};
 use corewise_sync::{Completion, Mutex, context, text};
 use std::sync::Arc;
 
-/// A guard: while it lives, somebody unbinds devices, and a shutdown waits.
+/// A guard: while it lives, a walk unbinds devices, and a shutdown waits.
 pub(crate) struct Walk<'a>(&'a Registry);
 
 impl Walk<'_> {
@@ -56,8 +56,8 @@ impl Registry {
                         if state.devices.leave_must_wait(&walk) {
                             state.waiting += 1;
                             self.tell_closer(&state);
-                            // A thread that is woken in vain wakes nobody: two that wait would wake
-                            // one another for ever.
+                            // A thread that is woken in vain wakes no other: two that wait would
+                            // wake one another for ever.
                             while state.devices.leave_must_wait(&walk) {
                                 state = self.sleep(state);
                             }

@@ -68,13 +68,13 @@ impl CallbackBatch {
 }
 
 impl ShutdownState {
-    /// Sets whether somebody checks batches, as often as [`ShutdownState::look`] says.
+    /// Sets whether the watch checks batches, as often as [`ShutdownState::look`] says.
     pub(crate) fn is_looked_at(&self, is: bool) {
         self.state.lock().looked_at = is;
     }
 
     /// Fetches the objects of those devices, the next one last. Leaves `objects` empty if they are
-    /// gone, since nobody waits for the rest any more.
+    /// gone, since no thread waits for the rest any more.
     pub(crate) fn objects(&self, devices: &[DeviceId], objects: &mut Vec<Arc<dyn Bound>>) {
         let bound = self.bound.read();
         let object = |id: &DeviceId| bound.get(id.index())?.clone();
@@ -83,9 +83,9 @@ impl ShutdownState {
 
     /// Returns how many callbacks a thread takes at once if that many are ready.
     fn at_once(&self, st: &ProgressState, backlog: usize) -> usize {
-        // One alone in three cases: an observer gets each one; a device that may be skipped is
-        // checked as it ends; one that is known to have a long way to go is not to wait behind
-        // another one.
+        // It takes one alone in three cases: an observer gets each one; a device that may be
+        // skipped is checked as it ends; a device with a long path must not wait behind another
+        // one.
         let alone = self.paths.is_some() || self.observed || self.skips();
         if alone || st.slow_seen || st.later_seen || !st.looked_at {
             return 1;
@@ -128,8 +128,9 @@ impl ShutdownState {
         st.walked.push((batch.clone(), over));
     }
 
-    /// Takes a batch over (step Take): what is over is recorded and released, its callback runs
-    /// like any other, and the rest is ready again. Nothing happens if all of it is over.
+    /// Takes a batch over (step Take): records and releases the callbacks that are over; the
+    /// present one runs like any other, and the rest is ready again. Nothing happens if all of it
+    /// is over.
     fn take_over(&self, st: &mut ProgressState, place: usize, scratch: &mut Scratch) {
         let batch = st.walks[place].clone();
         let over = batch.walk.take();

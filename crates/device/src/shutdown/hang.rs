@@ -12,11 +12,11 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct LateDevice {
     pub device: DeviceId,
-    /// Time that it had been running when that was seen, without the pauses of this process.
+    /// Time that it had been running at detection, without the pauses of this process.
     pub after: Duration,
     /// Time that it took in the end, if it has ended.
     pub took: Option<Duration>,
-    /// True if what it held up was shut down without it.
+    /// True if the devices that it held up were shut down without it.
     pub skipped: bool,
 }
 
@@ -36,7 +36,7 @@ pub(crate) enum HangReport {
 const KEPT: usize = 16;
 
 /// The times for which this process was stopped during a shutdown, in order, since its beginning.
-/// No callback ran then, so none is late for it.
+/// No callback ran then, so no pause makes one late.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Pauses(Vec<Pause>);
 
@@ -79,8 +79,8 @@ impl ShutdownState {
         own.or(self.timeouts.device).or(self.timeouts.run)
     }
 
-    /// Returns when deadlines have to be checked for the first time, if ever. No deadline comes
-    /// before that.
+    /// Returns the time of the first check of deadlines, if there is one. No deadline comes before
+    /// that.
     pub(crate) fn first_deadline(&self) -> Option<Duration> {
         let own = self.outline.timeouts.values().copied();
         own.chain(self.timeouts.device).chain(self.timeouts.run).min()
@@ -91,8 +91,8 @@ impl ShutdownState {
         self.state.lock().pauses.add(now, length);
     }
 
-    /// Finds what is late. Returns when to check again, if ever. Returns also whether the counting
-    /// has to begin first, since the loop is in a callback that is late, or is late for all.
+    /// Finds late callbacks. Returns the time of the next check, if there is one. Returns also
+    /// whether the counting has to begin first, since the loop is in a late callback.
     pub(crate) fn look_at_deadlines(&self, now: Duration) -> (Option<Duration>, bool) {
         let Some(shortest) = self.first_deadline() else { return (None, false) };
         let mut st = self.state.lock();
@@ -115,8 +115,8 @@ impl ShutdownState {
             return (None, false);
         }
         let mut next = shortest;
-        // A callback that runs at that moment is named, but is not late for that: its own time is
-        // not up.
+        // A callback that runs at that moment is named, but isn't late for that: its own time isn't
+        // up.
         let all_named = run_is_late && !st.run_is_late;
         if all_named {
             st.run_is_late = true;
@@ -153,7 +153,7 @@ impl ShutdownState {
         (Some(next), false)
     }
 
-    /// Returns what a thread that checked the deadlines has to do about it.
+    /// Returns the duties of a thread that checked the deadlines.
     pub(crate) fn owes(&self, now: Duration, scratch: &mut Scratch) -> super::state::HelpersWanted {
         let mut st = self.state.lock();
         match self.is_counted() {
@@ -162,7 +162,7 @@ impl ShutdownState {
         }
     }
 
-    /// Applies the policy if nothing goes on but what is late.
+    /// Applies the policy if only late callbacks run.
     pub(super) fn apply_policy(
         &self,
         st: &mut ProgressState,
@@ -209,7 +209,7 @@ impl ShutdownState {
     }
 
     /// Returns the number for a deputy that has to take the caller's part. It has to if the caller
-    /// is in a callback that is late, and there is something for it to do.
+    /// is in a late callback, and its part has something to do.
     pub(super) fn deputy(&self, st: &mut ProgressState) -> Option<u64> {
         let is_stuck = |device| st.running.iter().any(|r| r.device == device && r.overdue);
         let is_skipped = |device| st.skipped.iter().any(|(skipped, _)| *skipped == device);
@@ -232,7 +232,7 @@ impl ShutdownState {
     }
 
     /// Returns further news for the thread that has reported the earlier ones. So observers get one
-    /// event after the other, in the order in which they happened.
+    /// event after the other, in order.
     pub(crate) fn more_news(&self) -> Vec<HangReport> {
         let mut st = self.state.lock();
         st.telling = false;
@@ -244,7 +244,7 @@ impl ShutdownState {
         news
     }
 
-    /// Records that the thread that has the caller's part is through.
+    /// Records that the thread with the caller's part has finished.
     pub(crate) fn lead_is_through(&self) {
         let mut st = self.state.lock();
         st.lead_is_through = true;
@@ -256,8 +256,9 @@ impl ShutdownState {
         }
     }
 
-    /// Waits until all is shut down, or nobody waits for the rest, and until the observer has got
-    /// what is late. It is called by a thread that has not, or no longer, the caller's part.
+    /// Waits until all is shut down, or the policy gives the rest up, and until the observer has
+    /// the report on late callbacks. It is called by a thread that has not, or no longer, the
+    /// caller's part.
     pub(crate) fn wait_for_the_end(&self) {
         let mut st = self.state.lock();
         let over = |st: &ProgressState| self.is_counted() && st.is_over();
@@ -268,7 +269,8 @@ impl ShutdownState {
         }
     }
 
-    /// Returns what is not shut down now. From any thread, also while callbacks run.
+    /// Returns the devices that are not shut down now. Any thread may call it, also while callbacks
+    /// run.
     pub(crate) fn remaining(&self, now: Duration) -> Vec<report::Remaining> {
         let st = self.state.lock();
         let over = self.walk.over();

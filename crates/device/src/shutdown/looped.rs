@@ -107,8 +107,8 @@ impl ShutdownState {
         }
     }
 
-    /// Returns the place of the loop, and when its callback began: `None` if there is no loop (any
-    /// more).
+    /// Returns the place of the loop, and the start of its callback; `None` if there is no loop
+    /// (any more).
     pub(super) fn loop_is_at(&self, st: &ProgressState) -> Option<(usize, Duration)> {
         let place = self.walk.over();
         let at_one = !self.is_counted()
@@ -118,13 +118,13 @@ impl ShutdownState {
         at_one.then(|| (place, self.loop_start(place)))
     }
 
-    /// Returns when the loop began the callback of that place: when it ended the one before.
+    /// Returns the start of the callback of that place: the end of the one before.
     pub(super) fn loop_start(&self, place: usize) -> Duration {
         let before = place.checked_sub(1);
         before.map_or(Duration::ZERO, |before| Duration::from_nanos(self.walk.note(before).at))
     }
 
-    /// Decides whether the loop should go on as one, and whether batches are held up. `blocked`
+    /// Decides whether the loop should continue as one, and whether batches are held up. `blocked`
     /// returns true if the loop's thread sleeps.
     pub(crate) fn look(
         &self,
@@ -139,7 +139,7 @@ impl ShutdownState {
         if st.loop_site.is_none() {
             return WatchStep::Again(policy::SLOW); // It has not begun: its thread may be late.
         }
-        // The callback that runs may be the last that could have been run elsewhere.
+        // The running callback may be the last that could have run elsewhere.
         let others = |place: &usize| place + 1 < self.outline.asyncs_until && !self.stops(&st);
         let Some((place, since)) = self.loop_is_at(&st).filter(|(place, _)| others(place)) else {
             st.looked_at = false;
@@ -152,7 +152,7 @@ impl ShutdownState {
 
     /// Begins to count. Callbacks that are over count as such, those that run as running. A device
     /// that nothing depends on any more becomes ready, or is done if it has no callback. Does
-    /// nothing if nothing is left to count, or somebody counts.
+    /// nothing if nothing is left to count, or if another thread counts.
     ///
     /// Linear in devices and links. The larger part, which needs no lock, is done before.
     pub(crate) fn count(&self, scratch: &mut Scratch) {
@@ -160,8 +160,8 @@ impl ShutdownState {
     }
 
     /// Begins to count like [`ShutdownState::count`], for the loop itself, between two callbacks.
-    /// Returns false if somebody else did, and expects the loop to report how the next one ended;
-    /// or if the loop is to go on.
+    /// Returns false if another thread did, and expects the loop to report how the next one ended;
+    /// or if the loop is to continue.
     pub(crate) fn count_between(&self, scratch: &mut Scratch) -> bool {
         self.count_from(scratch, true)
     }
@@ -208,13 +208,13 @@ impl ShutdownState {
         }
         st.take_in(self, scratch);
         drop(st);
-        // A loop that waits for an end goes on by counters.
+        // A loop that waits for an end continues by counters.
         self.wake_caller();
         true
     }
 
-    /// Returns how long the loop's callbacks took. The first one is left out: it is counted from
-    /// the beginning of the shutdown.
+    /// Returns the time that the loop's callbacks took. It excludes the first, which is counted
+    /// from the beginning of the shutdown.
     fn loop_took(&self, over: usize) -> LoopTimes {
         let Some(last) = over.checked_sub(1).filter(|&last| last > 0) else {
             return LoopTimes::default();
@@ -223,7 +223,7 @@ impl ShutdownState {
         LoopTimes { callbacks: last, in_all: span }
     }
 
-    /// Returns true if helpers pay for what the loop has left from that place on.
+    /// Returns true if helpers pay for the rest of the loop from that place on.
     pub(crate) fn helpers_pay(&self, place: usize) -> bool {
         let outline = &self.outline;
         let asyncs = outline.calls.len() - outline.sync;
@@ -299,8 +299,8 @@ impl ShutdownState {
         Some(self.owed(&mut st, at, counts, scratch))
     }
 
-    /// Returns what there is to report, and the bound objects. Callbacks that still run (after an
-    /// abort) are recorded as cancelled now, while they go on. Called once, by the caller of the
+    /// Returns the data for the report, and the bound objects. Callbacks that still run (after an
+    /// abort) are recorded as cancelled now, while they continue. Called once, by the caller of the
     /// shutdown.
     pub(crate) fn finish(&self, now: Duration) -> ShutdownResult {
         let mut st = self.state.lock();
@@ -330,8 +330,8 @@ impl ShutdownState {
         ShutdownResult { notes, bound: std::mem::take(&mut *self.bound.write()) }
     }
 
-    /// Takes in what a thread ran: releases what waited for it (without the lock), then records it.
-    /// Returns false if the end doesn't count, since the device was skipped before.
+    /// Records a thread's callback, after it has released the callback's dependents (without the
+    /// lock). Returns false if the end doesn't count, since the device was skipped before.
     pub(super) fn conclude(
         &self,
         ran: StepResult,
@@ -340,7 +340,7 @@ impl ShutdownState {
         let ended = match ran {
             StepResult::Nothing => return (self.state.lock(), false),
             StepResult::One(ended) => ended,
-            // Nothing takes over what is over: this thread releases it.
+            // No other thread takes ended callbacks over: this thread releases their dependents.
             StepResult::Batch(batch) => {
                 batch.devices.iter().for_each(|&device| self.cascade(device, scratch));
                 let mut st = self.state.lock();
@@ -350,7 +350,7 @@ impl ShutdownState {
             }
         };
         let device = ended.device;
-        // Only if a device may be skipped can another thread release what it holds up.
+        // Only if a device may be skipped can another thread release its dependents.
         if self.skips() {
             let mut st = self.state.lock();
             match st.running.iter_mut().find(|r| r.device == device) {
@@ -379,11 +379,12 @@ impl ShutdownState {
         }
     }
 
-    /// Finishes a device: releases what it depended on, and what has no callback behind it.
+    /// Finishes a device: releases the devices that it depended on, and further ones without a
+    /// callback.
     pub(super) fn cascade(&self, id: DeviceId, scratch: &mut Scratch) {
         let needs = |d: u32| self.graph().needs(DeviceId(d));
         let mut stack = std::mem::take(&mut scratch.stack);
-        // Also if its callback failed: that is no reason to leave others alone.
+        // This happens also if its callback failed: that is no reason to omit the others.
         self.counted()
             .counters
             .finish(id.0, &mut stack, needs, |device| self.settle(DeviceId(device), scratch));

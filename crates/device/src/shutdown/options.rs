@@ -27,10 +27,9 @@ pub enum HangPolicy {
     /// The callback is waited for, as a kernel does.
     #[default]
     WaitOn,
-    /// The callback counts as done, as a failure: what it needs is shut down under it, and the
-    /// report marks it ([`OverdueCallback::skipped`](crate::OverdueCallback)). The
-    /// callback itself goes on. Once the whole shutdown is late there is nothing to go on for: then
-    /// this is the same as `GiveUp`.
+    /// The callback counts as done, as a failure: its needs are shut down under it, and the report
+    /// marks it ([`OverdueCallback::skipped`](crate::OverdueCallback)). The callback itself
+    /// continues. Once the whole shutdown is late, this is the same as `GiveUp`.
     ///
     /// An asynchronous callback that hangs holds a worker of the pools, after this or `GiveUp`, and
     /// [`WorkerPools::shutdown`](corewise_workqueue::WorkerPools::shutdown) would wait for it:
@@ -51,24 +50,24 @@ pub struct ShutdownOptions {
     pub asynchronous: bool,
     /// Greatest number of helpers that work beside the caller at once; 0 is the same as
     /// `asynchronous` being false. 28 by default. Only a callback that blocks holds a helper, so
-    /// that is how many may block at once, of however many devices.
+    /// this many may block at once, for any number of devices.
     pub max_helpers: usize,
     /// Deadline of a callback, past which it is named, for devices that have none of their own.
     /// `None`: no limit.
     pub device_timeout: Option<Duration>,
-    /// Deadline of the whole shutdown, from when no probe is in progress any more. Past it,
-    /// whatever runs is named, and unless the policy is to wait, the rest is left undone.
+    /// Deadline of the whole shutdown, from when no probe is in progress any more. Past it, running
+    /// callbacks are named, and unless the policy is to wait, the rest is left undone.
     pub timeout: Option<Duration>,
     /// Policy for callbacks that are late.
     ///
-    /// No thread can be taken out of a callback. So with another policy than [`HangPolicy::WaitOn`]
+    /// No thread can be taken out of a callback. So with any policy but [`HangPolicy::WaitOn`]
     /// synchronous callbacks run in a thread of their own (`cw-shutdown`), one after another as
-    /// ever, and the caller only waits. Then [`shutdown`](crate::DeviceManager::shutdown) returns
-    /// whatever callbacks do, also those of devices that were being unbound when it began. It waits
-    /// for probes in progress first, which have deadlines of their own: only an
+    /// always, and the caller only waits. Then [`shutdown`](crate::DeviceManager::shutdown) returns
+    /// even if callbacks hang, also those of devices that were being unbound when it began. It
+    /// waits for probes in progress first, which have deadlines of their own: only an
     /// [abort](ShutdownOptions::abort) ends that, with [`Error::Busy`](crate::Error::Busy).
     pub on_hang: HangPolicy,
-    /// Durations of callbacks in earlier runs: those with the longest way to go start first.
+    /// Durations of callbacks in earlier runs: those with the longest path start first.
     pub history: Option<Arc<History>>,
     /// Switch that leaves the rest undone: no further callback is started, and the shutdown returns
     /// as soon as its caller is in no callback itself.
@@ -201,8 +200,8 @@ pub enum ShutdownMode {
     Parallel,
 }
 
-/// The devices to be called, and their order one by one. A snapshot: nothing that a device says
-/// later changes it.
+/// The devices to be called, and their order one by one. It is a snapshot: no later answer of a
+/// device changes it.
 pub(crate) struct Outline {
     pub graph: Arc<Graph>,
     /// Work by device.
@@ -272,8 +271,8 @@ fn backwards(graph: &Graph, kinds: &[Kind]) -> Vec<DeviceId> {
     order.filter(|id| kinds[id.index()].has_callback()).collect()
 }
 
-/// Returns them like [`backwards`], but what has to wait for an asynchronous device comes after all
-/// the rest.
+/// Returns them like [`backwards`], but devices that wait for an asynchronous one come after all
+/// others.
 fn sync_first(graph: &Graph, kinds: &[Kind]) -> Vec<DeviceId> {
     let mut waits = vec![false; graph.len()];
     let (mut first, mut later) = (Vec::new(), Vec::new());
@@ -291,7 +290,7 @@ fn sync_first(graph: &Graph, kinds: &[Kind]) -> Vec<DeviceId> {
     first
 }
 
-/// Deadlines, and what happens past them.
+/// Deadlines, and the policy past them.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timeouts {
     /// Deadline of a device that has none of its own.

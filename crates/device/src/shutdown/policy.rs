@@ -40,9 +40,9 @@ pub(crate) struct Pace {
 /// Result of a check of a loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchStep {
-    /// The loop goes well, or nobody can be sure yet: check again after that long.
+    /// The loop goes well, or it is too early to say: check again after this time.
     Again(Duration),
-    /// The loop takes long, and others could help: begin to count.
+    /// The loop takes long, and helpers could shorten it: begin to count.
     Count,
     /// The loop is over.
     Over,
@@ -73,7 +73,7 @@ pub(crate) fn look(
         *pace = Pace { at: now, over };
         return again;
     }
-    // Slow on average. Perhaps for a moment only.
+    // The callbacks are slow on average, perhaps only for a moment.
     if span >= BUSY || (span >= 2 * SLOW && blocked()) { WatchStep::Count } else { again }
 }
 
@@ -130,7 +130,7 @@ pub(crate) fn at_once(backlog: usize, threads: usize, known: usize, mean: Durati
 /// The load of a shutdown at one moment, for the decisions about helpers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Load {
-    /// Asynchronous devices that are ready and that nobody has taken.
+    /// Asynchronous devices that are ready and not taken.
     pub backlog: usize,
     /// Threads that are inside a callback, the caller included.
     pub running: usize,
@@ -148,17 +148,17 @@ pub(crate) struct Load {
     pub watched: bool,
     /// True if a callback was seen blocking in this run.
     pub slow_seen: bool,
-    /// Number of threads that what is left would keep busy for long enough.
+    /// Number of threads that the rest would keep busy for long enough.
     pub worth: usize,
 }
 
-/// Returns the number of helpers to start at this moment (rule 3.4.4). The backlog is what is left
-/// after the asker took its own share, so one device is left over exactly when two were ready, or
-/// one beside the caller's synchronous work.
+/// Returns the number of helpers to start at this moment (rule 3.4.4). The backlog excludes the
+/// asker's own share, so one device is left over exactly when two were ready, or one beside the
+/// caller's synchronous work.
 ///
-/// It asks for as many as what is left is worth, beyond those that are there. Without evidence of
-/// slow callbacks, and beyond that, it asks for one at a time: each helper that comes asks for the
-/// next one. So the caller pays for a single wake-up, and callbacks that take microseconds are gone
+/// It asks for as many as the rest is worth, beyond the present ones. Without evidence of slow
+/// callbacks, and beyond that, it asks for one at a time: each helper that comes asks for the next
+/// one. So the caller pays for a single wake-up, and callbacks that take microseconds are gone
 /// before a second helper is asked for.
 pub(crate) fn helpers_to_ask(load: &Load) -> usize {
     let wanted = load.backlog.saturating_sub(load.coming);
@@ -167,7 +167,7 @@ pub(crate) fn helpers_to_ask(load: &Load) -> usize {
     if wanted == 0 || below_cap == 0 {
         0
     } else if room == 0 {
-        // One that watches, and raises the target when callbacks turn out to block.
+        // The new helper watches, and raises the target when callbacks turn out to block.
         usize::from(!load.watched && load.coming == 0)
     } else if load.slow_seen {
         wanted.min(room)
@@ -194,7 +194,7 @@ pub(crate) fn raised_target(load: &Load, cpus: usize) -> usize {
 pub(crate) enum HelperRole {
     /// Takes a device.
     Run,
-    /// Waits until the callbacks that run count as blocking, and looks again.
+    /// Waits until the running callbacks count as blocking, and looks again.
     Watch,
     /// Ends.
     Leave,
@@ -232,19 +232,19 @@ pub(crate) fn caller_may_help(
     matches!((below, to_come), (Some(below), Some(to_come)) if below & to_come == to_come)
 }
 
-/// The action when nothing goes on but callbacks that are late.
+/// The action when only late callbacks run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HangAction {
     /// The late callbacks are waited for.
     Wait,
-    /// Devices that they hold up go on without them.
+    /// Devices that they hold up proceed without them.
     Skip,
     /// The rest is left undone.
     GiveUp,
 }
 
-/// Returns the action for callbacks that are late: none while others go on or are ready. So a late
-/// one has as long as everything that doesn't depend on it takes.
+/// Returns the action for late callbacks: none while others run or are ready. So a late one has
+/// until everything that doesn't depend on it has ended.
 pub(crate) fn hang(policy: HangPolicy, late: usize, running: usize, ready: usize) -> HangAction {
     if late == 0 || late < running || ready > 0 {
         return HangAction::Wait;
@@ -256,8 +256,8 @@ pub(crate) fn hang(policy: HangPolicy, late: usize, running: usize, ready: usize
     }
 }
 
-/// Returns true if the rest is left undone once the whole shutdown is late. To skip would be of no
-/// use: the time is up for all that is to come, too.
+/// Returns true if the rest is left undone once the whole shutdown is late. A skip would be of no
+/// use: the time is up for all later devices, too.
 pub(crate) fn gives_up_when_all_is_late(policy: HangPolicy) -> bool {
     policy != HangPolicy::WaitOn
 }
@@ -323,7 +323,7 @@ mod tests {
     fn a_callback_that_computes_or_was_preempted_ends_it_only_after_some_time() {
         let busy = looks(false, [(1_000, 9, 1_000), (2_000, 9, 2_000), (5_000, 9, 5_000)]);
         assert_eq!(busy, [WatchStep::Again(SLOW), WatchStep::Again(SLOW), WatchStep::Count]);
-        // The loop was preempted: then it goes on as before.
+        // The loop was preempted: then it continues as before.
         let preempted = looks(false, [(4_000, 9, 4_000), (5_000, 130, 3), (5_997, 250, 3)]);
         assert_eq!(
             preempted,

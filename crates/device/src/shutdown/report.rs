@@ -33,11 +33,11 @@ pub struct ShutdownReport {
     /// Callbacks that failed, panicked or were skipped.
     pub failed: Vec<CallbackFailure>,
     /// Devices that were left undone. Empty unless the shutdown was aborted, gave up, or skipped a
-    /// callback that still runs. Callbacks that still run go on.
+    /// callback that still runs. Callbacks that still run continue.
     pub remaining: Vec<Remaining>,
-    /// Callbacks whose deadline had passed, in the order in which that was seen.
+    /// Callbacks whose deadline had passed, in the order of detection.
     pub overdue: Vec<OverdueCallback>,
-    /// True if the rest was left undone because of what was late.
+    /// True if late callbacks made the shutdown leave the rest undone.
     pub gave_up: bool,
     /// Devices that needed one another in a circle, each group in registration order. They were
     /// shut down one by one: each link to a device registered later was left out.
@@ -56,7 +56,7 @@ pub struct OverdueCallback {
     pub after: Duration,
     /// Time that it took in the end. `None`: it had not ended when the shutdown was over.
     pub took: Option<Duration>,
-    /// True if what it held up was shut down without it.
+    /// True if the devices that it held up were shut down without it.
     pub skipped: bool,
 }
 
@@ -127,7 +127,7 @@ impl ShutdownReport {
     }
 
     /// Returns the timeline: a span for each device that was up, an edge for each dependency. Each
-    /// call creates it anew, so that a shutdown whose timeline nobody reads costs nothing but its
+    /// call creates it anew, so that a shutdown whose timeline isn't read costs nothing but its
     /// records.
     pub fn timeline(&self) -> Timeline {
         let graph = &self.outline.graph;
@@ -155,7 +155,7 @@ impl fmt::Debug for ShutdownReport {
     }
 }
 
-// The work that a shutdown has left undone, and why.
+// The work that a shutdown has left undone, and the reasons.
 
 /// A device that is not shut down. Its `Display` is a sentence.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,7 +166,7 @@ pub struct Remaining {
     /// The reason why it is not shut down.
     pub state: RemainingState,
     /// The device that a waiting one really waits for, and the first step to it. If several of
-    /// those run, this is the one that has been running longest. `None`: none of them runs.
+    /// those run, this is the one that has been running longest. `None` if none of them runs.
     pub behind: Option<Blocker>,
     /// True if its deadline has passed while its callback runs.
     pub overdue: bool,
@@ -238,8 +238,8 @@ impl fmt::Display for Remaining {
     }
 }
 
-/// Returns what remains, in the order in which a serial shutdown would go on. `open` has those with
-/// a callback that is not over.
+/// Returns the remaining devices, in the order of a serial shutdown. `open` has those with a
+/// callback that is not over.
 pub(super) fn of(
     outline: &Outline,
     mut open: Vec<bool>,
@@ -293,7 +293,7 @@ pub(super) fn of(
     left
 }
 
-/// Returns whether `device` is a child or a consumer of what it needs.
+/// Returns whether `device` is a child or a consumer of the device that it needs.
 fn edge(graph: &Graph, device: DeviceId, need: DeviceId) -> EdgeKind {
     match graph.decl(device).parent.as_deref() == Some(graph.name(need)) {
         true => EdgeKind::Parent,
@@ -301,9 +301,9 @@ fn edge(graph: &Graph, device: DeviceId, need: DeviceId) -> EdgeKind {
     }
 }
 
-// The records of a shutdown, and what follows from them: when each device was released, by which
-// one, and when those were done that have no callback. That is computed when somebody asks for it,
-// not while devices wait.
+// The records of a shutdown, and the times that follow from them: the release of each device, the
+// device that released it, and the end of those without a callback. It is computed on request, not
+// while devices wait.
 
 /// Records of a shutdown.
 pub(crate) struct ShutdownNotes {

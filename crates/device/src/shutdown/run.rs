@@ -37,19 +37,20 @@ pub(crate) struct ShutdownRun {
     pub placer: Arc<Placer>,
     pub observer: Option<Observer>,
     pub clock: Clock,
-    /// I: the policy when something is late.
+    /// I: the policy for late callbacks.
     pub on_hang: HangPolicy,
-    /// I: true if something is known to be slow, so there is no loop.
+    /// I: true if slow callbacks are known, so there is no loop.
     pub counts_at_once: bool,
-    /// L: is the lock; guards what the watch saw last.
+    /// L: is the lock; guards the last state that the watch saw.
     pub pace: Mutex<Pace>,
-    /// L: is the lock; guards how long this process was stopped. `None`: nothing can be late.
+    /// L: is the lock; guards the time for which this process was stopped. `None`: no callback can
+    /// be late.
     pub running: Option<Mutex<PausableClock>>,
 }
 
 impl ShutdownRun {
-    /// Shuts down, and returns when everything is shut down, or nobody waits for the rest. Blocks.
-    /// `watch` checks the clock meanwhile, if there is one.
+    /// Shuts down, and returns when everything is shut down, or the policy gives the rest up.
+    /// Blocks. `watch` checks the clock meanwhile, if there is one.
     pub(crate) fn run(self: &Arc<Self>, watch: Option<&Watch>) {
         let parallel = self.state.outline().mode == ShutdownMode::Parallel;
         self.state.is_looked_at(watch.is_some());
@@ -69,7 +70,7 @@ impl ShutdownRun {
         context::blocking("device shutdown", || self.state.wait_for_the_end());
     }
 
-    /// Returns when the first check is due, if ever.
+    /// Returns the time of the first check, if there is one.
     pub(crate) fn first_look(&self) -> Option<Duration> {
         let parallel = self.state.outline().mode == ShutdownMode::Parallel;
         let slow = parallel.then_some(SLOW);
@@ -93,7 +94,7 @@ impl ShutdownRun {
         self.state.was_paused(now, paused);
     }
 
-    /// Runs the caller's part: the loop, then what is left by counters.
+    /// Runs the caller's part: the loop, then the rest by counters.
     fn lead(self: &Arc<Self>) {
         // All of it is one region: if this is a pool's worker, the pool need not hear of each
         // callback.
@@ -201,7 +202,7 @@ impl ShutdownRun {
         Ok(())
     }
 
-    /// Calls a batch back. Returns what the thread's next step is to take in.
+    /// Calls a batch back. Returns the result for the thread's next step.
     fn call_batch(
         self: &Arc<Self>,
         batch: Arc<CallbackBatch>,
@@ -221,7 +222,7 @@ impl ShutdownRun {
     }
 
     /// Runs the caller's part once the counting has begun: synchronous devices, and asynchronous
-    /// ones if it may help. `ended` is what it ran until then.
+    /// ones if it may help. `ended` is its last callback.
     fn by_counters(self: &Arc<Self>, ended: Option<EndedCallback>, lead: u64) {
         let mut scratch = Scratch::default();
         let mut thread = ThreadState::new(self);
@@ -286,7 +287,7 @@ impl ShutdownRun {
         }
     }
 
-    /// Does what a step owes to others, first of all what starts other threads.
+    /// Does the duties of a step towards others; those that start other threads come first.
     fn pay(self: &Arc<Self>, owed: HelpersWanted, told: Option<(DeviceId, Outcome)>) {
         if owed.wake {
             self.state.wake_caller();
@@ -336,8 +337,7 @@ impl ShutdownRun {
                 call.handoff.reset();
                 call.device = device;
             }
-            // The thread that finishes the last one later has it, or a handle that has no use any
-            // more.
+            // The thread that finishes the last one later has it, or an obsolete handle.
             None => *call = self.new_call(device),
         }
         let done = ShutdownDone::of(call.clone());
@@ -500,13 +500,13 @@ impl WatchTarget for ShutdownRun {
     }
 }
 
-/// Returns true if a thread of this process sleeps just now. If the system doesn't say, it is taken
-/// to sleep: a callback that takes long blocks, as a rule.
+/// Returns true if a thread of this process sleeps just now. If the system doesn't say, the thread
+/// counts as asleep: a long callback blocks, as a rule.
 fn is_blocked(thread: Option<Tid>) -> bool {
     thread.and_then(run_state) != Some(RunState::Ready)
 }
 
-/// The claim to a helper that was asked for. If the pools drop it unused, the caller goes on
+/// The claim to a helper that was asked for. If the pools drop it unused, the caller continues
 /// without it.
 struct HelperTicket(Option<Arc<ShutdownRun>>);
 

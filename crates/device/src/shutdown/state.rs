@@ -1,9 +1,9 @@
 //! The state of one shutdown: which devices are ready, which thread runs them, and when a helper is
 //! asked for. It has neither threads nor clock: tests step it by hand, [`super::run`] drives it.
 //!
-//! `README.md` beside this file has the states and the argument why nobody waits for something that
-//! can't come. Guards: `I:` immutable, `A:` atomic itself, `L:` lock (what it guards is named).
-//! Lock order: `state` is taken last; nothing is called while it is held.
+//! `README.md` beside this file has the states and the argument why no thread waits for an event
+//! that can't come. Guards: `I:` immutable, `A:` atomic itself, `L:` lock (its data is named). Lock
+//! order: `state` is taken last; nothing is called while it is held.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -35,11 +35,11 @@ pub(crate) struct ShutdownState {
     pub(super) outline: Arc<Outline>,
     /// I: CPUs that work may run on.
     pub(super) cpus: usize,
-    /// I: switches itself.
+    /// I: the switches.
     pub(super) abort: Cancel,
     /// I: true if an observer gets finished callbacks.
     pub(super) observed: bool,
-    /// I: deadlines, and what happens past them.
+    /// I: deadlines, and the policy past them.
     pub(super) timeouts: Timeouts,
     /// I: by device, the expected time of the longest chain behind it, if that is known.
     pub(super) paths: Option<Vec<u64>>,
@@ -50,9 +50,9 @@ pub(crate) struct ShutdownState {
     pub(super) walk: Arc<Walk>,
     /// I: once made, see [`ShutdownState::count`]; made under the lock.
     pub(super) counted: OnceLock<CountedState>,
-    /// L: is the lock; guards all that changes but the counters, the walks and the objects.
+    /// L: is the lock; guards all changing state except the counters, the walks and the objects.
     pub(super) state: Mutex<ProgressState>,
-    /// L: with `state`; the caller waits here, and a thread that waits for the end.
+    /// L: with `state`; the caller waits here, and so does a thread that waits for the end.
     pub(super) caller: Condvar,
     /// L: with `state`; the watching helper waits here.
     pub(super) watcher: Condvar,
@@ -73,7 +73,7 @@ pub(super) struct ProgressState {
     pub(super) walk_failed: Vec<(DeviceId, String)>,
     /// Ready devices by rank in base order; the last one goes first.
     pub(super) sync: BTreeMap<u32, DeviceId>,
-    /// Asynchronous devices likewise, except that those with the longest way to go come first.
+    /// Asynchronous devices likewise, except that those with the longest path come first.
     pub(super) asyncs: ReadyQueue,
     /// Batches that threads are in, or have not reported as over.
     pub(super) walks: Vec<Arc<CallbackBatch>>,
@@ -83,20 +83,20 @@ pub(super) struct ProgressState {
     /// True if a callback returned before its device was over: a batch would be given back each
     /// time.
     pub(super) later_seen: bool,
-    /// True if somebody checks whether a batch is held up.
+    /// True if the watch checks whether a batch is held up.
     pub(super) looked_at: bool,
     pub(super) running: Vec<RunningCallback>,
     /// Pauses of this process.
     pub(super) pauses: Pauses,
     /// Devices that were skipped and have not ended, each with the start of its callback.
     pub(super) skipped: Vec<(DeviceId, Duration)>,
-    /// Devices that were late, in the order in which that was seen.
+    /// Devices that were late, in the order of detection.
     pub(super) late: Vec<LateDevice>,
     /// Number of running callbacks that are late.
     pub(super) overdue: usize,
-    /// True if the whole shutdown is late, and that was seen.
+    /// True if the whole shutdown was found late.
     pub(super) run_is_late: bool,
-    /// True if the rest is left undone because of what is late.
+    /// True if late callbacks made the shutdown leave the rest undone.
     pub(super) gave_up: bool,
     /// Events that the observer has not got yet.
     pub(super) news: Vec<HangReport>,
@@ -116,7 +116,7 @@ pub(super) struct ProgressState {
     pub(super) lead_in: Option<DeviceId>,
     /// True if that part is over.
     pub(super) lead_is_through: bool,
-    /// True if a thread sleeps until that.
+    /// True if a thread sleeps until the end.
     pub(super) end_is_awaited: bool,
     /// True if a helper checks the clock.
     pub(super) watched: bool,
@@ -139,7 +139,7 @@ pub(super) struct LoopTimes {
 }
 
 impl LoopTimes {
-    /// Returns the mean. Zero if none is over.
+    /// Returns the mean, or zero if none is over.
     pub(super) fn mean(&self) -> Duration {
         self.in_all / u32::try_from(self.callbacks).unwrap_or(u32::MAX).max(1)
     }
@@ -165,9 +165,9 @@ pub(super) struct RunningCallback {
     pub(super) walked: bool,
     /// True if its deadline has passed.
     pub(super) overdue: bool,
-    /// True if the observer was told so, or that the whole shutdown is late.
+    /// True if the observer has that report, or the one that the whole shutdown is late.
     pub(super) named: bool,
-    /// True if it has ended, and its runner releases what waited for it.
+    /// True if it has ended, and its runner releases its dependents.
     pub(super) concluding: bool,
 }
 
@@ -351,7 +351,7 @@ impl ShutdownState {
         self.abort.is_cancelled()
     }
 
-    /// Returns true if nothing more is begun.
+    /// Returns true if the shutdown begins nothing more.
     pub(super) fn stops(&self, st: &ProgressState) -> bool {
         st.gave_up || self.abort.is_cancelled()
     }
@@ -361,9 +361,9 @@ impl ShutdownState {
         self.outline.calls.len()
     }
 
-    /// Makes the step of the thread that has the caller's part, or had it when it began what it
-    /// `ran`. `lead` is the number of its part. `waited` says that its last wait took its whole
-    /// time.
+    /// Makes the step of the thread that has the caller's part, or had it when it began the
+    /// callback that it `ran`. `lead` is the number of its part. `waited` says that its last wait
+    /// took its whole time.
     pub(crate) fn caller_step(
         &self,
         now: Duration,
@@ -456,7 +456,7 @@ impl ShutdownState {
         st.helpers += 1;
     }
 
-    /// Records that a helper that was asked for will never come: the caller goes on without.
+    /// Records that a helper that was asked for will never come: the caller continues without it.
     pub(crate) fn helper_lost(&self) {
         let mut st = self.state.lock();
         st.coming = st.coming.saturating_sub(1);
@@ -466,7 +466,7 @@ impl ShutdownState {
         self.wake_caller();
     }
 
-    /// Makes a helper's step. `ran` is what it did before; `watched` says that it was the watcher.
+    /// Makes a helper's step. `ran` is its last callback; `watched` says that it was the watcher.
     pub(crate) fn helper_step(
         &self,
         now: Duration,
@@ -558,7 +558,7 @@ impl ShutdownState {
         CallbackTask { device, bound: bound.expect("a device with a callback is bound") }
     }
 
-    /// Returns what the step that was just made owes to others.
+    /// Returns the duties of the last step towards others.
     pub(super) fn owed(
         &self,
         st: &mut ProgressState,
@@ -595,7 +595,7 @@ impl ShutdownState {
 
     /// Returns the load now; raises the target if callbacks block.
     fn observe(&self, st: &mut ProgressState, now: Duration) -> Load {
-        // A batch that is held up is none any more once it was checked.
+        // A batch that is held up ceases to be one at the next check.
         let (mut running, mut blocked, mut hung) = (st.walks.len(), 0, 0);
         for r in st.running.iter().filter(|r| !r.detached) {
             if r.overdue {
@@ -611,7 +611,7 @@ impl ShutdownState {
             running,
             blocked,
             target: st.target,
-            // A thread in a callback that is late is lost, and another one may come for it.
+            // A thread in a late callback is lost, and another one may replace it.
             helpers: st.helpers.saturating_sub(hung),
             coming: st.coming,
             cap: st.cap,
@@ -675,7 +675,7 @@ impl ProgressState {
 }
 
 impl Scratch {
-    /// Allocates what a step may need, before it takes the lock.
+    /// Allocates the memory that a step may need, before the step takes the lock.
     fn prepare(&mut self, site: &Site) {
         self.blank.get_or_insert_with(|| CallbackBatch::blank(site));
     }

@@ -12,14 +12,14 @@ const TAKEN: u64 = 1;
 /// Number of low bits of a note for what comes with the time.
 const MARK_BITS: u32 = 16;
 
-/// The position of a walker in a list, with a note of each element that the walker is through with.
-/// It knows nothing of the list, so that it can be model-checked alone (`tests/loom/takeover.rs`).
+/// The position of a walker in a list, with a note of each element that the walker has finished. It
+/// knows nothing of the list, so that it can be model-checked alone (`tests/loom/takeover.rs`).
 ///
-/// Without a takeover a step costs one store and one exchange on a word that nobody else writes. No
-/// method blocks or allocates.
+/// Without a takeover a step costs one store and one exchange on a word that no other thread
+/// writes. No method blocks or allocates.
 #[derive(Debug)]
 pub struct Walk {
-    /// A: number of elements that the walker is through with, above [`TAKEN`].
+    /// A: number of elements that the walker has finished, above [`TAKEN`].
     word: AtomicU64,
     /// A: by element, its note: written before the Step that makes it visible.
     notes: Box<[AtomicU64]>,
@@ -56,20 +56,20 @@ impl Walk {
         self.word.compare_exchange(now, next, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Takes the rest over (step Take). Returns how many elements the walker is through with. The
-    /// walker is at the next one, if there is one.
+    /// Takes the rest over (step Take). Returns the number of elements that the walker has
+    /// finished. The walker is at the next one, if there is one.
     pub fn take(&self) -> usize {
         // Acquire: the notes of all that is over. Partner: `step`.
         (self.word.fetch_or(TAKEN, Ordering::AcqRel) >> 1) as usize
     }
 
-    /// Returns how many elements the walker is through with, just now or when the rest was taken
-    /// over.
+    /// Returns the number of elements that the walker has finished, just now or when the rest was
+    /// taken over.
     pub fn over(&self) -> usize {
         (self.word.load(Ordering::Acquire) >> 1) as usize
     }
 
-    /// Returns the note of an element that the walker is through with.
+    /// Returns the note of an element that the walker has finished.
     pub fn note(&self, place: usize) -> WalkNote {
         let word = self.notes[place].load(Ordering::Relaxed);
         WalkNote { at: word >> MARK_BITS, mark: (word & u64::from(u16::MAX)) as u16 }

@@ -67,7 +67,7 @@ fn an_object_is_dropped_before_those_that_it_needs_whoever_unbinds_them() {
     let _ = rig.manager.shutdown(&ShutdownOptions::new()).unwrap();
 }
 
-/// A driver that registers a child in its own probe, and fails when it is told to.
+/// A driver that registers a child in its own probe, and fails on demand.
 struct Parent {
     manager: OnceLock<Weak<DeviceManager>>,
     fails: Mutex<Receiver<()>>,
@@ -88,7 +88,7 @@ impl Driver for Parent {
     }
 }
 
-/// A device whose callback reports that it has begun, and ends when it is told to.
+/// A device whose callback reports that it has begun, and ends on demand.
 struct Child {
     begun: Sender<()>,
     ends: Mutex<Receiver<()>>,

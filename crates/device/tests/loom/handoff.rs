@@ -52,7 +52,7 @@ fn loom_of_two_finishes_one_counts() {
     });
 }
 
-/// Proves the model: to read first and write then leaves a result to nobody.
+/// Proves the model: a read and then a write leave a result that no thread concludes.
 #[test]
 fn loom_a_handoff_that_looks_before_it_writes_loses_the_result() {
     let failed = std::panic::catch_unwind(|| {

@@ -33,11 +33,11 @@ pub enum OpenErrorKind {
     /// The block device is mounted, or a driver of the kernel or another program has claimed it
     /// (`O_EXCL`), for longer than 2 seconds.
     Claimed,
-    /// The file has another size than it should; nothing was changed.
+    /// The file has another size than requested; nothing was changed.
     SizeDiffers {
         /// Its size in bytes.
         found: u64,
-        /// The size that was asked for.
+        /// The requested size.
         asked: u64,
     },
     /// The size, asked for or found, is zero or no multiple of the block size.
@@ -49,9 +49,11 @@ pub enum OpenErrorKind {
     },
     /// The block size is no power of two, or less than 512.
     BadBlockSize(u32),
-    /// Going past the host's cache was asked for, and can't be done with blocks of this size.
+    /// The options ask to go past the host's cache, and that can't be done with blocks of this
+    /// size.
     NotDirect {
-        /// Alignment that the file system needs; `None` if it doesn't do it at all, or doesn't say.
+        /// Alignment that the file system needs; `None` if it doesn't do it at all, or doesn't
+        /// report it.
         needs: Option<Alignment>,
         /// The block size in bytes.
         block_size: u32,

@@ -10,17 +10,17 @@ use rustix::io::Errno;
 
 use super::store::Store;
 
-/// Most bytes that one prefetch reads ahead: it waits for what it starts as long as the disk has no
-/// room.
+/// Most bytes that one prefetch reads ahead: it waits for the reads that it starts as long as the
+/// disk has no room.
 const AHEAD: u64 = 16 << 20;
 
 /// The data that was found last. `SEEK_HOLE` walks through all data up to the next hole (on tmpfs
 /// page by page), and a client that copies a file asks for each piece of it.
 #[derive(Default)]
 pub(super) struct ExtentCache {
-    /// L: itself: the place of that data, and how often a part of the file has been freed since it
-    /// was opened. A file that another program changes may have holes there: they are read as
-    /// zeroes, as data is.
+    /// L: itself: the place of that data, and the number of times that a part of the file has been
+    /// freed since it was opened. A file that another program changes may have holes there: they
+    /// are read as zeroes, as data is.
     last: Mutex<(Range<u64>, u64)>,
 }
 
@@ -67,8 +67,8 @@ impl Store {
             }
             let data = match self.seek(SeekFrom::Data(at)) {
                 Ok(data) => data.clamp(at, end),
-                // Nothing but a hole up to the file's end, which may lie before the device's: that
-                // isn't known then.
+                // There is nothing but a hole up to the file's end. That may lie before the
+                // device's end: the rest isn't known then.
                 Err(Errno::NXIO) => {
                     self.seek(SeekFrom::End(0)).map_or(at, |there| there.clamp(at, end))
                 }

@@ -25,7 +25,7 @@ pub enum FileEvent {
         /// The fault, and the file's present path.
         why: String,
     },
-    /// The path leads to the file again, or the write log is what it was.
+    /// The path leads to the file again, or the write log is in order again.
     Back,
 }
 

@@ -30,8 +30,8 @@ impl Alignment {
     }
 }
 
-/// Returns what the file system says (`STATX_DIOALIGN`, since Linux 6.1); `None` if it says
-/// nothing, or that it doesn't go past its cache.
+/// Returns the file system's own values (`STATX_DIOALIGN`, since Linux 6.1); `None` if it has none,
+/// or doesn't go past its cache.
 pub(super) fn found(file: &File) -> Option<Alignment> {
     let stat = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
     if stat.stx_mask & StatxFlags::DIOALIGN.bits() == 0 {
@@ -40,7 +40,7 @@ pub(super) fn found(file: &File) -> Option<Alignment> {
     sane(Alignment { memory: stat.stx_dio_mem_align, offset: stat.stx_dio_offset_align })
 }
 
-/// Checks the values: a file system that doesn't say 0, as it does if it can't, says powers of two.
+/// Checks the values: a file system reports 0 if it can't do this, and powers of two otherwise.
 fn sane(found: Alignment) -> Option<Alignment> {
     (found.memory.is_power_of_two() && found.offset.is_power_of_two()).then_some(found)
 }
@@ -60,11 +60,12 @@ pub(super) fn go(file: &File) -> io::Result<()> {
     Ok(rustix::fs::fcntl_setfl(file, flags | OFlags::DIRECT)?)
 }
 
-// Reading what the host's cache has, into memory that needn't be initialized. `rustix` has
-// `preadv2` for initialized memory only; initializing it first would cost as much as the read.
+// Reads from the host's cache, into memory that needn't be initialized. `rustix` has `preadv2` for
+// initialized memory only; initializing it first would cost as much as the read.
 
 /// Reads from byte `at` of the file on. Returns how many bytes of `room` are initialized now, from
-/// its first one on. With [`ReadWriteFlags::NOWAIT`] it reads what the cache has, and never blocks.
+/// its first one on. With [`ReadWriteFlags::NOWAIT`] it reads only from the cache, and never
+/// blocks.
 ///
 /// # Errors
 /// [`Errno::AGAIN`] if the cache has nothing there; [`Errno::OPNOTSUPP`], [`Errno::INVAL`] or

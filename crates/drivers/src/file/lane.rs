@@ -59,7 +59,7 @@ impl Lane {
         }
     }
 
-    /// Takes a request, for a worker that was told that there is one.
+    /// Takes a request, for a worker whose Next has counted one.
     fn pop(&self) -> Option<Started> {
         let mut taken = self.taken.lock();
         if taken.is_empty() {
@@ -122,9 +122,9 @@ impl Lanes {
 
 /// A request that waits.
 const WAITING: u64 = 1 << 32;
-/// A worker that is on its way, looks for a request, or is at one.
+/// A worker that is on its way, looks for a request, or handles one.
 const WORKER: u64 = 1 << 16;
-/// One that is at a request.
+/// A worker that handles a request.
 const BUSY: u64 = 1;
 /// Bits of the two lower counts.
 const COUNT: u64 = WORKER - 1;

@@ -3,11 +3,11 @@
 //! A write behind the end of a file makes it longer, and the gap reads as zeroes. The device would
 //! be whole again, and the loss of its data would go unnoticed. No flag forbids a write that. So
 //! the length is checked before each change (by a system call that only copies what the kernel has
-//! in memory), and behind each sync. This is sure then: a change fails that comes after the file
-//! was shortened, and doesn't lie in what is left. Every flush fails from the first change or flush
-//! on that finds the file short. Reads fail where the file has ended, and count as such a find,
-//! whatever length the file has by then. This isn't: a change in flight at that very moment may
-//! make the file longer. A flush finds that out, unless the change ended where the device ends.
+//! in memory), and behind each sync. This is certain then: a change fails if it comes after the
+//! file was shortened, and lies outside of the rest. Every flush fails from the first change or
+//! flush on that finds the file short. Reads fail where the file has ended, and count as such a
+//! find, whatever length the file has by then. This isn't: a change in flight at that very moment
+//! may make the file longer. A flush finds that out, unless the change ended where the device ends.
 //!
 //! A file that has no name any more is whole for as long as it is open, and gone with the process:
 //! so a flush, which promises more, fails too. The same check finds that.

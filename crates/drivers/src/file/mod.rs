@@ -65,10 +65,10 @@ use volume::Volume;
 /// block device has its size by itself.) A file that was unlinked serves on, but its flushes fail:
 /// it is gone with the process. A change with `fua` promises as much, and fails likewise. With
 /// [`OnLoss::ReadOnly`] nothing is written any more in either case. Each change and each flush
-/// checks for this, and so does [`FileDriver::look`]; [`FileOptions::observer`] is told.
+/// checks for this, and so does [`FileDriver::look`]; [`FileOptions::observer`] is notified.
 ///
 /// A file that was renamed or replaced, so that its path leads elsewhere, keeps all promises.
-/// [`FileDriver::look`] finds it, and the observer is told.
+/// [`FileDriver::look`] finds it, and the observer is notified.
 ///
 /// # Locking The file is locked (`flock`, exclusively unless read-only, and the byte-range locks of
 /// QEMU) for as long as the driver lives. So no second server, and no program of QEMU, writes to
@@ -126,10 +126,9 @@ impl FileDriver {
     }
 
     /// Checks whether the file, and its write log, have been truncated or unlinked, and whether
-    /// their paths lead to them. The first time that something is wrong, the log and the observer
-    /// are told. Only this finds a file that was renamed, replaced under another name, or hidden by
-    /// a mount: call it once a second or so. A block device is never checked. It looks paths up, so
-    /// it may block.
+    /// their paths lead to them. The first fault goes to the log and to the observer. Only this
+    /// finds a file that was renamed, replaced under another name, or hidden by a mount: call it
+    /// once a second or so. A block device is never checked. It looks paths up, so it may block.
     ///
     /// # Errors
     /// The fault that was found.

@@ -56,8 +56,8 @@ fn try_open(
     }
     let (guard, new, for_qemu) = open_locked(options)?;
     let mut file = guard.file();
-    // Only once it is locked: a file that another server has locked belongs to that one, though
-    // this process created it.
+    // This is done only once it is locked: a file that another server has locked belongs to that
+    // one, though this process created it.
     *created = new;
     let kind = file.metadata().map_err(step("reading its attributes"))?.file_type();
     check_type(kind)?;
@@ -82,7 +82,7 @@ fn try_open(
     };
     let align = if options.direct {
         let align = host_cache::with_blocks(host_cache::found(file), block_size)?;
-        // A file system that says so may still refuse it.
+        // A file system that offers this may still refuse it.
         host_cache::go(file).map_err(step("reads and writes bypass the page cache"))?;
         Some(align)
     } else {
@@ -108,10 +108,10 @@ fn check_type(kind: FileType) -> Result<(), OpenErrorKind> {
     if kind.is_file() || kind.is_block_device() { Ok(()) } else { Err(OpenErrorKind::NotAFile) }
 }
 
-/// Opens the file; if it isn't there and a size is given, creates it. True: new.
+/// Opens the file; if it isn't there and a size is given, creates it. Returns whether it is new.
 fn open_or_create(options: &FileOptions) -> Result<(File, bool), OpenErrorKind> {
-    // Before it is opened, and again after: opening a FIFO waits for its other end, and opening
-    // some devices has effects.
+    // This is checked before it is opened, and again after: opening a FIFO waits for its other end,
+    // and opening some devices has effects.
     let mut how = OpenOptions::new();
     how.read(true).write(!options.read_only);
     if let Ok(found) = std::fs::metadata(&options.path) {

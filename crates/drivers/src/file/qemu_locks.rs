@@ -2,9 +2,9 @@
 //! which QEMU ignores.
 //!
 //! QEMU gives each permission two bytes of the file (`block/file-posix.c`). A program that uses the
-//! permission read-locks byte 100 + N. One that lets no other program use it read-locks byte 200 +
-//! N. So no lock by itself ever conflicts: each program takes its locks first, and then checks
-//! those of the others. Of two that come at the same time one at least finds the other.
+//! permission read-locks byte 100 + N. A program that lets no other use it read-locks byte 200 + N.
+//! So no lock by itself ever conflicts: each program takes its locks first, and then checks those
+//! of the others. Of two programs that come at the same time, at least one finds the other.
 //!
 //! | N | permission | a writer here | a reader here |
 //! |---|---|---|---|
@@ -12,8 +12,8 @@
 //! | 1 | write | uses, alone | lets no other |
 //! | 3 | resize | lets no other; uses it while it grows | lets no other |
 //!
-//! That is what a guest's disk takes. As with that one, `qemu-img info` and `qemu-io -r` get in.
-//! `qemu-img convert`, which allows no writer, gets in with `--force-share` only.
+//! These are the locks of a guest's disk. As with such a disk, `qemu-img info` and `qemu-io -r` get
+//! in. `qemu-img convert`, which allows no writer, gets in with `--force-share` only.
 //!
 //! The locks belong to the open file description (`F_OFD_SETLK`). So they go with it, and not with
 //! any other descriptor of the file that this process closes.
@@ -52,7 +52,7 @@ pub(super) fn lock(file: &File, read_only: bool) -> Result<bool, Conflict> {
             let_go(file);
             return Err(Conflict::Other);
         }
-        // EINVAL, ENOLCK, ENOSYS, EOPNOTSUPP: of kernels and file systems.
+        // Kernels and file systems return EINVAL, ENOLCK, ENOSYS or EOPNOTSUPP.
         Err(_) => {
             let_go(file);
             return Ok(false);
@@ -86,7 +86,7 @@ fn check(file: &File, uses: &[i64], alone: &[i64]) -> Result<(), Conflict> {
 
 fn let_go(file: &File) {
     for first in [USES, ALONE] {
-        // An error: there was none.
+        // An error means that there was none.
         let _ = set(file, libc::F_UNLCK, first, COUNT);
     }
 }
@@ -113,7 +113,8 @@ fn set(file: &File, kind: libc::c_int, byte: i64, len: i64) -> io::Result<()> {
     if done == -1 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// Returns true if another open file has a lock on a byte; false also if that can't be asked.
+/// Returns true if another open file has a lock on a byte; false also if the system can't answer
+/// that.
 fn is_taken(file: &File, byte: i64) -> bool {
     let mut range = range(libc::F_WRLCK, byte, 1);
     // SAFETY: as in `set`; the command also writes to it.
@@ -162,7 +163,7 @@ mod tests {
                 assert!([100, 101, 201, 203].into_iter().all(is_free), "{theirs:?}");
             }
         }
-        // And the other way round, as these programs ask.
+        // The other way round, these programs ask in the same way.
         let ours = open();
         assert_eq!(lock(&ours, false), Ok(true));
         let theirs = open();

@@ -41,15 +41,15 @@ pub(super) struct Store {
     log: Option<WriteLog>,
     doubt: FlushDoubt,
     found: ExtentCache,
-    /// True if the file lies in memory and nowhere else (tmpfs): no operation on it waits for a
-    /// disk, and nothing of it becomes durable.
+    /// True if the file lies only in memory (tmpfs): no operation on it waits for a disk, and
+    /// nothing of it becomes durable.
     in_memory: bool,
     /// True if QEMU's locks are taken.
     for_qemu: bool,
-    /// A: true if the file system can be asked to read without waiting, until it has said no.
-    /// Relaxed: a hint.
+    /// A: true if the file system supports reads without waiting, until it rejects one. Relaxed: a
+    /// hint.
     reads_now: AtomicBool,
-    /// A: the same of writes.
+    /// A: true if it supports writes without waiting, likewise.
     writes_now: AtomicBool,
 }
 
@@ -57,18 +57,18 @@ pub(super) struct Store {
 ///
 /// The kernel reports a failed write-back once for each open file, takes the pages for clean, and
 /// lets the next `fdatasync` succeed although the bytes never reached the disk. So the failure is
-/// remembered here, and from then on no flush succeeds: a caller that retries must not be told
-/// that the data is safe.
+/// remembered here, and from then on no flush succeeds: a retry must not report that the data is
+/// safe.
 #[derive(Default)]
 struct FlushDoubt {
     /// A: error number of the first sync that failed; 0 if none has. Set before that sync's request
-    /// completes, so a caller that was told of the failure can't flush with success. Release and
-    /// Acquire.
+    /// completes, so a caller that knows the failure can't flush with success. Release and Acquire.
     errno: AtomicU32,
 }
 
 impl Store {
-    /// Creates the store. `align`: the device goes past the cache, which asks for this alignment.
+    /// Creates the store. `align` is set if the device bypasses the cache, which needs this
+    /// alignment.
     pub(super) fn new(file: FileGuard, reporter: FaultReporter, align: Option<Alignment>) -> Self {
         // Past the cache every operation waits for the disk.
         let now = || AtomicBool::new(align.is_none());
@@ -89,7 +89,7 @@ impl Store {
 
     /// Sets the length that the file has to keep, if it is a regular one.
     pub(super) fn of_length(self, size: u64, on_loss: OnLoss) -> Self {
-        // For a block device this would tell the place of its name.
+        // For a block device this would show the file system of its name.
         let in_memory = self.align.is_none() && lies_in_memory(self.file());
         self.file.grew(size);
         Self { loss: Some(LossRecord::new(on_loss)), in_memory, ..self }
@@ -113,8 +113,8 @@ impl Store {
         self.log.is_some()
     }
 
-    /// Does what needs no waiting, and returns the result; `None` if it isn't done, though a read
-    /// may have got its first bytes. Never blocks, but for memory.
+    /// Does a request that needs no waiting, and returns the result; `None` if it isn't done,
+    /// although a read may have got its first bytes. Never blocks, except for memory.
     pub(super) fn now(&self, rq: &mut RequestMut<'_>) -> Option<Result<(), IoError>> {
         match rq.op() {
             Op::Read => self.read_now(rq).then_some(Ok(())),
@@ -135,8 +135,8 @@ impl Store {
         }
     }
 
-    /// Makes it longer: to `wanted` bytes, or to as many whole blocks as it has by now. `least` is
-    /// the size that it has to have already.
+    /// Adopts a longer size: `wanted` bytes, or all whole blocks that the file has by now. `least`
+    /// is the size that it has to have already.
     pub(super) fn grow(
         &self,
         wanted: Option<u64>,
@@ -145,7 +145,7 @@ impl Store {
     ) -> Result<u64, IoError> {
         use IoErrorKind::{InvalidInput, NoSpace};
         let block = u64::from(geometry.block_size);
-        // This is where the end of a block device is, too.
+        // This finds the end of a block device, too.
         let there = self.file().seek(SeekFrom::End(0));
         let there =
             there.map_err(|error| IoError::from_errno(error.raw_os_error().unwrap_or(0)))?;
@@ -208,7 +208,7 @@ impl Store {
         match &self.log {
             Some(log) => {
                 if !matches!(rq.op(), Op::Read | Op::Extents | Op::Prefetch) {
-                    // Before anything is changed that the log won't have.
+                    // This comes before any change that the log wouldn't have.
                     log.verify().map_err(|displacement| {
                         let error = displacement.error();
                         self.reporter.report_displacement(Some(displacement));
@@ -239,8 +239,8 @@ impl Store {
         }
     }
 
-    /// Reads what the host's cache has of a request, and returns true if that was all. Never
-    /// blocks.
+    /// Reads the bytes of a request that the host's cache has, and returns true if those were all.
+    /// Never blocks.
     fn read_now(&self, rq: &mut RequestMut<'_>) -> bool {
         if rq.len() > AT_ONCE || !self.reads_now.load(Ordering::Relaxed) {
             return false;
@@ -263,13 +263,14 @@ impl Store {
     }
 
     /// Writes a request to the host's cache, and returns true if all of it was written. Otherwise
-    /// some may be: a block that is written twice is the same twice. Never blocks, but for memory.
+    /// some of it may be written: a second write of a block changes nothing. Never blocks, except
+    /// for memory.
     fn write_now(&self, rq: &Request) -> bool {
         let durable = rq.flags().fua && !self.in_memory;
         if rq.len() > AT_ONCE || durable || !self.writes_now.load(Ordering::Relaxed) {
             return false;
         }
-        // If it may not begin, a worker says why.
+        // If it may not begin, a worker reports why.
         if self.admits(rq).is_err() {
             return false;
         }
@@ -294,13 +295,13 @@ impl Store {
         !rq.flags().fua || self.is_whole().is_ok()
     }
 
-    /// Returns the flags that ask the kernel not to wait. In memory they aren't needed, and tmpfs
-    /// can't do it.
+    /// Returns the flags that ask the kernel not to wait. A file in memory needs none, and tmpfs
+    /// doesn't support them.
     fn without_waiting(&self) -> ReadWriteFlags {
         if self.in_memory { ReadWriteFlags::empty() } else { ReadWriteFlags::NOWAIT }
     }
 
-    /// Checks that the file is as long as it has to be, and has a name.
+    /// Checks that the file has its full length, and a name.
     pub(super) fn is_whole(&self) -> Result<(), IoError> {
         self.loss.as_ref().map_or(Ok(()), |loss| loss.is_whole(&self.file, &self.reporter))
     }
@@ -309,7 +310,7 @@ impl Store {
     /// as the lookup of a path does.
     pub(super) fn look(&self) -> Result<(), IoError> {
         self.is_whole()?;
-        // Without its log it makes no change, which is worse than a next server that finds another
+        // Without its log it makes no change; that is worse than a next server that finds another
         // file.
         let log = self.log.as_ref().map_or(Ok(()), WriteLog::verify);
         let found = log.and_then(|()| match &self.loss {
@@ -320,9 +321,9 @@ impl Store {
         found.map_err(|displacement| displacement.error())
     }
 
-    /// Returns the answer to a flush that ended like this.
+    /// Returns the answer to a flush with this result.
     pub(super) fn synced(&self, result: Result<(), IoError>) -> Result<(), IoError> {
-        // Behind the sync: what was written before is durable only in what is left of the file.
+        // This comes after the sync: earlier writes are durable only in the rest of the file.
         let whole = self.is_whole();
         match (result, self.doubt.errno.load(Ordering::Acquire)) {
             (Ok(()), _) if whole.is_err() => whole,
@@ -342,8 +343,8 @@ impl Store {
 
     /// Returns the answer to a durable write that failed. Either the bytes couldn't be written,
     /// which harms no other change; or they were and the sync failed, which is reported only here.
-    /// The kernel doesn't say which, but writing some of the same bytes without the sync does.
-    /// Blocks.
+    /// The kernel doesn't say which, but a write of some of the same bytes without the sync shows
+    /// it. Blocks.
     pub(super) fn failed_fua(&self, rq: &Request, error: IoError) -> Result<(), IoError> {
         let len = usize::try_from(rq.len()).unwrap_or(PIECE).min(PIECE);
         let mut some = self.aligned(len, AlignedBuf::zeroed);
@@ -419,7 +420,7 @@ impl Store {
     }
 
     fn write_chunks(&self, rq: &Request, done: u64, flags: ReadWriteFlags) -> Result<(), IoError> {
-        // A block written twice is the same twice.
+        // A second write of a block changes nothing.
         let done = self.start_of(done);
         let rest = || {
             rq.chunks().scan(done as usize, |skip, chunk| {
@@ -465,7 +466,7 @@ impl Store {
         Ok(())
     }
 
-    /// Writes one byte at least, and no more than leaves a good place to go on from.
+    /// Writes at least one byte, and ends at a place where the next write may begin.
     fn write_some(&self, at: u64, data: &[u8], flags: ReadWriteFlags) -> Result<usize, IoError> {
         let write = || rustix::io::pwritev2(self.file(), &[IoSlice::new(data)], at, flags);
         let n = retry(write)?;
@@ -514,7 +515,7 @@ impl Store {
                     return Ok(Fallocate::Done);
                 }
                 Err(Errno::INTR) => {}
-                // NODEV and INVAL: some file systems and block devices say this for the same.
+                // NODEV and INVAL: some file systems and block devices return these for the same.
                 Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NODEV | Errno::INVAL) => {
                     return Ok(Fallocate::CannotDo);
                 }
@@ -581,8 +582,7 @@ mod tests {
         )
     }
 
-    /// The alignment that a file system without a cache would need; the temporary file doesn't
-    /// mind.
+    /// The alignment that a file system without a cache would need; the temporary file accepts it.
     const ALIGN: Option<Alignment> = Some(Alignment { memory: 512, offset: 512 });
 
     #[test]
@@ -618,7 +618,8 @@ mod tests {
 
     #[test]
     fn bytes_in_memory_that_does_not_fit_arrive_in_their_order() {
-        // More than is copied at once, in pieces that fit neither memory nor each other.
+        // The length is more than is copied at once, in pieces that fit neither memory nor each
+        // other.
         let len = 3 * PIECE + 1024;
         let bytes: Vec<u8> = (0..len).map(|i| (i / 7) as u8).collect();
         let cuts = [0, 1, 512, 513, 70_000, 70_001, len];
@@ -656,7 +657,7 @@ mod tests {
             return;
         }
         assert_eq!(rq.filled(), 1024);
-        // The file ends: what there is counts, and a worker finds out the rest.
+        // The file ends: the bytes before count, and a worker finds out the rest.
         let mut rq = Request::read(1024, 2048);
         drop(rq.rooms());
         assert!(!store.read_now(&mut RequestMut::from(&mut rq)));
@@ -686,7 +687,7 @@ mod tests {
         drop(rq.rooms());
         store.now(&mut RequestMut::from(&mut rq)).unwrap().unwrap();
         assert_eq!(rq.filled(), 1024);
-        // It has been made shorter: a worker says so.
+        // The file was shortened: a worker reports that.
         store.file().set_len(512).unwrap();
         assert!(store.now(&mut RequestMut::from(&mut Request::write(512, vec![7; 512]))).is_none());
         assert!(
@@ -717,7 +718,7 @@ mod tests {
     fn a_durable_write_whose_sync_failed_leaves_no_flush_that_succeeds() {
         let store = store(None);
         store.sync().unwrap();
-        // The kernel's answer where the bytes are written and the sync fails.
+        // The kernel's answer if the bytes are written and the sync fails.
         let error = IoError::from_errno(libc::EIO);
         let rq = Request::write(0, vec![1; 512]);
         assert_eq!(store.failed_fua(&rq, error.clone()), Err(error));

@@ -1,9 +1,9 @@
 //! A file, and the ways of a request that need no ring: on the spot, or on a worker.
 //!
-//! What the host's cache has, or takes, goes on the spot: a copy, by the submitter's own CPU. A
-//! worker does what blocks if there is no ring, changes of the host's cache that can't be tried
-//! without waiting, and what a ring's answer left half done: short, interrupted, not supported. The
-//! worker carries it on until it has succeeded or failed for good.
+//! Requests that the host's cache can serve are done on the spot: a copy, by the submitter's own
+//! CPU. A worker does what blocks if there is no ring, changes of the host's cache that can't be
+//! tried without waiting, and what a ring's answer left half done: short, interrupted, not
+//! supported. The worker carries it on until it has succeeded or failed for good.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -46,16 +46,16 @@ impl Volume {
         None
     }
 
-    /// Returns true if a worker does better with it than a ring, whose kernel would only make a
-    /// thread of its own do it.
+    /// Returns true if a worker serves the request better than a ring: the kernel would only give
+    /// it to a thread of its own.
     pub(super) fn is_for_workers(&self, rq: &Request) -> bool {
         let logged = self.store.is_logged() && !matches!(rq.op(), Op::Read | Op::Extents);
         logged || rq.op() == Op::Write && self.store.align().is_none()
     }
 
     /// Makes the submitter do a change of the cache when it may block, if it
-    /// [works](for_drivers::works), and no such change has taken long of late. Gives back any other
-    /// request, also one with `fua`: that waits for the disk each time.
+    /// [works](for_drivers::works), and no such change has been slow lately. Gives back any other
+    /// request, also one with `fua`, which waits for the disk each time.
     pub(super) fn put_off(self: &Arc<Self>, mut rq: Started) -> Option<Started> {
         // A change that is logged may be a flush.
         let may = self.is_for_workers(&rq) && !self.store.is_logged() && !rq.flags().fua;
@@ -129,7 +129,7 @@ pub(super) fn perform(mut rq: Started) {
     rq.complete(result);
 }
 
-/// Does a change that was put off, unless as many submitters as make sense are at it; false if
+/// Does a change that was put off, unless enough submitters make changes already. Returns false if
 /// workers do better with the next ones. Blocks.
 fn by_submitter(mut rq: Started) -> bool {
     let Some(volume) = of(&mut rq) else {
@@ -152,8 +152,7 @@ pub(super) fn gone(mut rq: Started) {
     rq.complete(Err(IoError::workers_gone()));
 }
 
-/// Makes the error of a request without its volume, which cannot be: the pusher put that there with
-/// it.
+/// Makes the error of a request without its volume, which can't happen: the pusher pushed both.
 pub(super) fn lost() -> IoError {
     IoError::with(IoErrorKind::Gone, "the file device lost track of the request's file")
 }
@@ -169,13 +168,14 @@ impl Drop for WaitingRequest {
     }
 }
 
-/// The policy by which a submitter may do a change of a file's cache itself: the changes have been
-/// quick of late, and few submitters do. It has the time when one last took long.
+/// The policy by which a submitter may change a file's cache itself: such changes have been quick
+/// lately, and few submitters make one. It has the time of the last slow change.
 pub(super) struct CacheWritePolicy {
     made: Instant,
-    /// A: time when that was over, in ms since `made`, and 1 more; 0: never. Relaxed: a hint.
+    /// A: time when the last slow change ended, in ms since `made`, plus 1; 0: never. Relaxed: a
+    /// hint.
     disturbed: AtomicU64,
-    /// A: number of submitters that are at one. Relaxed: a hint.
+    /// A: number of submitters that make a change. Relaxed: a hint.
     submitters: AtomicU16,
 }
 
@@ -196,8 +196,8 @@ impl CacheWritePolicy {
         (done, self.note(began, time::now()))
     }
 
-    /// Runs `change` in a submitter; `None` if so many are at one already that it would only wait
-    /// for them.
+    /// Runs `change` in a submitter; `None` if enough submitters make changes already, so that it
+    /// would only wait for them.
     pub(super) fn one_of_few<R>(&self, change: impl FnOnce() -> R) -> Option<R> {
         let others = self.submitters.fetch_add(1, Ordering::Relaxed);
         let _place = SubmitterCount(self);
@@ -216,7 +216,7 @@ impl CacheWritePolicy {
         at.saturating_duration_since(self.made).as_millis() as u64 + 1
     }
 
-    /// Acts as if one change had taken so long that none is quick any more.
+    /// Acts as if one change had been so slow that none counts as quick any more.
     #[cfg(test)]
     pub(super) fn disturb_for_ever(&self) {
         self.note(self.made, self.made + 1_000_000 * CALM_AFTER);
@@ -244,7 +244,7 @@ mod tests {
     use super::*;
     use crate::file::{FileDriver, FileOptions};
 
-    /// A device whose writes are too long for the spot.
+    /// A device whose writes are too long to be done on the spot.
     struct Rig {
         pools: WorkerPools,
         driver: Arc<FileDriver>,

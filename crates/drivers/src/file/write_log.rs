@@ -41,7 +41,7 @@ const MARK: u64 = 8;
 
 /// A log that is being written.
 pub(super) struct WriteLog {
-    /// The log's file, which has to be in its place, and as long as what was written of it.
+    /// The log's file, which has to be in its place, and as long as the written part.
     file: FileGuard,
     /// Name of the log, for people.
     name: String,
@@ -49,7 +49,7 @@ pub(super) struct WriteLog {
     end: Mutex<LogEnd>,
     /// L: is the lock; guards the byte ranges of changes that aren't logged yet. No two overlap.
     under_way: Mutex<Vec<Range<u64>>>,
-    /// Tells that one of them has ended.
+    /// Signals that one of them has ended.
     ended: Condvar,
 }
 
@@ -101,7 +101,7 @@ enum EntryData<'a> {
 }
 
 impl WriteLog {
-    /// Begins a log, or goes on with the one that is there. A mark says where.
+    /// Begins a log, or goes on with the one that is there. A mark shows the place.
     pub(super) fn open(path: &Path) -> io::Result<WriteLog> {
         let name = path.display().to_string();
         let wrong = |what: &str| io::Error::other(format!("{name}: {what}"));
@@ -136,7 +136,7 @@ impl WriteLog {
         self.file.verify().map_err(|fault| FileDisplacement::log(&self.name, &fault))
     }
 
-    /// Does a request, and logs what it changes. Blocks.
+    /// Does a request, and logs its changes. Blocks.
     pub(super) fn around(
         &self,
         rq: &mut RequestMut<'_>,
@@ -178,8 +178,7 @@ impl WriteLog {
             EntryData::Of(rq) => self.write_data(behind, rq),
             EntryData::Zeroes => {
                 let after = behind + sectors * SECTOR;
-                // Behind the end there is nothing: what is added reads as zeroes, and takes no
-                // room.
+                // Behind the end there is nothing: an addition reads as zeroes, and takes no room.
                 self.file.file().set_len(after).map(|()| after)
             }
             EntryData::None | EntryData::Text(_) => Ok(behind),
@@ -272,7 +271,7 @@ fn sector(words: &[u64], text: &str) -> Vec<u8> {
 }
 
 fn super_block(entries: u64) -> Vec<u8> {
-    // The last word has 32 bits, and what follows is zeroes.
+    // The last word has 32 bits, and zeroes follow it.
     sector(&[MAGIC, VERSION, entries, SECTOR], "")
 }
 
@@ -350,7 +349,7 @@ mod tests {
     }
 
     /// Returns true if a change that comes when another one is done, and not logged yet, is over
-    /// before that one. One that `may` be is waited for; any other gets some chances.
+    /// before that one. The test waits for one for which `may` holds; any other gets some chances.
     fn goes_by(first: &mut RequestMut<'_>, second: &mut RequestMut<'_>, may: bool) -> bool {
         let (_dir, path) = log();
         let (log, over) = (&WriteLog::open(&path).unwrap(), &AtomicBool::new(false));

@@ -24,7 +24,7 @@ pub struct MirrorCheck {
     /// True while it runs. Else it is over, or was [stopped](super::Mirror::stop_check) before all
     /// was checked.
     pub running: bool,
-    /// True if what it finds is repaired.
+    /// True if its findings are repaired.
     pub repair: bool,
     /// Bytes of the mirror that were looked at.
     pub checked: u64,
@@ -157,8 +157,8 @@ impl Check {
 }
 
 impl Check {
-    /// Notes what check `id` found in a region of this many bytes; returns true if that is to be
-    /// repaired.
+    /// Notes the findings of check `id` in a region of this many bytes; returns true if they are to
+    /// be repaired.
     fn note(&mut self, id: u64, region: usize, bytes: u64, found: &[MirrorPlace]) -> bool {
         let Some(report) = self.report.as_mut().filter(|r| r.running && self.id == id) else {
             return false;
@@ -228,14 +228,14 @@ impl MirrorState {
         keeper.kick();
     }
 
-    /// Compares the legs in a region, which is locked, and makes them alike there if that is asked
-    /// for. Returns the region's size, and true if it made them alike.
+    /// Compares the legs in a region, which is locked, and makes them alike there if the check
+    /// repairs. Returns the region's size, and true if it made them alike.
     pub(super) fn check_region(&self, keeper: &Keeper, region: usize) -> (u64, bool) {
         let check = keeper.check.lock();
         let (id, runs) = (check.id, check.is_running());
         drop(check);
         if !runs {
-            // Stopped during the wait for the last writer.
+            // The check was stopped during the wait for the last writer.
             return (0, false);
         }
         let (whole, size) = self.pieces(keeper, region);
@@ -251,7 +251,7 @@ impl MirrorState {
         (whole.end - whole.start, alike)
     }
 
-    /// Makes the legs alike in a region where this was found; returns true if they are.
+    /// Makes the legs alike in a region with these findings; returns true if they are alike then.
     fn repair(&self, keeper: &Keeper, id: u64, region: usize, found: &[MirrorPlace]) -> bool {
         if self.legs.states.active().count_ones() == 1 {
             return false;
@@ -266,7 +266,7 @@ impl MirrorState {
         keeper.regions.mark_stale(region);
         let (_, alike) = self.copy_region(keeper, region);
         if alike {
-            // Without those that were dropped instead.
+            // Legs that were dropped instead aren't counted.
             let kept = self.legs.states.in_sync();
             let kept = found.iter().filter(|place| kept & 1 << place.leg != 0);
             let bytes: u64 = kept.map(|place| place.range.end - place.range.start).sum();

@@ -43,7 +43,7 @@ impl Disk {
         }
     }
 
-    /// Returns how many bytes of a leg of `size` are for data: what is in front of the record.
+    /// Returns how many bytes of a leg of `size` are for data: those in front of the record.
     pub(super) fn room_on(&self, name: &str, size: u64) -> Result<u64, StackError> {
         if !self.is_kept {
             return Ok(size / u64::from(self.block_size) * u64::from(self.block_size));
@@ -201,7 +201,7 @@ pub(super) fn find_head(device: &dyn BlockDevice) -> Result<Option<(u64, Head)>,
     Ok(None)
 }
 
-/// Returns the legs on which all went well, and those on which something failed.
+/// Returns the legs on which all requests succeeded, and those on which one failed.
 pub(super) fn masks(ended: &LegResults) -> (u32, u32) {
     let of = |good: bool| {
         ended.iter().filter(|(_, end)| end.is_ok() == good).fold(0, |legs, (n, _)| legs | 1 << n)
@@ -209,7 +209,7 @@ pub(super) fn masks(ended: &LegResults) -> (u32, u32) {
     (of(true) & !of(false), of(false))
 }
 
-/// Makes what these legs have durable.
+/// Makes the content of these legs durable.
 pub(super) fn flush(legs: &Legs, which: u32) -> LegResults {
     together(legs, each(which).map(|n| (n, Request::flush())))
 }
@@ -245,8 +245,8 @@ pub(super) fn copy(
     let data = legs.device(from).read_at(offset, len)?.freeze();
     let mut failed = Vec::new();
     for n in each(to) {
-        // Most of what a crash left open is alike, and reading costs less than writing. Sparse
-        // files stay sparse, too.
+        // Most of the regions that a crash left open are alike, and reading costs less than
+        // writing. Sparse files stay sparse, too.
         let alike = legs.device(n).read_at(offset, len).is_ok_and(|theirs| theirs[..] == data[..]);
         let written = match (alike, read_only) {
             (true, _) => Ok(()),

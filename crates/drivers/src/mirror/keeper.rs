@@ -26,11 +26,11 @@ use crate::mirror::{MirrorEvent, MirrorOptions, MirrorState, disk, leg_states, l
 pub(super) mod wish {
     /// Bit of a look at regions that may be clean.
     pub(crate) const CLEAN: u32 = 1;
-    /// All regions may be cleaned, whatever the time; there will be no later look.
+    /// Bit: all regions may be cleaned at any time; there will be no later look.
     pub(crate) const SETTLE: u32 = 2;
-    /// The resync has found no region that is stale.
+    /// Bit: the resync has found no stale region.
     pub(crate) const SYNCED: u32 = 4;
-    /// The timer of the next try has gone off.
+    /// Bit: the timer of the next try has expired.
     pub(crate) const RETRIED: u32 = 8;
 }
 
@@ -42,7 +42,8 @@ pub(super) struct Keeper {
     pub(super) waiting: Inbox<Box<ParkedRequest<Started>>>,
     /// Changes that have ended and may not be acknowledged yet.
     pub(super) unrecorded: Inbox<Box<ParkedRequest<HeldRequest>>>,
-    /// A: bits of `wish`; set with Release by the thread that then kicks, taken with Acquire.
+    /// A: bits of `wish`; set with Release by the thread that then queues a round, taken with
+    /// Acquire.
     wishes: AtomicU32,
     /// A: legs that are wanted back; as `wishes`, for the search.
     pub(super) asked: AtomicU32,
@@ -51,7 +52,7 @@ pub(super) struct Keeper {
     /// A: true once the mirror settles: the resync stops where it is. Relaxed: it looks between any
     /// two steps.
     pub(super) settling: AtomicBool,
-    /// L: is the lock; guards the keeper's state, which the work item alone touches, and its maker
+    /// L: is the lock; guards the keeper's state, which only the work item touches, and its maker
     /// before that.
     pub(super) state: Mutex<KeeperState>,
     /// L: is the lock, held through a step of the resync. A thread that takes a leg back takes it
@@ -59,7 +60,7 @@ pub(super) struct Keeper {
     pub(super) cursor: Mutex<Cursor>,
     /// L: is the lock, held for a moment; guards the check and its findings.
     pub(super) check: SpinLock<Check>,
-    /// A: bytes that this resync has looked at; Relaxed, for reports.
+    /// A: bytes that this resync has compared; Relaxed, for reports.
     pub(super) resynced: AtomicU64,
     /// L: is the lock, held for a push or a take; guards the events for the observer.
     events: SpinLock<Vec<MirrorEvent>>,
@@ -71,7 +72,7 @@ pub(super) struct Keeper {
     /// The item that looks for devices, which may take long: nothing waits for it.
     pub(super) search: Work,
     retry: Work,
-    /// The record of whether there are workers.
+    /// The record of whether workers exist.
     pub(super) end: EndOfWorkers,
 }
 
@@ -82,18 +83,18 @@ pub(super) struct KeeperState {
     pub(super) bits: Vec<u8>,
     /// Changes that wait, oldest first.
     pub(super) line: VecDeque<Box<ParkedRequest<Started>>>,
-    /// The time of the first of `rounds`, and the number of times since that bits were set.
+    /// The time of the first of `rounds`, and the number of times that bits were set since.
     begun: Option<Stamp>,
     rounds: u32,
     /// True if a leg that is used has no head, or an older one.
     pub(super) unwritten: bool,
-    /// True if bits were set since the heads were written: a leg may hold what its head doesn't
-    /// tell of.
+    /// True if bits were set since the heads were written: a leg may hold data that its head
+    /// doesn't cover.
     changed: bool,
     /// True while the timer for cleaning runs; the next field is for retries.
     cleaning: bool,
     retrying: bool,
-    /// The legs of a resync whose begin was reported, and its end not; 0: those in sync.
+    /// The legs of a resync whose beginning was reported, and its end not; 0: those in sync.
     pub(super) resyncing: Option<u32>,
 }
 
@@ -205,8 +206,8 @@ impl Keeper {
 
     /// Queues a round of the keeper, which begins after this call. Never blocks; any context.
     pub(super) fn kick(&self) {
-        // The item may be queued already, and takes what was put in before this call. Or there are
-        // no workers any more: a thread that has put something in asks for that.
+        // The item may be queued already, and takes requests that were pushed before this call. Or
+        // there are no workers any more: a thread that has pushed one asks for that.
         let _ = self.queue.queue(&self.work);
     }
 
@@ -217,15 +218,15 @@ impl Keeper {
         let _ = self.queue.queue(&self.resync);
     }
 
-    /// Parks a change until its regions let it in. With no lock held; any context.
+    /// Parks a change until its regions let it in. The caller holds no lock; any context.
     pub(super) fn park(&self, rq: Started) {
         self.waiting.push(Box::new(ParkedRequest { link: Link::new(), rq }));
         self.kick();
         self.unless_alone();
     }
 
-    /// Holds a change that has succeeded until the record says which leg lacks it. With no lock
-    /// held; any context.
+    /// Holds a change that has succeeded until the record says which leg lacks it. The caller holds
+    /// no lock; any context.
     pub(super) fn hold(&self, rq: HeldRequest) {
         self.unrecorded.push(Box::new(ParkedRequest { link: Link::new(), rq }));
         self.kick();
@@ -242,7 +243,7 @@ impl Keeper {
         self.events.lock().push(event);
     }
 
-    /// Notes that the resync has found nothing more.
+    /// Notes that the resync has found no more stale region.
     pub(super) fn synced(&self) {
         self.wish(wish::SYNCED);
     }
@@ -281,8 +282,8 @@ impl MirrorState {
         let mut guard = keeper.state.lock();
         let state = &mut *guard;
         let wishes = keeper.wishes.swap(0, Ordering::Acquire);
-        // Requests that come from here on are for the next round: what they wait for may come later
-        // too.
+        // Requests that come from here on are for the next round: the state that they wait for may
+        // come later too.
         let ended: Vec<_> = keeper.unrecorded.take().collect();
         state.line.extend(keeper.waiting.take());
         self.take_legs_back(keeper, state);
@@ -308,8 +309,8 @@ impl MirrorState {
         }
         self.set_timers(keeper, state);
         drop(guard);
-        // Behind the lock: if this was the last round, no other thread looks after what was left in
-        // the line.
+        // This comes after the lock: if this was the last round, no other thread takes the writes
+        // that were left in the line.
         keeper.unless_alone();
         for (rq, result) in todo.answer {
             rq.complete(result);
@@ -376,7 +377,7 @@ impl MirrorState {
     /// says that this is the first.
     fn part_from_copies(&self, keeper: &Keeper, state: &mut KeeperState) {
         for _ in 0..2 {
-            // If this fails, the copy is told from the leg no better than before.
+            // If this fails, the copy is as hard to distinguish from the leg as before.
             if self.write_heads(keeper, state, 0).is_err() {
                 return;
             }
@@ -415,14 +416,14 @@ impl MirrorState {
                 self.enter(keeper, state, todo);
             }
             Err(error) => {
-                // Without the bits a crash could leave legs that differ without a word.
+                // Without the bits a crash could leave legs that differ silently.
                 let refuse = |parked: Box<ParkedRequest<Started>>| (parked.rq, error.clone());
                 todo.refuse.extend(state.line.drain(..).map(refuse));
             }
         }
     }
 
-    /// Lets in the changes whose regions let them in; returns the regions that the others need.
+    /// Lets changes into their regions if possible; returns the regions that the others need.
     fn enter(
         &self,
         keeper: &Keeper,
@@ -446,7 +447,7 @@ impl MirrorState {
         refused
     }
 
-    /// Makes it durable that the legs may differ in these regions.
+    /// Records durably that the legs may differ in these regions.
     pub(super) fn set_bits(
         &self,
         keeper: &Keeper,
@@ -475,8 +476,8 @@ impl MirrorState {
         }
     }
 
-    /// Reports that a resync begins, and starts it. `joined`: the legs that it is for, also if a
-    /// step has dropped them already.
+    /// Reports that a resync begins, and starts it. `joined` has its legs, also if a step has
+    /// dropped them already.
     pub(super) fn begin_resync(&self, keeper: &Keeper, state: &mut KeeperState, joined: u32) {
         let rebuilding = self.legs.states.rebuilding() | joined;
         let legs = list(rebuilding);
@@ -508,7 +509,7 @@ impl MirrorState {
             }
         }
         let done = self.legs.states.promote(rebuilding);
-        // If this fails, it is told at the next opportunity: until then they are only not trusted.
+        // If this fails, the next head says it: until then these legs are only not trusted.
         let _ = self.record(keeper, state);
         // If all legs that it was for are out, nothing has been made alike.
         let ended = |legs: u32| legs == 0 || done != 0;
@@ -520,11 +521,12 @@ impl MirrorState {
         }
     }
 
-    /// Makes the legs in sync say first, durably, that the resynced ones are too (Promote). From
-    /// then on changes may count there, and the others be dropped for failing them: a leg that
-    /// doesn't know of that would be believed alone.
+    /// First makes the heads of the legs in sync call the resynced ones in sync, durably (Promote).
+    /// From then on changes may count there, and the others may be dropped for failing them:
+    /// otherwise a start would believe a leg alone that doesn't know of this.
     fn announce(&self, keeper: &Keeper, state: &mut KeeperState) -> Result<(), IoError> {
-        // Before the head is sent: it may be on disk from then on, also if it fails.
+        // This comes before the head is sent: the head may be on disk from then on, also if it
+        // fails.
         let new = self.legs.states.claim();
         if new == 0 {
             return Ok(());
@@ -541,7 +543,7 @@ impl MirrorState {
         Err(error.unwrap_or_else(|| IoError::new(IoErrorKind::Gone)))
     }
 
-    /// Takes the bits of regions away that were not written to lately.
+    /// Takes the bits away from regions without recent writes.
     fn clean(&self, keeper: &Keeper, state: &mut KeeperState, at_once: bool) {
         let dirty = state.dirty();
         let age = |n: usize| keeper.regions.age(n);
@@ -551,9 +553,9 @@ impl MirrorState {
             }
         }
         let old: Vec<usize> = dirty.into_iter().filter(|&n| age(n) == RegionAge::Old).collect();
-        // After the look: a write that was seen to have ended there was seen to have dropped a leg.
-        // A write that is in flight needs the bits when it comes back. And each leg has to have a
-        // head that tells it from its earlier state.
+        // This comes after the look: if the look saw a write ended there, this sees the leg that
+        // the write dropped. A write in flight needs the bits when it comes back. Also, each leg
+        // needs a head that distinguishes it from its earlier state.
         let is_whole = state.head.whole == state.head.events;
         if old.is_empty() || self.legs.out() != 0 || !is_whole || !keeper.has_record() {
             return;
@@ -603,13 +605,13 @@ pub(super) fn errors(ended: disk::LegResults) -> impl Iterator<Item = (usize, Io
     ended.into_iter().filter_map(|(n, end)| Some((n, end.err()?)))
 }
 
-// A mirror without workers: its keeper's item never runs again, so what waits for it ends here.
-// Recording takes a thread that may block, and no caller here is known to be one. `README.md`
-// beside this file argues that no request is overlooked.
+// A mirror without workers: its keeper's item never runs again, so the requests that wait for it
+// end here. Recording takes a thread that may block, and no caller here is known to be one.
+// `README.md` beside this file argues that no request is overlooked.
 
 impl MirrorState {
-    /// Ends what waits, since the workers are gone for good. Never blocks: a round of the keeper
-    /// may be waiting for a leg that this thread tells of it after this mirror.
+    /// Ends the waiting requests, since the workers are gone for good. Never blocks: a round of the
+    /// keeper may wait for a leg that this thread notifies after this mirror.
     pub(super) fn workers_are_gone(&self) {
         self.keeper.end.come();
         self.keeper.refuse_all();
@@ -618,15 +620,16 @@ impl MirrorState {
 }
 
 impl Keeper {
-    /// Asks, behind whatever was left for the keeper, whether the workers are gone (Ask). With no
-    /// lock held; any context.
+    /// Asks, after leaving a request for the keeper, whether the workers are gone (Ask). The caller
+    /// holds no lock; any context.
     pub(super) fn unless_alone(&self) {
         if self.end.has_come() {
             self.refuse_all();
         }
     }
 
-    /// Fails what waits for the record, which can't be written any more (Look). Never blocks.
+    /// Fails the requests that wait for the record, which can't be written any more (Look). Never
+    /// blocks.
     #[cold]
     fn refuse_all(&self) {
         // If it is taken, its owner asks when it has left it.

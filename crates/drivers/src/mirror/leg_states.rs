@@ -25,7 +25,7 @@ pub struct LegStates {
     /// A: legs that are claimed; changed by the keeper only. The orderings are argued where it is
     /// changed.
     claimed: AtomicU32,
-    /// I: legs that are never dropped: what fails there fails.
+    /// I: legs that are never dropped: a change that fails there fails.
     pinned: u32,
 }
 
@@ -34,7 +34,7 @@ fn split(state: u64) -> (u32, u32) {
 }
 
 impl LegStates {
-    /// Creates the states where these are in sync. The record's content is unknown yet: all are
+    /// Creates the states with these legs in sync. The record's content is unknown yet: all are
     /// claimed.
     pub fn new(in_sync: u32) -> Self {
         let (state, claimed) = (AtomicU64::new(in_sync.into()), AtomicU32::new(u32::MAX));
@@ -43,7 +43,7 @@ impl LegStates {
 
     fn state(&self) -> (u32, u32) {
         // Acquire: pairs with the changes, so that a thread that sees a leg dropped or taken back
-        // sees what was done before.
+        // sees the earlier writes.
         split(self.state.load(Ordering::Acquire))
     }
 
@@ -68,15 +68,16 @@ impl LegStates {
         self.pinned = legs;
     }
 
-    /// Makes these in sync, and uses no others. Called before any other thread sees the mirror.
+    /// Makes these legs in sync, and uses no others. The caller calls it before any other thread
+    /// sees the mirror.
     pub fn set(&self, in_sync: u32) {
         self.state.store(in_sync.into(), Ordering::Release);
     }
 
     /// Settles a change, or a request of the mirror's own, that has succeeded on some legs and
-    /// failed on others. `None`: no leg in sync has it, or one that is pinned lacks it; it failed,
-    /// and no leg is dropped. Else it has succeeded, and the legs on which it failed are out; those
-    /// are returned.
+    /// failed on others. Returns `None` if no leg in sync has it, or a pinned leg lacks it: it has
+    /// failed, and no leg is dropped. Otherwise it has succeeded, and the legs on which it failed
+    /// are out; the result names these.
     ///
     /// It is one step. Otherwise a leg could come in sync in the middle, and a change would count
     /// that the source of its copy lacks.
@@ -94,7 +95,8 @@ impl LegStates {
         Some((in_sync | rebuilding) & failed)
     }
 
-    /// Takes leg `n` out; false if it was out, is pinned, or is the last one that has everything.
+    /// Takes leg `n` out. Returns false if it was out, is pinned, or is the last one that has
+    /// everything.
     pub fn drop_leg(&self, n: usize) -> bool {
         if self.pinned & 1 << n != 0 {
             return false;
@@ -118,11 +120,11 @@ impl LegStates {
     /// them; or finds it claimed.
     pub fn claim(&self) -> u32 {
         let new = self.rebuilding();
-        // Ordered by the change of `state` behind it.
+        // The later change of `state` orders this.
         self.claimed.fetch_or(new, Ordering::Relaxed);
-        // Not a load: this and a drop are two changes of one word, and the second one sees the
-        // first. Release pairs with the Acquire of a drop behind it, or of the thread that sees
-        // that: then `is_behind` sees the claim.
+        // A load wouldn't do: this and a drop are two changes of one word, and the second one sees
+        // the first. Release pairs with the Acquire of a later drop, or of the thread that sees the
+        // drop: then `is_behind` sees the claim.
         let (_, rebuilding) = split(self.state.fetch_or(0, Ordering::AcqRel));
         rebuilding & new
     }
@@ -142,14 +144,14 @@ impl LegStates {
     /// Ends all claims but those of `in_sync`: a head that calls these in sync is durable on one of
     /// them, and newer than all others.
     pub fn recorded(&self, in_sync: u32) {
-        // Release: once that is durable; pairs with `is_behind`.
+        // Release: the head is durable by then; pairs with `is_behind`.
         self.claimed.store(in_sync, Ordering::Release);
     }
 
     /// Returns true if the record may call a leg in sync that isn't: then no change that it lacks
     /// may be acknowledged.
     pub fn is_behind(&self) -> bool {
-        // Acquire: a thread that acknowledges because of it comes behind what is durable.
+        // Acquire: a thread that acknowledges because of this sees the durable head.
         self.claimed.load(Ordering::Acquire) & !self.in_sync() != 0
     }
 
@@ -168,20 +170,19 @@ pub(super) const MOST_REGIONS: u64 = 65_536;
 pub(super) const SMALLEST_REGION: u32 = 20;
 /// Number of regions that get their bits at once if writes follow each other.
 const AHEAD: usize = 8;
-/// Number of rounds of bits after which, within one time of cleaning, twice as many regions get
-/// theirs at once.
+/// Number of rounds of bits within one cleaning time after which twice as many regions get their
+/// bits at once.
 const ROUNDS: u32 = 32;
 /// Number of reads of a leg that may fail before it is dropped, if the place can be written anew.
 /// The kernel forgives as many within an hour.
 pub(super) const MOST_FORGIVEN: u64 = 20;
-/// Time after which the resync goes on when a region could not be made alike: it may try there
-/// again.
+/// Time after which the resync continues when a region could not be made alike: it may retry there.
 pub(super) const AGAIN: Duration = Duration::from_secs(5);
-/// Slack of sequential reads: they stay on a disk that seeks while it has no more than this many
-/// others in flight than the least busy leg.
+/// Slack of sequential reads: they stay on a disk that seeks as long as it has at most this many
+/// more requests in flight than the least busy leg.
 const SEQUENTIAL_SLACK: u64 = 8;
 
-/// A leg, as a read sees it.
+/// A leg from the view of a read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LegView {
     pub(super) leg: usize,
@@ -193,8 +194,8 @@ pub(super) struct LegView {
 }
 
 /// Chooses the leg for a read at `offset`, as `read_balance` of the kernel's raid1. A disk that
-/// seeks keeps what follows its last read. Else it is the leg with the fewest requests in flight,
-/// and among those the one whose head is nearest.
+/// seeks keeps reads that follow its last one. Otherwise the choice is the leg with the fewest
+/// requests in flight, and among those the one whose head is nearest.
 pub(super) fn choose(legs: impl Iterator<Item = LegView> + Clone, offset: u64) -> Option<usize> {
     let least = legs.clone().map(|leg| leg.in_flight).min()?;
     let follows = |leg: &LegView| {
@@ -239,7 +240,7 @@ pub(super) fn pause(bytes: u64, took: Duration, busy: bool, least: u64, most: u6
 
 /// Returns the regions whose bits are set with that of region `n`. If the one in front has its bit,
 /// writes come in order, and would wait at each region. If bits were set in many `rounds` lately,
-/// writes are scattered. Then the bits become coarse, twice as coarse each time, so that all of a
+/// writes are scattered. Then the bits become coarse, twice as coarse each time, so that a whole
 /// device takes some hundreds of rounds.
 pub(super) fn with(n: usize, follows: bool, rounds: u32, regions: usize) -> Range<usize> {
     let group = 1 << (rounds / ROUNDS).min(MOST_REGIONS.trailing_zeros());

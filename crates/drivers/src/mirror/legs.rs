@@ -123,8 +123,8 @@ struct LegLoad {
 }
 
 impl Legs {
-    /// Creates legs of which all that are there are in sync, until [`set`](LegStates::set) says
-    /// which ones are.
+    /// Creates legs. All present ones are in sync, until [`set`](LegStates::set) names those that
+    /// are.
     pub(super) fn new(legs: Vec<MirrorLeg>) -> Result<Self, StackError> {
         match legs.len() {
             0 => return Err(StackError::new("a mirror needs at least one leg")),
@@ -220,7 +220,7 @@ impl Legs {
         self.removed.fetch_or(1 << n, Ordering::Relaxed);
     }
 
-    /// Returns what is in the place of leg `n`, if it has a device.
+    /// Returns the device in the place of leg `n`, if it has one.
     pub(super) fn there(&self, n: usize) -> Option<Arc<LegPresence>> {
         self.legs[n].there.read().clone()
     }

@@ -39,8 +39,8 @@ impl MirrorState {
         added
     }
 
-    /// Makes the device leg `n`, which is out, and the others say so (Enrol). If that fails, there
-    /// is no such leg.
+    /// Makes the device leg `n`, which is out, and makes the others record it (Enrol). If that
+    /// fails, there is no such leg.
     fn enrol(
         &self,
         keeper: &Keeper,
@@ -49,7 +49,7 @@ impl MirrorState {
         device: Arc<dyn BlockDevice>,
     ) -> Result<(), StackError> {
         let name = device.name().to_owned();
-        // It lacks everything, and the others say so before it can be taken for one of them.
+        // It lacks everything, and the others record that before it can be taken for one of them.
         let regions: Vec<usize> = (0..keeper.regions.len()).collect();
         self.set_bits(keeper, state, &regions)?;
         // No step of the resync is in progress.
@@ -59,7 +59,7 @@ impl MirrorState {
         let (legs, removed) = (state.head.legs, state.head.removed);
         state.head.legs = legs.max(n as u32 + 1);
         state.head.removed &= !(1 << n);
-        // The device first: one that can't be written to leaves the mirror as it was.
+        // The device comes first: one that can't be written to leaves the mirror as it was.
         let greeted = self.greet(keeper, state, n);
         if greeted.is_err() {
             (state.head.legs, state.head.removed) = (legs, removed);
@@ -69,7 +69,8 @@ impl MirrorState {
             self.legs.admit(n);
             state.unwritten = true;
             self.say_so(keeper, state, n).inspect_err(|_| {
-                // If the head is there all the same, the next one says that this number is no leg.
+                // If the head is there all the same, the next head states that this number is no
+                // leg.
                 self.legs.dismiss(n);
                 state.head.removed |= 1 << n;
                 state.unwritten = true;
@@ -134,7 +135,7 @@ impl MirrorState {
         removed
     }
 
-    /// Puts leg `n` out, and makes the others say that it is removed (Strike).
+    /// Puts leg `n` out, and makes the others record that it is removed (Strike).
     fn strike(&self, keeper: &Keeper, state: &mut KeeperState, n: usize) -> Result<(), StackError> {
         self.put_out(n, "it was removed")?;
         self.legs.dismiss(n);
@@ -150,8 +151,8 @@ impl MirrorState {
     }
 
     /// Notes the removal in the leg's own record too, so that it is never taken for a disk without
-    /// this mirror (Farewell). This comes behind the others' heads; if it can't be written, they
-    /// alone know.
+    /// this mirror (Farewell). This comes behind the others' heads; if it can't be written, only
+    /// the others have it.
     fn bid_farewell(&self, keeper: &Keeper, state: &KeeperState, n: usize) {
         if !self.legs.is_there(n) {
             return;
@@ -271,7 +272,7 @@ impl MirrorState {
         Ok(())
     }
 
-    /// Makes the others say, durably, that leg `n` is out (Leave).
+    /// Makes the others record durably that leg `n` is out (Leave).
     pub(super) fn say_so(
         &self,
         keeper: &Keeper,
@@ -286,7 +287,8 @@ impl MirrorState {
     }
 }
 
-// Legs of a mirror that are out, and come back: the search for them, and what they lack.
+// Legs of a mirror that are out, and come back: the search for them, and the regions that they
+// lack.
 
 impl MirrorState {
     /// Asks for another try of legs that are out; false if there are no workers for that. Any
@@ -294,7 +296,7 @@ impl MirrorState {
     pub(super) fn take_back(&self, keeper: &Keeper, legs: u32) -> bool {
         self.legs.call(legs);
         keeper.asked.fetch_or(legs, Ordering::Release);
-        // False: it is queued already, or the end is near.
+        // False means that it is queued already, or that the end is near.
         let _ = keeper.queue.queue(&keeper.search);
         // Ask.
         let alone = keeper.end.has_come();
@@ -350,7 +352,8 @@ impl MirrorState {
         Ok(())
     }
 
-    /// Checks that leg `n`, which is out, may come back. If so, the bits say what it lacks.
+    /// Checks that leg `n`, which is out, may come back. If so, the bits name the regions that it
+    /// lacks.
     pub(super) fn may_return(
         &self,
         keeper: &Keeper,
@@ -373,7 +376,7 @@ impl MirrorState {
             Some((_, events)) => state.head.events = state.head.events.max(events),
             None => vacant(&keeper.disk, &*self.legs.device(n))?,
         }
-        // It isn't the leg that it was: everything is to be copied.
+        // It isn't the same leg as before: everything is to be copied.
         let regions: Vec<usize> = (0..keeper.regions.len()).collect();
         Ok(self.set_bits(keeper, state, &regions)?)
     }
@@ -409,8 +412,8 @@ impl MirrorState {
         self.legs.answered(wanted);
     }
 
-    /// Lets changes go to these legs, which are out, and starts their resync: the bits say what
-    /// they lack.
+    /// Lets changes go to these legs, which are out, and starts their resync: the bits name the
+    /// regions that they lack.
     pub(super) fn resync_legs(&self, keeper: &Keeper, state: &mut KeeperState, back: u32) {
         // Join: their own record calls them not in sync before anything else is written there.
         let joined = match self.write_heads(keeper, state, back) {

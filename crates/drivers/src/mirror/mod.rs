@@ -40,20 +40,20 @@ use regions::Overlaps;
 ///
 /// - A change or a flush goes to all legs that are in sync or being resynced. It succeeds when it
 ///   has succeeded on at least one leg that is still in sync, and a leg on which it failed is
-///   dropped: it is asked nothing more.
+///   dropped: it gets no more requests.
 /// - A read goes to the leg in sync with the fewest requests in flight; on disks that seek, to the
-///   one whose last read it continues. Where it fails, the other legs in sync are asked in turn; a
-///   leg that failed where another one succeeded is written anew in that place, and dropped where
-///   that doesn't help, or after 20 times.
-/// - The last leg in sync is never dropped: its errors are told to the client.
+///   one whose last read it continues. If it fails, the mirror tries the other legs in sync in
+///   turn. If another leg succeeds, the resync writes that place of the failed leg anew. It drops
+///   the leg if that doesn't help, or after 20 times.
+/// - The last leg in sync is never dropped: its errors reach the client.
 ///
 /// Dropping a leg is logged as an error, and [`Mirror::status`] shows it.
 ///
 /// A leg is in sync when it was copied from one that is. [`Mirror::open`] keeps a record on each
-/// leg. The record knows which legs are in sync, takes legs back, and resyncs, also after a crash,
-/// only what may differ. Without a record ([`MirrorOptions::record`]) a dropped leg would be
-/// forgotten at the next start. So the first leg, which the others are copied from at each start,
-/// is then never dropped, and a change that fails there fails.
+/// leg. The record says which legs are in sync. With it the mirror takes legs back, and resyncs
+/// only regions that may differ, also after a crash. Without a record ([`MirrorOptions::record`]) a
+/// dropped leg would be forgotten at the next start. So the first leg, which the others are copied
+/// from at each start, is then never dropped, and a change that fails there fails.
 pub struct Mirror {
     inner: Arc<MirrorState>,
     /// The notice that tells the keeper of the end of the workers.
@@ -76,25 +76,26 @@ struct MirrorState {
 pub struct MirrorOptions {
     /// True if a record is kept on the legs; the default.
     pub record: bool,
-    /// Least bytes a second that a resync does while other requests use the legs; default 10 MiB.
+    /// Minimum speed of a resync while other requests use the legs, in bytes a second; default 10
+    /// MiB.
     pub resync_least: u64,
-    /// Most bytes a second that a resync does; default 400 MiB.
+    /// Maximum speed of a resync, in bytes a second; default 400 MiB.
     pub resync_most: u64,
     /// Time without writes after which the record says that a region's legs are alike: between once
     /// and twice this; default 5 s.
     pub clean_after: Duration,
-    /// Time after which a dropped leg is tried again, and so on; `None`, the default: only when
-    /// [`Mirror::take_back`] asks for it.
+    /// Time between two tries of a dropped leg; `None`, the default: only when
+    /// [`Mirror::take_back`] asks for one.
     pub retry: Option<Duration>,
     /// The legs that may be missing at the beginning; by default those that were out when the
     /// mirror was last up.
     pub degraded: Degraded,
     /// Function that finds the device of a missing leg, by its number, when that is tried again;
-    /// `None`: the leg stays out. Called on a worker, which may block; requests go on meanwhile. A
-    /// panic in it is caught.
+    /// `None`: the leg stays out. Called on a worker, which may block; requests continue meanwhile.
+    /// A panic in it is caught.
     pub find: Option<Arc<FindLeg>>,
-    /// Size of the regions of a new mirror, as a power of two from 12 to 40. `None`, and if there
-    /// would be more than 65 536 of them: by its size, 1 MiB up to 64 GiB.
+    /// Size of the regions of a new mirror, as a power of two from 12 to 40. With `None`, and if
+    /// there would be more than 65 536 regions, the mirror's size decides: 1 MiB up to 64 GiB.
     pub region_shift: Option<u32>,
     /// Function that is called at each event, on a worker; it may block, though nothing is recorded
     /// meanwhile. Dropped with the mirror. A panic in it is caught.
@@ -130,14 +131,14 @@ impl MirrorOptions {
         self
     }
 
-    /// Sets the least bytes a second that a resync does.
+    /// Sets the minimum speed of a resync, in bytes a second.
     #[must_use]
     pub fn resync_least(mut self, bytes: u64) -> Self {
         self.resync_least = bytes;
         self
     }
 
-    /// Sets the most bytes a second that a resync does.
+    /// Sets the maximum speed of a resync, in bytes a second.
     #[must_use]
     pub fn resync_most(mut self, bytes: u64) -> Self {
         self.resync_most = bytes;
@@ -221,7 +222,7 @@ pub enum MirrorEvent {
         /// The reason.
         why: String,
     },
-    /// A leg is out: it failed, or what it lacks can't be read from its source.
+    /// A leg is out: it failed, or data that it lacks can't be read from its source.
     Dropped {
         /// Number of the leg.
         leg: usize,
@@ -247,9 +248,9 @@ pub enum MirrorEvent {
     },
     /// A resync has begun.
     ResyncBegan {
-        /// Legs that lack something; none after a crash, since all have what was acknowledged.
+        /// Legs that lack data; none after a crash, since all have the acknowledged writes.
         legs: Vec<usize>,
-        /// Bytes that it has to look at.
+        /// Bytes that it has to compare.
         bytes: u64,
     },
     /// A check is over, or was stopped.
@@ -261,7 +262,7 @@ pub enum MirrorEvent {
     ResyncEnded {
         /// Legs that have everything from now on.
         legs: Vec<usize>,
-        /// Bytes that it has looked at, and made alike if they differed.
+        /// Bytes that it has compared, and made alike if they differed.
         bytes: u64,
     },
 }
@@ -272,9 +273,9 @@ pub enum MirrorEvent {
 pub struct MirrorStatus {
     /// Each leg, by its number.
     pub legs: Vec<LegState>,
-    /// Bytes that a resync has yet to look at; 0 if none is needed.
+    /// Bytes that a resync has yet to compare; 0 if none is needed.
     pub to_resync: u64,
-    /// Bytes that it has looked at, or that the last one did.
+    /// Bytes that it, or the last one, has compared.
     pub resynced: u64,
     /// Bytes of regions that may differ by the record: a crash now would have these resynced.
     pub dirty: u64,
@@ -324,8 +325,8 @@ impl fmt::Display for MirrorStatus {
 pub enum LegState {
     /// The leg has everything.
     InSync,
-    /// The leg gets what it lacks. After a crash: it has what was acknowledged, and is made like
-    /// the first one in sync in the regions that may differ.
+    /// The leg gets the data that it lacks. After a crash it has all acknowledged writes, and is
+    /// made like the first one in sync in the regions that may differ.
     Resyncing,
     /// The leg failed, or is missing; no request goes there.
     Out,
@@ -348,8 +349,8 @@ impl fmt::Display for LegState {
 }
 
 impl Mirror {
-    /// Returns how many numbers legs have, or had: [removed](Mirror::remove) ones count too. Any
-    /// context.
+    /// Returns the count of numbers that legs have, or had: [removed](Mirror::remove) ones count
+    /// too. Any context.
     pub fn legs(&self) -> usize {
         self.inner.legs.len()
     }
@@ -365,7 +366,7 @@ impl Mirror {
         let (legs, keeper) = (&self.inner.legs, &self.inner.keeper);
         let (to_resync, dirty) = keeper.amounts();
         let (in_sync, rebuilding) = (legs.states.in_sync(), legs.states.rebuilding());
-        // Where legs in sync may differ, they are made like the first one.
+        // If legs in sync may differ somewhere, they are made like the first one.
         let alike = if to_resync == 0 { in_sync } else { in_sync & in_sync.wrapping_neg() };
         let (called, removed) = (legs.called(), legs.removed());
         let state = |n: usize| match 1 << n {
@@ -395,10 +396,11 @@ impl Mirror {
         (n < legs.len() && legs.out() & 1 << n != 0).then(|| legs.why(n))
     }
 
-    /// Asks for another try of leg `n`, which was dropped or missing. If it can be had and written
-    /// to, it is resynced, and is in sync after that; else [`why_out`](Mirror::why_out) says why it
-    /// isn't. Returns false if there is no such leg, it isn't out, the mirror has settled, or the
-    /// worker pools were shut down. Any context; it happens on a worker.
+    /// Asks for another try of leg `n`, which was dropped or missing. If its device is found and
+    /// can be written to, it is resynced, and is in sync after that; else
+    /// [`why_out`](Mirror::why_out) says why it isn't. Returns false if there is no such leg, it
+    /// isn't out, the mirror has settled, or the worker pools were shut down. Any context; it
+    /// happens on a worker.
     #[must_use = "false: there is nothing to take back"]
     pub fn take_back(&self, n: usize) -> bool {
         let inner = &self.inner;
@@ -410,15 +412,15 @@ impl Mirror {
         inner.take_back(keeper, 1 << n)
     }
 
-    /// Replaces the device of leg `n`, in any state of the leg, while requests go on. The leg is
+    /// Replaces the device of leg `n`, in any state of the leg, while requests continue. The leg is
     /// then out and is resynced: it is in sync when it has everything. Until then the mirror has
     /// one leg less. Returns the former device, if there was one: the mirror sends nothing more to
     /// it. Blocks as long as it takes to write the record. The next [`open`](Mirror::open) has to
     /// be given the new device in that place.
     ///
     /// # Errors
-    /// If there is no leg `n`; if it is the only one that has everything, or the first one of a
-    /// mirror without a record; if the mirror has settled, or the worker pools were shut down. If
+    /// If there is no leg `n`. If it is the only one that has everything, or the first one of a
+    /// mirror without a record. If the mirror has settled, or the worker pools were shut down. If
     /// the device is a leg already, is too small, lacks an ability that the mirror has, or holds
     /// other data where the record belongs (the record of this very leg is fine). If the record
     /// can't be written: then the leg is out, and keeps its device. A device that can't be written
@@ -431,37 +433,37 @@ impl Mirror {
         self.inner.replace(n, device)
     }
 
-    /// Adds another leg, while requests go on. It is resynced: it is in sync when it has
+    /// Adds another leg, while requests continue. It is resynced: it is in sync when it has
     /// everything. Returns its number, which is higher than those of the others, as long as there
     /// is one up to 31; then that of a leg that was removed. Blocks as long as it takes to write
     /// the record. The next [`open`](Mirror::open) has to be given the device too, in the order of
     /// the numbers.
     ///
     /// # Errors
-    /// As of [`replace`](Mirror::replace), if they concern the device; if there are 32 legs; if the
-    /// device or the record can't be written. Then there is no such leg. A device that can't be
-    /// written to afterwards is no error: the leg is out, and [`why_out`](Mirror::why_out) says
-    /// why.
+    /// The errors of [`replace`](Mirror::replace) that concern the device. Also if there are 32
+    /// legs, or if the device or the record can't be written. Then there is no such leg. A device
+    /// that can't be written to afterwards is no error: the leg is out, and
+    /// [`why_out`](Mirror::why_out) says why.
     pub fn add(&self, device: Arc<dyn BlockDevice>) -> Result<usize, StackError> {
         self.inner.add(device)
     }
 
-    /// Removes leg `n`, in any state, while requests go on. The others keep their numbers. Returns
-    /// its device, if there was one: the mirror sends nothing more to it, and has noted that in its
-    /// record. Blocks as long as it takes to write the record. The next [`open`](Mirror::open) has
-    /// to be given the others alone, in the order of their numbers: it refuses this one, until that
-    /// is [added](Mirror::add) again.
+    /// Removes leg `n`, in any state, while requests continue. The others keep their numbers.
+    /// Returns its device, if there was one: the mirror sends nothing more to it, and has noted
+    /// that in its record. Blocks as long as it takes to write the record. The next
+    /// [`open`](Mirror::open) has to be given the others alone, in the order of their numbers: it
+    /// refuses this one, until that is [added](Mirror::add) again.
     ///
     /// # Errors
-    /// If there is no leg `n`; if it is the only one that has everything, or the first one of a
-    /// mirror without a record; if the record can't be written: then the leg is out; if the mirror
+    /// If there is no leg `n`. If it is the only one that has everything, or the first one of a
+    /// mirror without a record. If the record can't be written: then the leg is out. If the mirror
     /// has settled, or the worker pools were shut down.
     pub fn remove(&self, n: usize) -> Result<Option<Arc<dyn BlockDevice>>, StackError> {
         self.inner.remove(n)
     }
 
-    /// Begins a check, while requests go on: all legs in sync are read and compared, at most `rate`
-    /// bytes of the mirror a second (`None`: as fast as a resync). With `repair`, bytes that
+    /// Begins a check, while requests continue: all legs in sync are read and compared, at most
+    /// `rate` bytes of the mirror a second (`None`: as fast as a resync). With `repair`, bytes that
     /// differ, or can't be read, are written anew with those of the first leg in sync that can be
     /// read there. Without it, they are only reported, by [`status`](Mirror::status) and
     /// [`CheckEnded`](MirrorEvent::CheckEnded). Returns false if a check is running, the mirror has
@@ -488,16 +490,16 @@ impl Mirror {
     }
 
     /// Stops a resync, and brings the record up to date: without writes in flight, all legs are
-    /// alike but for what is yet to be resynced. Call it when the queue over the mirror has been
-    /// drained, before the legs close, and before the worker pools are shut down: after that the
-    /// record stays as it is. May block.
+    /// alike except for regions that are yet to be resynced. Call it when the queue over the mirror
+    /// has been drained, before the legs close, and before the worker pools are shut down: after
+    /// that the record stays as it is. May block.
     #[track_caller]
     pub fn settle(&self) {
         self.inner.keeper.settle();
     }
 }
 
-/// Returns what the legs that are there can do together.
+/// Returns the common abilities of the present legs.
 fn check(legs: &Legs) -> Result<Geometry, StackError> {
     let all = below::combine(legs.devices());
     // A leg that lacks an ability of another one would be dropped.
@@ -551,11 +553,11 @@ impl MirrorState {
         self.keeper.kick();
     }
 
-    /// Drops the legs on which a request failed that others could do.
+    /// Drops the legs on which a request failed that succeeded on others.
     fn drop_failed(&self, ended: &disk::LegResults) {
         let (good, bad) = disk::masks(ended);
         let dropped = self.legs.states.settle(good, bad).unwrap_or_default();
-        // Reported once, though several of its pieces may have failed.
+        // It is reported once, although several of its pieces may have failed.
         let mut told = 0;
         for (n, end) in ended {
             let Err(error) = end else { continue };

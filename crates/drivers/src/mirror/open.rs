@@ -1,4 +1,4 @@
-//! The start of a mirror with a record: the legs' records are put together, and written down anew.
+//! The start of a mirror with a record: it combines the legs' records, and writes them anew.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Weak};
@@ -21,23 +21,23 @@ impl Mirror {
     ///
     /// With a record ([`MirrorOptions::record`]) it lies at the end of each leg, and takes 64 KiB
     /// up to 128 KiB (more with blocks above 16 KiB). Legs that have none are new. If all are new,
-    /// a mirror is made of them: it has what the first one has, and the others are in sync once
-    /// they were copied from it. A leg that was out is resynced, and so is what was being written
-    /// when a crash came; nothing waits for that. Workers of `wq` do it. May block, as long as the
-    /// legs do.
+    /// they become a new mirror: it has the data of the first leg, and the others are in sync once
+    /// they were copied from it. The resync covers a leg that was out, and regions that were being
+    /// written at a crash; no request waits for that. Workers of `wq` do it. May block for as long
+    /// as the legs do.
     ///
-    /// Without a record the legs' states are unknown. The mirror has what the first leg has; the
-    /// others are compared with it, and copied where they differ, each time.
+    /// Without a record the legs' states are unknown. The mirror has the data of the first leg.
+    /// Each start compares the others with it, and copies the blocks that differ.
     ///
     /// A leg that is missing, or can't be read, is out from the beginning;
     /// [`MirrorOptions::degraded`] says whether that is allowed.
     ///
     /// # Errors
-    /// If there are no legs, or more than 32; if a leg is missing that may not be, or is too small
-    /// (a new mirror is as large as the first one); if legs belong to different mirrors, are in
-    /// another order than when it was made, or were used without each other. If one without a
-    /// record has other data in its place; if the first leg of a new mirror, or of one without a
-    /// record, is empty, and would be copied over one that isn't; if none that has everything can
+    /// If there are no legs, or more than 32. If a leg is missing that may not be, or is too small
+    /// (a new mirror is as large as the first one). If legs belong to different mirrors, are in
+    /// another order than when it was made, or were used without each other. If a leg without a
+    /// record has other data in its place. If the first leg of a new mirror, or of one without a
+    /// record, is empty, and would be copied over one that isn't. If no leg that has everything can
     /// be read, or the record can't be written. Without a record: if the first leg is missing, or
     /// one has a record all the same, of any mirror.
     pub fn open(
@@ -58,7 +58,7 @@ impl Mirror {
 }
 
 impl MirrorState {
-    /// Opens a mirror that hasn't been told of the end of the workers yet.
+    /// Opens a mirror that hasn't learned of the end of the workers yet.
     pub(super) fn open(
         mut legs: Legs,
         options: MirrorOptions,
@@ -81,8 +81,8 @@ impl MirrorState {
         let mut head = match &assembled.newest {
             Some(head) => {
                 let mut head = checked(head.clone(), room, &geometry)?;
-                // Before anything that a client writes: a mirror that begins with a copy of these
-                // legs has another name.
+                // This comes before a client's first write: a mirror that begins with a copy of
+                // these legs has another name.
                 head.fork(chance());
                 head.events = assembled.events;
                 head.legs = legs.len() as u32;
@@ -113,7 +113,7 @@ impl MirrorState {
     }
 }
 
-/// Puts the legs' records together, and checks that the mirror may begin with them.
+/// Combines the legs' records, and checks that the mirror may begin with them.
 fn from_record(
     disk: &mut Disk,
     legs: &mut Legs,
@@ -151,7 +151,7 @@ fn from_nothing(legs: &Legs, degraded: Degraded) -> Result<Assembled, StackError
     Ok(Assembled { in_sync: SOURCE, blank: here & !SOURCE, missing, ..Assembled::default() })
 }
 
-/// Reads the newest head of each leg; `None` if nothing can be read.
+/// Reads the newest head of each leg; `None` if the leg can't be read.
 fn heads(disk: &Disk, legs: &Legs) -> Vec<Option<Option<Head>>> {
     let head = |n: usize| {
         if !legs.is_there(n) {
@@ -170,11 +170,11 @@ impl MirrorState {
         let failed =
             |error| StackError::new(format!("cannot write the record of the mirror: {error}"));
         let mut state = keeper.state.lock();
-        // A process that was killed may have left this in the disks' caches: it has to stay before
-        // anything is built on it.
+        // A killed process may have left this in the disks' caches: it has to be durable before
+        // anything depends on it.
         let here = assembled.in_sync | assembled.behind | assembled.blank;
         self.drop_failed(&disk::flush(&self.legs, here));
-        // A new mirror is one of its source alone before anything else is written to any leg.
+        // A new mirror consists of its source alone before anything else is written to any leg.
         if assembled.newest.is_none() {
             self.record(keeper, &mut state).map_err(failed)?;
         }
@@ -191,7 +191,7 @@ impl MirrorState {
             );
         }
         let dirty = state.dirty();
-        // The bits first: a leg that has a head is taken to lack no more than they say.
+        // The bits come first: a leg with a head counts as lacking only the regions with bits.
         if !dirty.is_empty() {
             self.set_bits(keeper, &mut state, &dirty).map_err(failed)?;
         }
@@ -199,20 +199,20 @@ impl MirrorState {
             let (device, why) = (self.legs.name(leg), self.legs.why(leg));
             tracing::error!(target: EVENTS, leg, device = &*device, why, "a mirror starts without this leg");
             keeper.note(MirrorEvent::Missing { leg, why });
-            // Reports the events, and makes the next try due.
+            // Reports the events, and schedules the next try.
             keeper.kick();
         }
-        // One leg alone differs from none.
+        // A single leg differs from no other.
         if self.legs.states.in_sync().count_ones() > 1 {
             dirty.into_iter().for_each(|n| keeper.regions.mark_stale(n));
         }
         self.resync_legs(keeper, &mut state, assembled.behind | assembled.blank);
         self.record(keeper, &mut state).map_err(failed)?;
-        // Once more: only then the record says that all legs in sync have a head of this start, and
-        // tells them from copies that were made before it.
+        // The second head: only then the record says that all legs in sync have a head of this
+        // start, which distinguishes them from earlier copies.
         state.unwritten = true;
         self.record(keeper, &mut state).map_err(failed)?;
-        // Not if a resync has begun, also if its legs are out again by now.
+        // This doesn't happen if a resync has begun, even if its legs are out again by now.
         if keeper.regions.stale() != 0 && state.resyncing.is_none() {
             self.begin_resync(keeper, &mut state, 0);
         }
@@ -257,7 +257,7 @@ fn chance() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Checks that a disk without a record has nothing of value where it belongs.
+/// Checks that a disk without a record has nothing of value in the record's place.
 pub(super) fn vacant(disk: &Disk, device: &dyn BlockDevice) -> Result<(), StackError> {
     // A place that can't be read now fails when it is written.
     if disk.is_vacant(device).unwrap_or(true) {
@@ -274,7 +274,7 @@ pub(super) fn vacant(disk: &Disk, device: &dyn BlockDevice) -> Result<(), StackE
 /// compared with the first one, and overwritten: it may be the only leg of the other mirror that
 /// has everything.
 pub(super) fn unrecorded(name: &str, device: &dyn BlockDevice) -> Result<(), StackError> {
-    // A place that can't be read now is no record that any code could use.
+    // A place that can't be read now is no usable record.
     let Ok(Some((start, head))) = disk::find_head(device) else { return Ok(()) };
     Err(StackError::new(format!(
         "'{name}' holds the record of a mirror, as leg {} of {}. The record knows which legs are \
@@ -286,7 +286,7 @@ pub(super) fn unrecorded(name: &str, device: &dyn BlockDevice) -> Result<(), Sta
     )))
 }
 
-/// Tells how to make a device one that never had the record which begins at `start`.
+/// Returns advice how to remove the record that begins at `start` from a device.
 pub(super) fn how_to_discard(name: &str, device: &dyn BlockDevice, start: u64) -> String {
     let bytes = device.geometry().size - start;
     format!(
@@ -345,7 +345,7 @@ fn bits(
             }
         }
     }
-    // Beyond the last region nothing means anything.
+    // Bits beyond the last region have no meaning.
     if let (Some(last), false) = (bits.last_mut(), regions % 8 == 0) {
         *last &= 0xFF >> (8 - regions % 8);
     }
@@ -358,7 +358,7 @@ fn bits(
 /// Checks a mirror without a record, which will copy `size` bytes of its first leg to the others.
 pub(super) fn may_be_first(legs: &Legs, size: u64) -> Result<(), StackError> {
     if legs.len() == 1 {
-        // Nothing is copied, and a look would go through all mirrors below.
+        // Nothing is copied, and the check would go through all mirrors below.
         return Ok(());
     }
     let Some(first) = legs.there(0).map(|there| there.device.clone()) else { return Ok(()) };

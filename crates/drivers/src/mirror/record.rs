@@ -1,6 +1,6 @@
 //! The record of a mirror at the end of each leg: the legs that belong to it, those that are in
-//! sync, and the regions where they may differ. Only bytes here; `disk.rs` reads and writes them.
-//! Pure.
+//! sync, and the regions where they may differ. This module has only the bytes; `disk.rs` reads and
+//! writes them. Pure.
 //!
 //! ```text
 //! 0                       data, as large as the first leg allowed when the mirror was made
@@ -10,9 +10,9 @@
 //! ```
 //!
 //! P is 4 KiB, or the leg's block size if that is larger; R is 64 KiB, or as much as that takes. A
-//! head is 2 KiB with a checksum. No head is written over the newest one of its leg, so that one is
-//! whole whatever the state of the other. Bits need no checksum: a bit is set before the write that
-//! it is about is sent, so what a torn piece says too little was never written.
+//! head is 2 KiB with a checksum. No head overwrites the newest one of its leg, so one head is
+//! whole in any state of the other. Bits need no checksum: a bit is set before its write is sent,
+//! so a region whose bit a torn piece lacks was never written.
 
 use super::legs::{MOST_LEGS, all, each};
 use crate::below::StackError;
@@ -25,14 +25,14 @@ const HEAD: usize = 2048;
 pub(super) struct Head {
     /// Identity of the mirror.
     pub(super) mirror: [u8; 16],
-    /// Number that grows with each head that is written, also with one that failed.
+    /// Number that grows with each written head, also with one that failed.
     pub(super) events: u64,
     /// Events of the last head before this one that all legs in sync have. A leg in sync has that
     /// one at least: an older one is a disk that was replaced since, or a copy of one.
     pub(super) common: u64,
     /// Events of the last head that went to all legs of the mirror. Bits are taken away only after
-    /// it, and not while a leg is out. So a leg that has this head or a later one lacks no more
-    /// than the bits say.
+    /// it, and not while a leg is out. So a leg that has this head or a later one lacks at most the
+    /// regions with bits.
     pub(super) whole: u64,
     /// Bytes of the mirror.
     pub(super) size: u64,
@@ -43,8 +43,8 @@ pub(super) struct Head {
     pub(super) removed: u32,
     /// Number of the leg that this head is on.
     pub(super) leg: u32,
-    /// Bits of the legs that have everything that was acknowledged. A leg without a bit lacks what
-    /// the bits say, or everything, and is never read from.
+    /// Bits of the legs that have everything that was acknowledged. A leg without a bit lacks the
+    /// regions with bits, or everything, and is never read from.
     pub(super) in_sync: u32,
     /// The times that the mirror began anew, the last one first; at most `FORKS`.
     pub(super) forks: Vec<MirrorBegin>,
@@ -59,26 +59,25 @@ pub(super) struct LastCheck {
     pub(super) since: u64,
     /// Its duration in milliseconds, at least 1; 0 if there was none.
     pub(super) took: u32,
-    /// Bytes as of [`MirrorCheck`](super::MirrorCheck), each.
+    /// Counts of bytes, as in [`MirrorCheck`](super::MirrorCheck).
     pub(super) differ: u64,
     pub(super) unreadable: u64,
     pub(super) lost: u64,
     pub(super) repaired: u64,
 }
 
-/// A start of the mirror, with the legs that were there: a copy of it, or legs that were left out,
+/// A start of the mirror, with the legs of that time: a copy of it, or legs that were left out,
 /// might start too.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct MirrorBegin {
-    /// Identity of the mirror's history since then; not 0, which a mirror has that never began
-    /// anew.
+    /// Identity of the mirror's history since then; 0 stands for a mirror that never began anew.
     pub(super) history: u64,
-    /// Events until then, which the histories have in common.
+    /// Number of events until then, which the histories have in common.
     pub(super) events: u64,
 }
 
-/// Number of forks that a head has room for: a leg that was away for more starts isn't known any
-/// more.
+/// Number of forks that a head has room for: a leg that was away for more starts isn't recognized
+/// any more.
 const FORKS: usize = 120;
 /// Offset of the forks in a head.
 const FORKED: usize = 60;
@@ -131,11 +130,11 @@ impl Head {
         piece.starts_with(MAGIC) && Self::decode(piece).is_none()
     }
 
-    /// Returns how the head of a leg, which the mirror with head `newest` does without, relates to
-    /// that.
+    /// Returns the relation between the head of a leg that is out and the mirror with head
+    /// `newest`.
     ///
-    /// The mirror has all that the leg has if both have one history, or if the mirror left the
-    /// leg's history after what this head has seen.
+    /// The mirror has all data of the leg if both have one history, or if the mirror left the leg's
+    /// history after this head's last event.
     pub(super) fn relation_to(&self, newest: &Head) -> HeadRelation {
         match (self.is_seen_by(newest), self.is_in_sync()) {
             (true, _) if self.events >= newest.whole => HeadRelation::Behind,
@@ -154,7 +153,7 @@ impl Head {
         self.in_sync & self.bit() != 0
     }
 
-    /// Returns the numbers that are legs of the mirror.
+    /// Returns the numbers of the mirror's legs.
     fn members(&self) -> u32 {
         all((self.legs as usize).min(MOST_LEGS)) & !self.removed
     }
@@ -177,8 +176,7 @@ impl Head {
         self.forks.first().map_or(0, |fork| fork.history)
     }
 
-    /// Returns true if a leg with this head, which `newest` calls in sync, is the one that was
-    /// meant.
+    /// Returns true if a leg with this head is the one that `newest` calls in sync.
     fn is_up_to(&self, newest: &Head) -> bool {
         self.is_seen_by(newest) && self.events >= newest.common
     }
@@ -231,7 +229,7 @@ impl Head {
 /// The places of the record on a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RecordLayout {
-    /// Offset of the record: what is in front of it is for data.
+    /// Offset of the record: the bytes in front of it are for data.
     pub(super) start: u64,
     /// Bytes of a piece, which is written as a whole.
     pub(super) piece: u64,
@@ -267,14 +265,15 @@ impl RecordLayout {
 pub(super) struct Assembled {
     /// The newest head; `None` if no leg has one: a new mirror.
     pub(super) newest: Option<Head>,
-    /// Largest events of any head: those of a leg that has to be copied may be more than the newest
-    /// one's.
+    /// Largest number of events of any head: a leg that has to be copied may have more than the
+    /// newest head.
     pub(super) events: u64,
     /// Legs that have everything.
     pub(super) in_sync: u32,
-    /// Legs with a record of this mirror that lack what the bits say.
+    /// Legs with a record of this mirror that lack the regions with bits.
     pub(super) behind: u32,
-    /// Legs without a record, or with one that doesn't tell what they lack: they lack everything.
+    /// Legs without a record, or with one that doesn't show their missing data: they lack
+    /// everything.
     pub(super) blank: u32,
     /// The blank legs that have no record.
     pub(super) unwritten: u32,
@@ -334,16 +333,16 @@ impl Assembled {
     }
 }
 
-/// The legs that may be missing when a mirror starts. In any case one that has everything has to be
-/// there, and a new mirror is made of all its legs. A leg that had everything, and is another disk
-/// now, or an older copy of itself, counts as missing.
+/// The legs that may be missing when a mirror starts. In any case a leg that has everything has to
+/// be there, and a new mirror is made of all its legs. A leg that had everything, and is another
+/// disk now, or an older copy of itself, counts as missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Degraded {
     /// All legs have to be there.
     Never,
-    /// The legs may be missing that were out when the mirror was last up: the others have what was
-    /// acknowledged. (`mdadm --assemble`.)
+    /// The legs may be missing that were out when the mirror was last up: the others have all
+    /// acknowledged writes. (`mdadm --assemble`.)
     #[default]
     Known,
     /// Any leg may be missing. If it has the newest writes, they are missing too, and it is refused
@@ -351,18 +350,17 @@ pub enum Degraded {
     Always,
 }
 
-/// Puts together the heads of all legs: a head, none, or (outer `None`) an unreadable leg. The legs
-/// are given in the order of their numbers, which has a gap if one was removed. Behind them come
-/// those that are to be added. `outdated`: a bit for each place whose leg was opened without
-/// changes that were flushed.
+/// Combines the heads of all legs: a head, none, or (outer `None`) an unreadable leg. The legs are
+/// given in the order of their numbers, which has a gap if one was removed. New legs follow them.
+/// `outdated` has a bit for each place whose leg was opened without changes that were flushed.
 pub(super) fn assemble(
     found: &[Option<Option<Head>>],
     outdated: u32,
     name: impl Fn(usize) -> String,
 ) -> Result<Assembled, StackError> {
     let heads = || found.iter().enumerate().filter_map(|(at, f)| Some((at, f.as_ref()?.as_ref()?)));
-    // The newest head goes on; but one in sync that went on wins over a leg that was being
-    // resynced.
+    // The newest head continues the history; but a leg in sync that continued wins over one that
+    // was being resynced.
     let goes_on =
         |newest: &Head| heads().all(|(_, head)| head.is_seen_by(newest) || !head.is_in_sync());
     let newest = |fits: &dyn Fn(&Head) -> bool| {
@@ -376,7 +374,7 @@ pub(super) fn assemble(
                 name(unread)
             )));
         }
-        // A new mirror has what its first leg has; the others' content is unknown.
+        // A new mirror has the data of its first leg; the others' content is unknown.
         let (in_sync, blank) = (SOURCE, all(found.len()) & !SOURCE);
         let (unwritten, numbers) = (blank, (0..found.len()).collect());
         return Ok(Assembled { in_sync, blank, unwritten, numbers, ..Assembled::default() });
@@ -402,7 +400,7 @@ pub(super) fn assemble(
             Some(Some(head)) if newest.in_sync & bit != 0 && head.is_up_to(newest) => {
                 all.in_sync |= bit;
             }
-            // A leg that is added has nothing, whatever its former record says.
+            // A leg that is added has no data, whatever its former record says.
             Some(Some(head)) => match head.relation_to(newest) {
                 HeadRelation::Diverged => return Err(diverged(&name(at))),
                 HeadRelation::Behind if newest.members() & bit != 0 && !is_outdated => {
@@ -416,7 +414,7 @@ pub(super) fn assemble(
     if all.in_sync == 0 {
         all.in_sync = all.outdated & all.outdated.wrapping_neg();
         if all.in_sync != 0 {
-            // The source may lack bits that say what the others lack.
+            // The source may lack bits about the others' missing data.
             all.blank |= std::mem::take(&mut all.behind);
         }
     }
@@ -460,8 +458,8 @@ fn are_of_one_mirror<'a>(
     )))
 }
 
-/// Returns the number of each leg that was given: those that the newest head knows, in order, and
-/// then new ones.
+/// Returns the number of each given leg: those that the newest head knows, in order, and then new
+/// ones.
 fn numbers(
     found: &[Option<Option<Head>>],
     newest: &Head,
@@ -533,12 +531,12 @@ pub(super) fn diverged(name: &str) -> StackError {
     ))
 }
 
-/// The relation of the head of a leg that isn't in sync to the mirror's.
+/// The relation between the mirror's head and that of a leg that isn't in sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeadRelation {
-    /// The leg lacks no more than the mirror's bits say.
+    /// The leg lacks at most the regions with the mirror's bits.
     Behind,
-    /// The leg was not in sync when the legs that it followed were left behind: it may lack
+    /// The leg was not in sync when the mirror left the legs that it followed: it may lack
     /// anything.
     Unknown,
     /// The leg took writes that the mirror's legs don't have.
@@ -556,7 +554,7 @@ mod tests {
         Head { region_shift: 20, legs: 2, leg, in_sync, ..head }
     }
 
-    /// Returns `head` as of a mirror that went on alone after this many events.
+    /// Returns `head` as that of a mirror that continued alone after this many events.
     fn forked(at: u64, history: u64, mut head: Head) -> Head {
         let events = std::mem::replace(&mut head.events, at);
         head.fork(history);
@@ -658,7 +656,7 @@ mod tests {
         let alone = |leg: u32, events| forked(5, 70 + u64::from(leg), head(leg, events, 1 << leg));
         let error = put_together(&[Some(Some(alone(0, 9))), Some(Some(alone(1, 6)))]).unwrap_err();
         assert!(error.contains("'leg1' and the other legs were written without"), "{error}");
-        // Leg 1 failed at the end; it went on alone later.
+        // Leg 1 failed at the end; it continued alone later.
         let failed = head(0, 8, 0b01);
         let error = put_together(&[Some(Some(failed)), Some(Some(alone(1, 6)))]).unwrap_err();
         assert!(error.contains("'leg1' and the other legs were written without"), "{error}");
@@ -676,8 +674,8 @@ mod tests {
         );
         assert_eq!(forked(5, 7, head(1, 8, 0b11)).relation_to(&newest), HeadRelation::Behind);
         assert_eq!(forked(5, 8, head(1, 5, 0b10)).relation_to(&newest), HeadRelation::Diverged);
-        // Each history is known as far as there is room for forks, and a forgotten one isn't
-        // believed.
+        // Each history is known as far as there is room for forks, and a forgotten one doesn't
+        // count.
         let mut often = newest;
         for fork in 1..FORKS as u64 {
             often.fork(100 + fork);

@@ -90,8 +90,9 @@ impl Regions {
     /// Begins a write: it enters all of these regions or none. Lock-free.
     pub fn enter(&self, regions: Range<usize>) -> RegionEntry {
         for n in regions.clone() {
-            // Acquire pairs with the Release of `mark` (what the write relies on is durable), and
-            // with that of `unlock` (its bytes come after those that the resync copied).
+            // Acquire pairs with the Release of `mark` (the record that the write relies on is
+            // durable), and with that of `unlock` (its bytes come after those that the resync
+            // copied).
             let entered =
                 self.words[n].fetch_update(Ordering::Acquire, Ordering::Relaxed, |word| {
                     let may = word & DIRTY != 0 && word & LOCKED == 0 && word & WRITERS != WRITERS;
@@ -109,15 +110,16 @@ impl Regions {
     #[must_use = "true obliges the caller to run the resync"]
     pub fn exit(&self, regions: Range<usize>) -> bool {
         regions.fold(false, |wake, n| {
-            // Release pairs with the Acquire of `lock` and `is_held`: the resync reads what was
-            // written. And with that of `age`: a leg that the write has dropped is seen as dropped.
+            // Release pairs with the Acquire of `lock` and `is_held`: the resync reads the written
+            // bytes. It also pairs with that of `age`: a leg that the write has dropped is seen as
+            // dropped.
             let before = self.words[n].fetch_sub(1, Ordering::AcqRel);
             wake | (before & (LOCKED | WRITERS) == LOCKED | 1)
         })
     }
 
     /// Keeps writes out of region `n`, for the resync. True if it has the region from now on; else
-    /// the last writer's `exit` says so. No other thread locks it.
+    /// the last writer's `exit` returns that. No other thread locks it.
     pub fn lock(&self, n: usize) -> bool {
         self.words[n].fetch_or(LOCKED, Ordering::AcqRel) & WRITERS == 0
     }
@@ -127,7 +129,7 @@ impl Regions {
         self.words[n].load(Ordering::Acquire) & (LOCKED | WRITERS) == LOCKED
     }
 
-    /// Lets writes in again; the caller then runs the keeper, which has those that wait. If
+    /// Lets writes in again; the caller then runs the keeper, which has the waiting ones. If
     /// `synced`, the legs are alike there now.
     pub fn unlock(&self, n: usize, synced: bool) {
         let gone = if synced { LOCKED | STALE } else { LOCKED };
@@ -187,8 +189,8 @@ impl Regions {
         if word == DIRTY { RegionAge::Old } else { RegionAge::Young }
     }
 
-    /// Takes DIRTY away from a region that the keeper has found old, after all legs have made
-    /// durable what they have. False if a write has entered since: then nothing is changed.
+    /// Takes DIRTY away from a region that the keeper has found old, after all legs have made their
+    /// content durable. False if a write has entered since: then nothing is changed.
     pub fn clean(&self, n: usize) -> bool {
         // The whole word is compared: a write that has entered since, even if it is gone again, has
         // set RECENT.

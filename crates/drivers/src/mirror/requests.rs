@@ -13,7 +13,7 @@ use crate::mirror::regions::RegionEntry;
 
 impl MirrorState {
     /// Sends a read to one leg; if it fails, its completion tries the next one. The queue of a leg
-    /// that fails reports it: clients may never hear of that.
+    /// that fails reports it: clients may never see the failure.
     pub(super) fn read(self: &Arc<Self>, whole: &Whole) {
         let (offset, len) = (whole.request().offset(), whole.request().len());
         let Some((n, there)) = self.choose(offset, len, 0) else { return };
@@ -27,8 +27,8 @@ impl MirrorState {
         let differ = regions.is_stale(regions.of(offset, len));
         loop {
             let n = self.legs.choose(offset, tried, differ)?;
-            // It may be another device than that of the moment before, which has nothing yet, or
-            // none. Then this sees that the leg was dropped for it.
+            // It may be another device than a moment before, one without content yet, or none. Then
+            // this sees that the leg was dropped for it.
             let there = self.legs.there(n);
             if let (Some(there), true) = (there, self.legs.states.in_sync() & 1 << n != 0) {
                 return Some((n, there));
@@ -59,7 +59,7 @@ impl MirrorState {
             let whole = done.whole();
             let (offset, len) = (whole.request().offset(), whole.request().len());
             let Some((next, there)) = inner.choose(offset, len, tried) else {
-                // All that are left have failed; the first one's error is reported.
+                // All legs that are left have failed; the first one's error is reported.
                 return done.fail(failed.swap_remove(0).error);
             };
             let asked = inner.asked((next, there.era), end, failed);
@@ -72,7 +72,7 @@ impl MirrorState {
         let keeper = &self.keeper;
         let regions = keeper.regions.of(rq.offset(), rq.len());
         if keeper.regions.is_stale(regions.clone()) {
-            // The resync is about to come there, and sees for itself.
+            // The resync is about to come there, and finds it.
             return;
         }
         for FailedLeg { n, error, .. } in failed.iter().filter(|failed| failed.counts(&self.legs)) {
@@ -111,8 +111,8 @@ impl MirrorState {
 
     /// Sends a change, which has entered `regions`, to all legs.
     pub(super) fn send(self: &Arc<Self>, rq: Started, regions: Range<usize>) {
-        // After the entry: a leg that is taken back from here on gets this region by the resync,
-        // which waits until the change has left it.
+        // This comes after the entry: a leg that is taken back from here on gets this region by the
+        // resync, which waits until the change has left it.
         let active = self.legs.states.active();
         let (op, offset, len) = (rq.op(), rq.offset(), rq.len());
         let bytes = offset..offset + len;
@@ -121,7 +121,7 @@ impl MirrorState {
         let shared = may_overlap.then(|| self.overlaps.begin(regions.clone(), &bytes)).flatten();
         let overlaps = shared.is_some();
         if let Some(shared) = shared {
-            // Before it is sent: from now on all reads go to one leg there.
+            // This comes before it is sent: from now on all reads go to one leg there.
             let keeper = &self.keeper;
             let theirs = keeper.regions.of(shared.start, shared.end - shared.start);
             theirs.for_each(|n| keeper.regions.mark_stale(n));
@@ -220,7 +220,7 @@ struct CopyResults {
     /// A: bit n is set if leg n succeeded. Relaxed: read when the last copy is gone, which the
     /// count of the whole orders.
     succeeded: AtomicU64,
-    /// L: is the lock, taken by failed copies only; guards the legs that failed, and why.
+    /// L: is the lock, taken by failed copies only; guards the legs that failed, and the reasons.
     failed: SpinLock<Vec<FailedLeg>>,
 }
 

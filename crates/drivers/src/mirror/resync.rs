@@ -22,7 +22,7 @@ pub(super) struct Cursor {
     at: usize,
     /// The region that is locked, whose last writer may still be inside.
     held: Option<usize>,
-    /// True if the keeper was told that nothing is stale, since the last copy.
+    /// True if the keeper has learned since the last copy that nothing is stale.
     told: bool,
 }
 
@@ -75,7 +75,7 @@ impl MirrorState {
             keeper.resynced.fetch_add(bytes, Ordering::Relaxed);
         }
         drop(cursor);
-        // For the writes that this has kept waiting.
+        // This is for the writes that the step has kept waiting.
         keeper.kick();
         let busy = self.legs.busy() || self.legs.begun() != begun;
         let options = &keeper.options;
@@ -83,7 +83,7 @@ impl MirrorState {
         let pause = |most| leg_states::pause(bytes, took, busy, options.resync_least, most);
         if !stale {
             let most = options.resync_most.min(keeper.check.lock().rate);
-            // Set anew: the timer of a slower check, which was stopped, may still run.
+            // The timer is set anew: that of a slower check, which was stopped, may still run.
             let _ = keeper.queue.mod_delayed(&keeper.check_on, pause(most));
             if keeper.regions.is_stale(region..region + 1) {
                 let _ = keeper.queue.queue_delayed(&keeper.resync, leg_states::AGAIN);
@@ -94,8 +94,8 @@ impl MirrorState {
         if !alike {
             pause = pause.max(leg_states::AGAIN);
         }
-        // False: another thread has queued it meanwhile, and knows of no pause; one step early is
-        // no harm.
+        // False means that another thread has queued it meanwhile, without the pause; one early
+        // step does no harm.
         let _ = keeper.queue.queue_delayed(&keeper.resync, pause);
     }
 
@@ -126,8 +126,7 @@ impl MirrorState {
         (first..end, (piece / block).max(1) * block)
     }
 
-    /// Returns false if legs are used that could not be made alike: this place may not be taken for
-    /// synced.
+    /// Returns false if used legs could not be made alike: this place doesn't count as synced.
     fn copy_piece(&self, at: u64, len: usize) -> bool {
         let mut unread: Vec<(usize, IoError)> = Vec::new();
         loop {
@@ -149,8 +148,8 @@ impl MirrorState {
                 Err(error) => unread.push((from, error)),
             }
         }
-        // No leg that has this can read it, so legs that lack it won't get it. Others may be right,
-        // or not.
+        // No leg that has this block can read it, so legs that lack the block won't get it. Other
+        // legs may be right, or not.
         let Some((from, error)) = unread.first() else { return false };
         tracing::error!(offset = at, len, %error, "no leg of a mirror can be read at this place");
         let why = format!("its source '{}' cannot be read", self.legs.name(*from));

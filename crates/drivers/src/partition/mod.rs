@@ -63,7 +63,7 @@ impl Partition {
     /// Creates the partition that `entry` of a table of `below` describes.
     ///
     /// # Errors
-    /// As [`Partition::new`].
+    /// See [`Partition::new`].
     pub fn of_entry(
         below: Arc<dyn BlockDevice>,
         entry: &PartitionEntry,

@@ -1,5 +1,5 @@
-//! Disks in memory that outlive their users: they fail as they are told, and a power failure takes
-//! what was not flushed.
+//! Disks in memory that outlive their users: they fail on demand, and a power failure takes
+//! unflushed data.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,10 +30,10 @@ pub struct Platter {
 #[derive(Clone)]
 pub struct Fault {
     pub ops: Vec<Op>,
-    /// Requests fail that touch a byte in front of this; all flushes do.
+    /// End of the bytes whose requests fail; all flushes fail too.
     pub until: u64,
     pub times: u64,
-    /// True if a write that fails is done all the same.
+    /// True if a failing write is done all the same.
     pub done: bool,
 }
 
@@ -153,7 +153,7 @@ impl Driver for Port {
     }
 }
 
-/// Returns true once in `n` times.
+/// Returns true with a chance of one in `n`.
 pub fn one_in(rng: &mut Rng, n: u64) -> bool {
     rng.below(n) == 0
 }

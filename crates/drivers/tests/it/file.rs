@@ -296,7 +296,7 @@ fn a_file_that_is_unlinked_fails_its_flushes_and_one_that_is_lost_is_only_read_w
             }
             let first = if expected.is_ok() { 8 } else { 7 };
             assert_eq!(queue.read_at(0, 512).unwrap()[0], first);
-            // Newcomers are told, as the owner was, once.
+            // Newcomers get the report once, as the owner did.
             assert_eq!(queue.geometry().read_only, expected.is_err());
             assert_eq!(stripe.info().read_only_latch.is_set(), expected.is_err());
             assert!(driver.lost().unwrap().to_string().contains(word));

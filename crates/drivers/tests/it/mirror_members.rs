@@ -1,4 +1,4 @@
-//! Legs that are added to a mirror and removed from it, while clients go on.
+//! Legs that are added to a mirror and removed from it, while clients continue.
 #![cfg(not(loom))]
 
 use std::sync::Arc;
@@ -127,7 +127,7 @@ fn the_next_start_is_given_all_legs_and_a_new_one_behind_them_joins() {
 #[test]
 fn what_can_not_be_a_leg_is_not_added_and_the_last_complete_one_stays() {
     let mut legs = Legs::new(2);
-    // It takes flushes, so that the mirror does, and so may a leg.
+    // The device takes flushes, so the mirror does, and a leg may too.
     legs.disks[0] = legs.rig.queue(Faulty::new(legs.disks[0].clone(), Vec::new(), 0));
     let legs = legs.made();
     let others = Legs::new(2).made();

@@ -423,7 +423,7 @@ impl Case {
                     if let Some(old) =
                         self.old.filter(|_| error.contains("written without each other"))
                     {
-                        // Too much has happened since: he does what he is told to do.
+                        // Too much has happened since: the operator follows the message.
                         self.parts[old].disk.lock().fill(SIZE as usize, &[0; SIZE as usize]);
                         continue;
                     }

@@ -49,7 +49,7 @@ fn region(legs: &Legs, n: usize, region: u64) -> u8 {
 }
 
 /// Makes a mirror that was killed after a write to region 3. Leg `n` has lost that write, and with
-/// `record` also what the mirror wrote down since its start.
+/// `record` also the mirror's records since its start.
 fn rolled_back(n: usize, record: bool) -> Legs {
     let legs = Legs::new(2).made();
     let before = copy(&legs, n, if record { LEG } else { SIZE });
@@ -73,7 +73,7 @@ fn a_leg_that_lacks_flushed_changes_is_no_source_while_another_leg_is_complete()
         assert_eq!(up.resynced(), (vec![n], SIZE));
         up.close();
         assert!(legs.alike() && region(&legs, n, 3) == 3, "leg {n}");
-        // From then on it is as any other.
+        // From then on it is like any other leg.
         let up = legs.open();
         assert_eq!((up.states(), up.mirror.status().to_resync), (vec![InSync, InSync], 0));
     }

@@ -55,7 +55,7 @@ fn after_a_crash_only_what_was_dirty_is_resynced() {
     queue.write_at(9 * REGION - 512, vec![9; 1024]).unwrap();
     queue.drain();
     drop(queue); // without a settle: as if the process had died
-    // What a crash may have left: one leg lacks a write.
+    // This is a possible state after a crash: one leg lacks a write.
     legs.disks[1].write_at(5 * REGION, vec![0; 4096]).unwrap();
     // It can't have left this, which shows that no code looks there.
     legs.disks[1].write_at(12 * REGION, vec![0xEE; 512]).unwrap();

@@ -110,7 +110,7 @@ fn a_mirror_without_a_record_has_any_leg_replaced_but_its_first_one() {
 #[test]
 fn what_a_slow_disk_fails_after_it_was_replaced_is_no_failure_of_its_successor() {
     let legs = Legs::new(2).made();
-    // Its writes take so long that they fail when it is gone.
+    // Its writes are so slow that they fail when it is gone.
     let after = Delays { write: Duration::from_millis(200), ..Delays::default() };
     let fault = Fault::new().on(&[Op::Write]).range(0..SIZE);
     let failing = legs.rig.queue(Faulty::new(legs.disks[1].clone(), vec![fault], 0));

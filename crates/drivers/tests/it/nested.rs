@@ -147,7 +147,7 @@ fn a_tree_of_completions_ends_each_request_once() {
 fn a_high_stack_of_devices_completes_through_all_of_them() {
     let rig = Rig::synthetic("core:1 pu:1");
     let mut device: Arc<dyn BlockDevice> = rig.queue(Memory::new(4096).unwrap());
-    // Below each other kind of device that is over one.
+    // The device lies below each kind of device that is over another one.
     let delays = Delays { jitter: Duration::from_nanos(1), ..Delays::default() };
     for _ in 0..500 {
         device = rig.queue(Partition::new(device, 0, 4096).unwrap());

@@ -10,7 +10,7 @@ use crate::common::{Rig, STALL};
 use corewise_blockmq::{AlignedBuf, BlockDevice, BlockDeviceExt, Queue, Request};
 use corewise_drivers::{Null, NullOptions};
 
-/// Submits `n` reads together and gives, in the order of completion, the number of each and the
+/// Submits `n` reads together and returns, in the order of completion, the number of each and the
 /// thread that completed it.
 fn reads(queue: &Queue, n: u64) -> Vec<(u64, String)> {
     let (tell, told) = mpsc::channel();
@@ -42,7 +42,7 @@ fn threads_that_take_turns_get_so_many_requests_in_a_row_whatever_their_tags() {
     let rig = Rig::live();
     let options = NullOptions::new(1 << 20).completion_threads(3).in_turn(4).hw_queues(1);
     let queue = rig.queue(Null::with(options).unwrap());
-    // One at a time: all have the same tag.
+    // The requests come one at a time: all have the same tag.
     let who: Vec<String> = (0..24).map(|_| reads(&queue, 1).remove(0).1).collect();
     for (n, who) in who.iter().enumerate() {
         assert_eq!(*who, format!("cw-null/{}", n / 4 % 3));

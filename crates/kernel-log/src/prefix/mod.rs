@@ -7,7 +7,7 @@ use crate::form::{Clock, Stamp, digits, fraction_ns, unit};
 use fields::WallClock;
 use fields::{caller, logcat, task};
 
-/// Nanoseconds from which on seconds count from 1970: no kernel runs for 30 years.
+/// Nanoseconds from which a stamp counts from 1970: no kernel runs for 30 years.
 const EPOCH: u64 = 1_000_000_000 * 1_000_000_000;
 
 /// A message and its prefixes.
@@ -516,7 +516,7 @@ mod tests {
         assert_eq!(next("[  +0.000013] a"), 13_000);
         assert_eq!(next("[  +1.000000] a"), 1_000_013_000);
         assert_eq!(next("[  -0.000013] a"), 1_000_000_000);
-        // With both, the stamp is there to be read.
+        // If both are present, the stamp can be read.
         assert_eq!(next("[    7.000001 <    0.000013>] a"), 7_000_001_000);
         // Midnight goes forward.
         let before = next("mar 31 23:59:59 kepler kernel: a");

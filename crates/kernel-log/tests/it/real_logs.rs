@@ -9,7 +9,7 @@ use std::time::Duration;
 fn read(path: &Path) -> Option<KernelLog> {
     let bytes = std::fs::read(path).ok()?;
     let mut reader = Reader::new();
-    // Odd pieces, as from a pipe.
+    // The log comes in odd pieces, as from a pipe.
     for piece in bytes.chunks(4093) {
         reader.feed(piece);
     }
@@ -80,7 +80,8 @@ fn the_serial_shutdown_of_sixteen_disks_adds_up_to_what_was_logged() {
             .filter(|s| s.driver.as_ref().map(Driver::name) == Some("nvme"))
             .collect();
         assert_eq!(disks.len(), 16, "{name}");
-        // One after another without a gap: the sum is the time between the first and what follows.
+        // They ran one after another without a gap: the sum is the time between the first and the
+        // next event.
         let sum: Duration = disks.iter().map(|s| most(s)).sum();
         assert_eq!(sum, disks[15].end - disks[0].start, "{name}");
         assert!(disks.iter().all(|s| s.end_certainty == Certainty::UpperBound), "{name}");
@@ -116,7 +117,7 @@ fn disks_that_hang_on_bridges_are_shut_down_before_them() {
     assert!(before("0000:00:15.0:pcie001", "0000:00:15.0"));
     assert!(before("usb1-port4", "1-0:1.0") || log.shutdown.find("1-0:1.0").is_some());
     assert_eq!(log.shutdown.edges_not_kept().count(), 0);
-    // One disk and its bridge, not sixteen.
+    // There is one disk and its bridge, not sixteen.
     let path = log.shutdown.critical_path();
     assert!(path.length.most() < Some(ms(120)), "{:?}", path.length);
 }

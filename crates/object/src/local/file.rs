@@ -313,7 +313,7 @@ pub(crate) fn write_heads(medium: &dyn Medium, head: FileHead) -> io::Result<Hea
     before.replace(medium, head)?.replace(medium, head)
 }
 
-/// The reason why a flush file isn't used, and what brings it back.
+/// The reason why a flush file isn't used, and the remedy.
 #[derive(Clone, Debug)]
 pub(crate) struct FileOut {
     /// The reason, in words.
@@ -455,7 +455,8 @@ pub(super) fn append(
     }
     write(medium, &head, at, &entries.data)?;
     medium.sync()?;
-    // After the sync: a flush is answered only if the next server finds what was written.
+    // This comes after the sync: a flush is answered only if the next server finds the written
+    // entries.
     if let Err(out) = verify(medium, &heads) {
         return Ok(WriteOutcome::Unfit(out));
     }

@@ -134,7 +134,7 @@ pub(crate) fn plan_replay(
         follows
     };
     let whole = lacking.iter().take_while(goes_on).count();
-    // The head may tell of changes that no entry tells of.
+    // The head may cover changes that no entry has.
     let is_last = says.known && says.followed.is_none();
     if gap.is_none() && is_last && next <= head.synced {
         gap = Some((next, head.synced));

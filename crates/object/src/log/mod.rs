@@ -65,7 +65,7 @@ pub(crate) async fn append(
 const FIRST: u64 = 64 << 10;
 
 /// Fetches an object, or a range of its bytes (it may have fewer), retrying within the patience.
-/// `None`: it doesn't exist.
+/// Returns `None` if it doesn't exist.
 pub(crate) async fn fetch(
     store: &Store,
     name: &str,
@@ -142,8 +142,7 @@ pub(crate) struct OpenedVolume {
 pub(crate) struct LogState {
     pub(crate) codec: Codec,
     last: u64,
-    /// Writer whose turn it is. No other writer's record can come next, except one that opens the
-    /// volume.
+    /// Present writer. No other writer's record can come next, except one that opens the volume.
     by: Option<(u64, u128)>,
     pub(crate) opening: Option<Opening>,
     pub(crate) map: Map,
@@ -201,8 +200,8 @@ impl LogState {
     }
 }
 
-/// Reads the newest whole map and the records behind it. `None`: an active writer deleted something
-/// meanwhile, so retry.
+/// Reads the newest whole map and the records behind it. Returns `None` if an active writer deleted
+/// something meanwhile: retry then.
 async fn load(
     store: &Store,
     request: &OpenRequest,
@@ -290,7 +289,7 @@ pub(crate) async fn is_of(
     Ok(opened.is_some_and(|found| found.is_ok_and(is_of)))
 }
 
-/// Adds a record to the state. False: it doesn't exist.
+/// Adds a record to the state. Returns false if it doesn't exist.
 async fn read_into(
     store: &Store,
     request: &OpenRequest,
@@ -409,7 +408,7 @@ pub(crate) async fn open(store: &Store, request: &OpenRequest) -> Result<OpenedV
     }
 }
 
-/// A volume, as a server sees it that doesn't become its writer.
+/// A volume from the view of a server that doesn't become its writer.
 #[derive(Default)]
 pub(crate) struct VolumeSummary {
     pub(crate) codec: Codec,
@@ -419,7 +418,7 @@ pub(crate) struct VolumeSummary {
     pub(crate) unfinished: Option<FlushesMissing>,
 }
 
-/// Reads the volume. `None`: there is none.
+/// Reads the volume. Returns `None` if there is none.
 pub(crate) async fn see(
     store: &Store,
     request: &OpenRequest,
@@ -464,7 +463,8 @@ pub(crate) async fn beginning(
     Ok((head, Opening::decode(&body).map_err(damaged)?))
 }
 
-/// Creates the record that makes this server the writer. `None`: the known state is too old.
+/// Creates the record that makes this server the writer. Returns `None` if the known state is too
+/// old.
 async fn claim(
     store: &Store,
     request: &OpenRequest,
@@ -514,8 +514,8 @@ async fn claim(
             AppendOutcome::Ours => {
                 // LookBehindIt: the list may have been so old that the place had been used and
                 // cleared; then there are later records. So there are if another server has opened
-                // the volume meanwhile. That server has read this record, so nobody may delete it.
-                // A record that nobody has read is garbage to a later opening.
+                // the volume meanwhile. That server has read this record, so no server may delete
+                // it. A record that no server has read is garbage to a later opening.
                 let records = list(store, "log", request.patience).await?;
                 if records.last().is_none_or(|(last, _)| *last != seq) {
                     return Ok(None);

@@ -83,7 +83,7 @@ async fn clone_and_parent_go_their_ways(sealed: u128) {
     );
     assert_eq!(parent.store.list("gone").await.unwrap(), [""; 0]);
 
-    // It has no map of its own first, and one later.
+    // It has no map of its own at first, and gets one later.
     clone.flush().await.unwrap();
     let clone = open_at(&inner, "b#", 4 | sealed, from(PARENT, "s")).await.unwrap();
     assert_eq!(all(&clone).await, model);

@@ -160,7 +160,7 @@ async fn a_request_fails_within_the_patience_whatever_the_store_does() {
         let tries = asked.load(Ordering::Relaxed) - before;
         assert!((6..=100).contains(&tries), "{fate:?}: {tries} tries");
         assert!(began.elapsed() <= patience, "a read: {fate:?}: {:?}", began.elapsed());
-        // The same holds if it has the blocks, and has to check who has the volume.
+        // The same holds if it has the blocks, and has to check which server has the volume.
         write(&volume, 0, 4, 8).await.unwrap();
         let began = Instant::now();
         assert!(matches!(read(&volume, 0, 4).await, Err(Fault::Store(_))));

@@ -276,7 +276,7 @@ fn a_file_in_which_all_behind_its_heads_is_zeroed_is_refused() {
         while newest_head(&disk).synced < FLUSHED {
             passes(Duration::from_secs(1)).await;
         }
-        // The change lies behind those that the head tells of.
+        // The change lies behind those that the head covers.
         write(&volume, FLUSHED, 1, 2).await.unwrap();
         volume.flush().await.unwrap();
         let killed = (whole.fork(), disk.killed());

@@ -24,8 +24,8 @@ fn moved() -> FileFault {
     FileFault::Moved { found: "leads to no file".into(), now: None }
 }
 
-/// Creates a volume with a flush file, and a channel that gets why the file is out, and an empty
-/// text when it is back.
+/// Creates a volume with a flush file, and a channel that gets the reason why the file is out, and
+/// an empty text when it is back.
 async fn served(inner: &Arc<dyn ObjectStore>, disk: &Arc<Disk>) -> (Arc<Volume>, Receiver<String>) {
     let volume = open_with(inner, disk, 4, tuning()).await.unwrap();
     let (tell, told) = channel();
@@ -83,7 +83,7 @@ fn flushes_wait_for_the_store_while_the_file_is_not_what_it_was_and_need_no_file
             let told: Vec<String> = told.try_iter().filter(|told| !told.is_empty()).collect();
             assert!(told.len() == 1 && told[0].contains(words), "{words}: {told:?}");
         });
-        // Without the file, unless it is used again by now.
+        // This goes without the file, unless the file is in use again by now.
         let left = if by_itself { disk.killed() } else { Arc::default() };
         run(async {
             assert_eq!(killed(&inner, &left).await, Ok(vec![2, 4, 6, 0, 0, 0]), "{words}");

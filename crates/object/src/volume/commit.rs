@@ -129,7 +129,7 @@ impl Volume {
         }
     }
 
-    /// Appends a record. False: there is another writer.
+    /// Appends a record. Returns false if there is another writer.
     async fn append(&self, head: &Head, object: &[Bytes]) -> bool {
         let _alone = self.appending.lock().await;
         let began = (self.clock)();
@@ -179,7 +179,7 @@ impl Volume {
     /// Handles a record that is gone, although the last one existed a moment ago.
     pub(super) async fn lost(&self, gone: u64, last: u64) {
         let next = self.store.get(&names::record(last + 1), Some(0..HEAD as u64)).await;
-        // Another server has opened it since, and deletes what it has in a map.
+        // Another server has opened the volume since, and deletes records that its map covers.
         if let Some(by) = next.ok().and_then(|next| Head::decode(&next).ok()) {
             return self.fenced(&by);
         }
@@ -250,7 +250,8 @@ impl Volume {
         state.map.whole(opening, state.epochs.clone())
     }
 
-    /// Builds the object of a whole map, on another thread if it is large. `None`: the volume ends.
+    /// Builds the object of a whole map, on another thread if it is large. Returns `None` if the
+    /// volume ends.
     pub(super) async fn whole_object(
         &self,
         kind: Kind,
@@ -320,15 +321,15 @@ impl Volume {
         let mut state = self.state.write();
         state.mapping = false;
         if !written {
-            // The next record is as good a time.
+            // The next record is as good an occasion.
             return Vec::new();
         }
         let before = std::mem::replace(&mut state.mapped, seq);
         state.since -= since.0;
         state.dead_records -= since.1;
-        // The last one stays: by it, a writer that creates a record in a place that was cleared
-        // finds that out. In front of the previous map only records with data are left: each is
-        // deleted when its data is dead.
+        // The last one stays: it shows a writer that creates a record in a cleared place its
+        // mistake. In front of the previous map only records with data are left: each is deleted
+        // when its data is dead.
         let spared = (before.max(1)..seq).filter(|old| state.spares(*old));
         let mut old: Vec<String> = spared.map(names::record).collect();
         if before > self.writer.epoch {
@@ -338,7 +339,7 @@ impl Volume {
         old
     }
 
-    /// Puts a whole map into the store. False: it may not exist.
+    /// Puts a whole map into the store. Returns false if it may not exist.
     async fn put_map(&self, seq: u64, whole: WholeMap) -> bool {
         let Some(object) = self.whole_object(Kind::Map, seq, whole).await else { return false };
         let name = names::whole_map(seq, self.writer.epoch);

@@ -1,5 +1,5 @@
-//! Snapshots of an open volume. ../README.md argues why a snapshot has what was written before it,
-//! and keeps it.
+//! Snapshots of an open volume. ../README.md argues why a snapshot has all earlier writes, and
+//! keeps them.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -82,8 +82,8 @@ impl Volume {
         self.in_time(async move { volume.take(name).await }).await
     }
 
-    /// Deletes a snapshot, and what only it needs. Returns the deleted one. After an error, it may
-    /// still be deleted.
+    /// Deletes a snapshot, and the objects that only it needs. Returns the deleted one. After an
+    /// error, it may still be deleted.
     pub(crate) async fn delete_snapshot(
         self: &Arc<Self>,
         name: String,
@@ -121,8 +121,8 @@ impl Volume {
         place.map_err(of_mark)
     }
 
-    /// Returns the location of the clone that left a mark. `None`: that attempt made none. Another
-    /// attempt may have made the volume there.
+    /// Returns the location of the clone that left a mark; `None` if that attempt made none.
+    /// Another attempt may have made the volume there.
     async fn clone_of(&self, mark: &CloneMark) -> Result<Option<String>, Fault> {
         let Some(place) = self.place_of(mark).await? else { return Ok(None) };
         let begun = clone::has_begun(&self.store, &place, mark, self.patience()).await;
@@ -166,7 +166,7 @@ impl Volume {
                 let why = format!("there is a snapshot '{name}' already (number {number})");
                 return Err(Fault::Refused(why));
             }
-            // Everything that was written precedes it.
+            // All earlier writes precede it.
             self.seal(&mut state);
             let name = name.unwrap_or_else(|| state.next.to_string());
             let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -254,8 +254,8 @@ impl Volume {
         }
     }
 
-    /// Tells the parent when a clone needs nothing of it any more: neither data, nor the map that
-    /// it began with.
+    /// Deletes the mark at the parent when a clone needs nothing of it any more: neither data, nor
+    /// the map that it began with.
     pub(super) async fn leave_parent(self: Arc<Self>) {
         let Some(origin) = &self.opening.origin else { return };
         {
@@ -296,7 +296,8 @@ impl Volume {
         }
     }
 
-    /// Puts the map of a snapshot into the store, before its record. False: the volume ends.
+    /// Puts the map of a snapshot into the store, before its record. Returns false if the volume
+    /// ends.
     pub(super) async fn put_snapshot(&self, seq: u64, taken: &mut SnapshotRecord) -> bool {
         let whole = {
             let state = self.state.read();

@@ -11,7 +11,7 @@ use crate::listen;
 /// Limit of attempts to create a socket in a folder that other servers remove when it is empty.
 const TRIES: usize = 16;
 
-/// A listening socket that nobody answers yet.
+/// A listening socket that no thread answers yet.
 #[derive(Debug)]
 pub(crate) struct BoundControl {
     pub(super) listener: UnixListener,
@@ -55,8 +55,8 @@ fn bind_in(folder: &Path, cleanup: &Cleanup) -> io::Result<BoundControl> {
     let listener = in_folder(folder, cleanup, || {
         remove_leftover(&new)?;
         let listener = UnixListener::bind(&new)?;
-        // The socket listens before it gets its name: other servers remove sockets on which nobody
-        // listens.
+        // The socket listens before it gets its name: other servers remove sockets on which no
+        // process listens.
         listen::only_for_owner(&new)
             .and_then(|()| remove_leftover(&path))
             .and_then(|()| std::fs::rename(&new, &path))
@@ -91,8 +91,8 @@ fn in_folder<T>(
     }
 }
 
-/// Removes what a killed process with this id has left. If somebody listens on the socket, it
-/// belongs to a process with this id in another PID namespace.
+/// Removes what a killed process with this id has left. If a process listens on the socket, it is
+/// one with this id in another PID namespace.
 fn remove_leftover(path: &Path) -> io::Result<()> {
     match place::probe(path) {
         SocketState::Stale => std::fs::remove_file(path),

@@ -72,9 +72,9 @@ struct ControlLoop {
     /// Thread for changes if no other can be started.
     spare: SpareThread,
     clients: Vec<ControlClient>,
-    /// Time until which nobody is accepted.
+    /// Time until which no connection is accepted.
     closed_until: Option<Instant>,
-    /// Time until which nobody is answered.
+    /// Time until which no client is answered.
     next_answer: Instant,
     /// Time until which the mirrors aren't checked.
     next_look: Instant,

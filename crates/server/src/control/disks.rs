@@ -104,7 +104,7 @@ fn begin_due_check(up: &[OpenDisk]) {
     let all: Vec<ScheduledMirror> = scheduled.iter().map(of).collect();
     if let Some(next) = mirrors::next(&all, wall().as_secs_f64()) {
         let (name, mirror, _) = scheduled[next];
-        // False means that the mirror ends, or that somebody else began a check.
+        // False means that the mirror ends, or that another caller began a check.
         if mirror.check(None, false) {
             tracing::info!(device = name, "the server begins a check of a mirror that was due");
         }

@@ -51,7 +51,7 @@ fn own(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Creates the folder if it is missing, for this user alone. A folder that somebody else has put
+/// Creates the folder if it is missing, for this user alone. A folder that another user has put
 /// there is refused.
 pub(crate) fn make(folder: &Path) -> io::Result<()> {
     match std::fs::DirBuilder::new().mode(0o700).create(folder) {

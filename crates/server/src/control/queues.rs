@@ -391,7 +391,7 @@ impl<const N: usize> Table<N> {
         let numbers: [bool; N] = std::array::from_fn(|column| {
             self.rows[1..].iter().all(|row| is_number(&row[column], column + 1 == N))
         });
-        // The begin of a list of CPUs is enough.
+        // The beginning of a list of CPUs is enough.
         let mut least = widths;
         least[N - 1] = match numbers[N - 1] {
             true => widths[N - 1],

@@ -49,7 +49,7 @@ impl Recent {
         last.is_none_or(|last| now.saturating_duration_since(last) >= STEP)
     }
 
-    /// Keeps the counters as they are now, if that is due.
+    /// Keeps the present counters, if a state is due.
     pub(crate) fn note(&mut self, now: Instant, ops: &Ops) {
         // The counters began anew.
         if self.states.back().is_some_and(|(_, last)| last.is_beyond(ops)) {

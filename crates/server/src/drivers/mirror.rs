@@ -99,8 +99,8 @@ enum LineKind {
     Resynced,
 }
 
-/// Returns the kind and the leg by which an event is limited. Returns `None` for an event that
-/// somebody asked for.
+/// Returns the kind and the leg by which an event is limited. Returns `None` for an event that an
+/// operator asked for.
 fn limited(event: &MirrorEvent) -> Option<(LineKind, usize)> {
     let first = |legs: &[usize]| legs.first().copied().unwrap_or_default();
     match event {

@@ -258,7 +258,7 @@ impl Live {
         self.leg_changed(mirror, change, has, changed, done)
     }
 
-    /// Finishes, like [`Live::leg_changed`], a change that nobody waits for.
+    /// Finishes, like [`Live::leg_changed`], a change without a waiting client.
     fn leg_changed_late(
         &self,
         mirror: &str,
@@ -315,7 +315,7 @@ impl Live {
     }
 }
 
-/// Checks that a device can become a leg: nobody else writes to it.
+/// Checks that a device can become a leg: no other program writes to it.
 fn is_free(name: &str, mirror: &str, has: &Manifest) -> Result<(), Error> {
     if has.device(name).is_none() {
         return Err(Error::refused(format!(

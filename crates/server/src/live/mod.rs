@@ -74,7 +74,7 @@ pub(crate) struct Live {
     pub(crate) has_unix: bool,
     /// L: is the lock, taken inside that of `has`; guards the listener for metrics.
     pub(crate) metrics: Mutex<Option<MetricsListener>>,
-    /// I: set once, before anybody asks: makes the text of metrics.
+    /// I: the maker of the metrics text; set once, before the first request.
     pub(crate) metrics_text: OnceLock<MetricsText>,
     /// File of the manifest, if it can be read again.
     pub(crate) source: Option<PathBuf>,

@@ -32,7 +32,7 @@ pub(super) type RemovalErrors = Result<Vec<CallbackFailure>, device::Error>;
 /// The result of the removal of one device.
 pub(super) enum RemovalResult {
     Done(RemovalErrors),
-    /// The removal goes on after this time, but nobody waits for it.
+    /// The removal continues after this time, but no client waits for it.
     Hangs(Duration),
 }
 

@@ -77,7 +77,7 @@ fn limit() -> ValueKind<Limit> {
     })
 }
 
-/// Refuses an empty list, which would let nobody in.
+/// Refuses an empty list, which would let no user in.
 fn listed<T: 'static>(list: ValueKind<Vec<T>>) -> ValueKind<Vec<T>> {
     let why = "an empty list admits no client: leave the key out to admit all";
     list.within("a list that isn't empty", why, |list| !list.is_empty())

@@ -1,4 +1,5 @@
-//! The manifest of `corewise up`: what to bring up, what to export and where to listen.
+//! The manifest of `corewise up`: the devices to bring up, the exports, and the addresses to listen
+//! on.
 //!
 //! `keys` declares what a key is. The tables of keys are in `server`, `export`, `drivers` (the keys
 //! of all devices, and of each driver) and `object` (a volume in an object store): a new key is one

@@ -132,7 +132,7 @@ impl ResolvedManifest {
     }
 }
 
-/// Returns the reason why nobody could attach without a Unix socket, and advice.
+/// Returns the reason why no client could attach without a Unix socket, and advice.
 pub(crate) fn why_not(export: &Export) -> Option<(&'static str, &'static str)> {
     let only_users = export.allow_uids.is_some() && export.allow_certificates.is_none();
     only_users.then_some((
@@ -142,7 +142,7 @@ pub(crate) fn why_not(export: &Export) -> Option<(&'static str, &'static str)> {
     ))
 }
 
-/// Removes the exports that nobody could reach on a server without a Unix socket. Returns the
+/// Removes the exports that no client could reach on a server without a Unix socket. Returns the
 /// problem of each, and its entry among those left out.
 pub fn unreachable(manifest: &mut Manifest) -> Vec<(Problem, LeftOut)> {
     let mut found = Vec::new();

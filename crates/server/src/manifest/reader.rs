@@ -33,8 +33,7 @@ impl LineIndex {
     }
 }
 
-/// A table being read. It hands out values by key and, at the end, reports the keys that nobody
-/// read.
+/// A table being read. It hands out values by key and, at the end, reports the unread keys.
 pub(crate) struct Fields<'t, 'i> {
     table: &'t DeTable<'i>,
     lines: &'t LineIndex,

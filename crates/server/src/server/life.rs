@@ -285,7 +285,7 @@ impl PreparedServer {
         self.report.ready(Ready { endpoints, exports: &exports, clients, control, metrics });
     }
 
-    /// Takes a server down that served nobody, and removes the files it created.
+    /// Takes a server down that served no client, and removes the files it created.
     fn give_up(
         &self,
         running: Components,

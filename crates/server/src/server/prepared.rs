@@ -42,7 +42,7 @@ use crate::{listen, process_limits, tls};
 pub(super) struct PreparedServer {
     pub(super) report: Report,
     pub(super) keep_going: bool,
-    /// True if there is to be a control socket.
+    /// True if the server gets a control socket.
     pub(super) control: bool,
     pub(super) ends_process: bool,
     /// Name of the manifest in messages.
@@ -54,7 +54,7 @@ pub(super) struct PreparedServer {
     pub(super) manifest: Manifest,
     /// Overrides of the program.
     pub(super) asked: Overrides,
-    /// True if there is a Unix socket for clients, which alone tells their users.
+    /// True if there is a Unix socket for clients; no other socket shows their users.
     pub(super) has_unix: bool,
     /// Sockets that listen already. With any, no other is bound.
     pub(super) passed: Vec<Listener>,
@@ -62,7 +62,7 @@ pub(super) struct PreparedServer {
     pub(super) left_out: Vec<LeftOut>,
     /// Limits of clients.
     pub(super) options: nbd::Options,
-    /// Reason why fewer clients fit than were asked for.
+    /// Reason why fewer clients fit than the manifest sets.
     pub(super) shortfall: Option<ClientShortfall>,
     /// Warning that clients may take more memory than the process may use.
     pub(super) too_much_memory: Option<String>,
@@ -190,7 +190,7 @@ impl PreparedServer {
         })
     }
 
-    /// Checks that the NUMA nodes exist that devices are to be near to. With `keep_going`, a device
+    /// Checks that the NUMA nodes in the manifest's devices exist. With `keep_going`, a device
     /// without its node has no preference. Returns true if all nodes exist.
     pub(super) fn look_for_nodes(&mut self, machine: &Machine) -> Result<bool, Error> {
         let topology = machine.topology();

@@ -3,14 +3,14 @@
 //! A cell has two sides: its *message*, which travels to a target and ends there, and its *handle*,
 //! which waits. Its life: taken from the pool; filled (kind, function); sent; run or failed, which
 //! turns the function into the answer; completed; the answer taken; put back. The signal's word
-//! decides which side puts it back: the side that comes last. A call that nobody waits for has no
-//! handle, and its cell is put back before the function runs (the kernel's rule for asynchronous
-//! calls, rule 2.2.2).
+//! decides which side puts it back: the side that comes last. An unawaited call has no handle, and
+//! its cell is put back before the function runs (the kernel's rule for asynchronous calls, rule
+//! 2.2.2).
 //!
-//! The *diagnosis* is what can be seen of a call from outside, at any moment and from any thread:
-//! for the watchdog and for dumps. It decides nothing. The fields are relaxed atomics, so that a
-//! reader may come while the cell is put back and used for another call. A *life* around them shows
-//! that what was read belongs together (a sequence lock whose writer is the owner of the cell):
+//! The *diagnosis* is the data of a call that any thread can read from outside, at any moment: for
+//! the watchdog and for dumps. It decides nothing. The fields are relaxed atomics, so that a reader
+//! may come while the cell is put back and used for another call. A *life* around them shows that
+//! what was read belongs together (a sequence lock whose writer is the owner of the cell):
 //!
 //! ```text
 //! clear: life = even                         read: a = life (Acquire), odd; read the fields
@@ -43,9 +43,9 @@ const ROOM: usize = 80;
 struct Storage(MaybeUninit<[u8; ROOM]>);
 
 /// The descriptor of a call, or of one CPU's share of a call to many; see the head of the file. It
-/// has three cache lines. Of a call to one CPU, the first holds the function and the answer if they
-/// are small. Of the head of a call to many the first two are read by all CPUs, and the third is
-/// where they count off.
+/// has three cache lines. For a call to one CPU, the first line holds the function and the answer
+/// if they are small. For the head of a call to many, all CPUs read the first two lines, and count
+/// off in the third.
 #[repr(C, align(64))]
 pub(crate) struct Cell {
     /// P: the owner of the message: the next in a target's queue.
@@ -66,7 +66,7 @@ pub(crate) struct Cell {
     /// P: the caller's while it sends, then as `storage`: of a head, the last share; of a share,
     /// the one before it.
     chain: UnsafeCell<*mut Cell>,
-    /// I: the pool to which it goes back.
+    /// I: the pool that it returns to.
     pool: Option<NonNull<Pool>>,
     /// I: its index there.
     index: u32,
@@ -80,7 +80,7 @@ const _: () = assert!(size_of::<Cell>() == 192 || hint::IN_MODEL, "three cache l
 // SAFETY: the fields that aren't atomic belong to one side at a time, or are only read, as they
 // say.
 unsafe impl Sync for Cell {}
-// SAFETY: as above; those that fill the storage require what they put there to be `Send`.
+// SAFETY: as above; the functions that fill the storage require a `Send` value.
 unsafe impl Send for Cell {}
 
 impl Cell {
@@ -213,7 +213,7 @@ impl Cell {
         self.sleepers.reset();
     }
 
-    /// Returns how many shares of a head are still to be counted off.
+    /// Returns the number of shares of a head that are still to be counted off.
     pub(super) fn left(&self) -> u32 {
         self.left.load(Ordering::Acquire)
     }
@@ -221,8 +221,8 @@ impl Cell {
     /// Counts `n` shares of a head off; returns true if they were the last ones.
     #[inline]
     pub(super) fn counts_off(&self, n: u32) -> bool {
-        // AcqRel: releases what the share did, its answer included; the last one acquires all of
-        // that.
+        // AcqRel: releases the share's writes, its answer included; the last one acquires all of
+        // them.
         self.left.fetch_sub(n, Ordering::AcqRel) == n
     }
 
@@ -306,7 +306,7 @@ impl Cell {
             return drop(unsafe { Box::from_raw(this.as_ptr()) });
         };
         cell.diagnosis.clear();
-        // SAFETY: nobody uses the cell any more. It was had from this pool.
+        // SAFETY: no thread uses the cell any more. It came from this pool.
         unsafe {
             cell.signal.reset();
             Pool::put(pool, this);
@@ -316,14 +316,14 @@ impl Cell {
 
 /// Reads from outside: any thread, at any time, while the pools are there.
 impl Cell {
-    /// Returns how waits for the call are watched; `None` for a cell without a pool.
+    /// Returns the watch over waits for the call; `None` for a cell without a pool.
     #[inline]
     pub(crate) fn watched(&self) -> Option<&Watched> {
         // SAFETY: a pool lives at least until its last cell is back, and this one is borrowed.
         self.pool.map(|pool| unsafe { pool.as_ref() }.watched())
     }
 
-    /// Returns what waiters for such calls have learned; `None` for a cell without a pool.
+    /// Returns the experience of waiters for such calls; `None` for a cell without a pool.
     #[inline]
     pub(crate) fn waiter_habit(&self) -> Option<&WaiterHabit> {
         // SAFETY: as in `watched`.
@@ -336,7 +336,7 @@ impl Cell {
         (self.is_open() && self.diagnosis.life() == call.life).then_some(call)
     }
 
-    /// Returns true if it hasn't ended: of a share its own flag says so, of a whole call the
+    /// Returns true if it hasn't ended: for a share its own flag shows it, for a whole call the
     /// signal.
     fn is_open(&self) -> bool {
         if self.head.load(Ordering::Relaxed).is_null() {
@@ -405,7 +405,7 @@ pub(crate) struct Outstanding {
     pub(crate) target: CpuId,
     pub(crate) source: CpuId,
     pub(crate) name: &'static str,
-    /// True if somebody may wait for it.
+    /// True if a thread may wait for it.
     pub(crate) urgent: bool,
     pub(crate) site: &'static Location<'static>,
     pub(crate) queued: Queued,
@@ -425,7 +425,7 @@ impl Diagnosis {
         }
     }
 
-    /// Begins a call in the cell. Only for the thread that has just taken it.
+    /// Begins a call in the cell. Only the thread that has just taken it calls this.
     #[inline]
     pub(super) fn begin(
         &self,
@@ -444,8 +444,8 @@ impl Diagnosis {
         self.kind.store(std::ptr::from_ref(kind).cast_mut(), Ordering::Relaxed);
         self.site.store(std::ptr::from_ref(site).cast_mut(), Ordering::Relaxed);
         self.queued_at.store(Queued::NOT.word(), Ordering::Relaxed);
-        // Only now: a caller that is preempted in between isn't taken for the call before. Release
-        // pairs with the Acquire in `read`: with this life come all of the above.
+        // This comes last: a caller that is preempted in between isn't taken for the call before.
+        // Release pairs with the Acquire in `read`: with this life come all of the above.
         self.life.store(life.wrapping_add(1) | 1, Ordering::Release);
     }
 
@@ -481,8 +481,8 @@ impl Diagnosis {
         self.queued_at.store(now.word(), Ordering::Relaxed);
     }
 
-    /// Records that a future awaits it from now on; returns true if none did before. Only for the
-    /// handle.
+    /// Records that a future awaits it from now on; returns true if none did before. Only the
+    /// handle calls it.
     pub(crate) fn awaited(&self) -> bool {
         let before = self.queued();
         if before.is_awaited() {
@@ -494,7 +494,7 @@ impl Diagnosis {
         true
     }
 
-    /// Records that no future awaits it any more. Only for the handle.
+    /// Records that no future awaits it any more. Only the handle calls it.
     #[inline]
     pub(crate) fn forsaken(&self) {
         let before = self.queued();

@@ -26,7 +26,7 @@ pub(crate) struct Message {
     cell: NonNull<Cell>,
 }
 
-// SAFETY: what is in the cell was required to be `Send`.
+// SAFETY: the content of the cell was required to be `Send`.
 unsafe impl Send for Message {}
 
 impl Message {
@@ -63,12 +63,12 @@ impl Message {
         unsafe { self.cell().kind() }.class
     }
 
-    /// Returns what reports say of it.
+    /// Returns its description for reports.
     pub(crate) fn label(&self) -> Label {
         // SAFETY: filled.
         let kind = unsafe { self.cell().kind() };
         let (site, source) = self.cell().diagnosis.origin();
-        // The cell of a call that nobody waits for belongs to another call while it runs.
+        // The cell of an unawaited call belongs to another call while the function runs.
         let call = if kind.class == Class::Urgent { self.cell.as_ptr().addr() } else { 0 };
         Label { name: kind.name, site, source, call }
     }
@@ -93,7 +93,7 @@ impl Message {
 }
 
 impl Drop for Message {
-    /// Ends the call of a message that is dropped without having run: nobody waits for ever.
+    /// Ends the call of a message that is dropped without having run: no thread waits for ever.
     fn drop(&mut self) {
         // SAFETY: filled, and the message is given up.
         unsafe { (self.cell().kind().fail)(self.cell) }
@@ -112,7 +112,7 @@ unsafe impl<R: Send> Send for Waiting<R> {}
 // SAFETY: as above.
 unsafe impl<R: Send> Sync for Waiting<R> {}
 
-/// Creates a call that somebody may wait for: both its sides. A thread that drops the message
+/// Creates a call that a thread may wait for: both its sides. A thread that drops the message
 /// without sending it fails the call.
 pub(crate) fn call<F, R>(
     pools: &Pools,
@@ -144,7 +144,7 @@ pub(crate) unsafe fn take_back<F, R>(message: Message, waiting: Waiting<R>) -> F
     unsafe { take_function(message) }
 }
 
-/// Creates a call that nobody waits for.
+/// Creates an unawaited call.
 pub(crate) fn detached<F: FnOnce() + Send>(
     pools: &Pools,
     source: CpuId,
@@ -206,7 +206,7 @@ impl<R> Drop for Waiting<R> {
     }
 }
 
-/// A list of messages. It belongs to one thread at a time. Dropping it fails what is in it.
+/// A list of messages. It belongs to one thread at a time. Dropping it fails its messages.
 pub(crate) struct Queue {
     first: *mut Cell,
     last: *mut Cell,
@@ -286,12 +286,12 @@ impl Drop for Queue {
     }
 }
 
-/// The class of a call: whether somebody waits for it.
+/// The class of a call: awaited or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Class {
-    /// Somebody may wait: these run first.
+    /// A thread may wait: these run first.
     Urgent,
-    /// The caller goes on.
+    /// The caller continues.
     Plain,
 }
 
@@ -302,14 +302,14 @@ pub(crate) enum RunOutcome {
     Panicked,
 }
 
-/// A kind of cell: how its message is run and failed, and what is left in it when it is dropped.
+/// A kind of cell: how its message is run, failed and dropped.
 pub(crate) struct Kind {
     pub(super) class: Class,
     pub(super) role: Role,
     pub(crate) name: fn() -> &'static str,
-    /// Runs the function, keeps its answer, and tells the handle; or puts the cell back if there is
-    /// none. Never unwinds out of the function; it may unwind out of the drop of an answer that
-    /// nobody wants.
+    /// Runs the function, keeps its answer, and notifies the handle; or puts the cell back if there
+    /// is none. Never unwinds out of the function; it may unwind out of the drop of an unwanted
+    /// answer.
     ///
     /// # Safety
     /// The cell was filled as this kind; the caller gives its message up.
@@ -357,7 +357,7 @@ pub(super) fn answer_of<R>(
     }
 }
 
-/// A call to one CPU that somebody may wait for.
+/// A call to one CPU that a thread may wait for.
 pub(crate) struct One<F, R>(PhantomData<(F, R)>);
 
 impl<F: FnOnce() -> R + Send, R: Send> One<F, R> {
@@ -428,7 +428,7 @@ pub(super) unsafe fn take_answer<R>(this: NonNull<Cell>) -> Answer<R> {
     }
 }
 
-/// A call to one CPU that nobody waits for.
+/// An unawaited call to one CPU.
 pub(crate) struct DetachedCall<F>(PhantomData<F>);
 
 impl<F: FnOnce() + Send> DetachedCall<F> {
@@ -483,8 +483,8 @@ impl<F: FnOnce() + Send> DetachedCall<F> {
     }
 }
 
-/// Returns the failure for a caught panic. If nobody waits, the panic is logged, so that it isn't
-/// silent.
+/// Returns the failure for a caught panic. If no thread waits, the panic is logged, so that it
+/// isn't silent.
 pub(super) fn panicked(
     cpu: CpuId,
     class: Class,
@@ -512,7 +512,7 @@ pub(super) fn drop_quietly(failed: CallFailed) {
     }
 }
 
-/// Logs that a call that nobody waits for was dropped without having run, so that it isn't silent.
+/// Logs that an unawaited call was dropped without having run, so that it isn't silent.
 pub(super) fn dropped(cpu: CpuId, name: &'static str) {
     quietly(|| {
         tracing::warn!(

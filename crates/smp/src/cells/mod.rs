@@ -1,5 +1,4 @@
-//! The descriptors of calls: where they come from, what they hold, and how they are given back. See
-//! `README.md` beside this file.
+//! The descriptors of calls: their source, content and return. See `README.md` beside this file.
 
 mod cell;
 mod message;

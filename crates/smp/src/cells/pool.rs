@@ -7,8 +7,8 @@
 //! The free cells of a pool are a stack of indices that any thread pushes to and pops from,
 //! Treiber's. The head word holds the index of the first free cell and a tag that each pop counts
 //! up. Without the tag, a head that was read before others popped that cell, its next, and pushed
-//! it back would be taken for the same (the ABA problem): a cell that somebody has would become the
-//! first free one. A pop that sleeps through exactly 2^32 others would be fooled.
+//! it back would be taken for the same (the ABA problem): a used cell would become the first free
+//! one. A pop that sleeps through exactly 2^32 others would be fooled.
 //!
 //! Cells are never unmapped while the list is open, so a pop may read the link of a cell that
 //! another thread has just taken; the exchange then fails. `tests/loom/free_list.rs`.
@@ -49,7 +49,7 @@ pub(crate) struct Watched {
     pub(crate) watch: Arc<dyn CallWatch>,
 }
 
-/// The pools of one handle. Dropping it lets each pool go when its last cell is back.
+/// The pools of one handle. Dropping it frees each pool when its last cell is back.
 pub(crate) struct Pools {
     pools: Box<[NonNull<Pool>]>,
 }
@@ -108,7 +108,7 @@ impl Pools {
 impl Drop for Pools {
     fn drop(&mut self) {
         for pool in &self.pools {
-            // SAFETY: once, and nobody gets a cell any more.
+            // SAFETY: this happens once, and no thread gets a cell any more.
             unsafe { Pool::orphan(*pool) };
         }
     }
@@ -118,7 +118,7 @@ impl Drop for Pools {
 pub(crate) struct Pool {
     /// I: here, since each owner of a cell reaches it.
     watched: Watched,
-    /// Experience of the waiters for its cells.
+    /// The experience of the waiters for its cells.
     waiter_habit: CachePadded<WaiterHabit>,
     free: CachePadded<FreeList<1>>,
     /// A: the chunks, null where there is none yet. Release when one is added, under `grow`.
@@ -188,7 +188,7 @@ impl Pool {
         *chunks = chunk + 1;
         for index in first + 1..first + cells {
             let cell = pool.cell(index);
-            // Nobody closes a list from which others still take cells.
+            // No thread closes a list from which others still take cells.
             let _ = pool.free.push(index, |next| cell.set_next_free(next));
         }
         NonNull::from(pool.cell(first))
@@ -230,7 +230,7 @@ impl Pool {
     /// Gives a cell back. The last one after the pool was orphaned frees the pool.
     ///
     /// # Safety
-    /// The cell came from this pool, and nobody uses it any more.
+    /// The cell came from this pool, and no thread uses it any more.
     #[inline]
     pub(super) unsafe fn put(this: NonNull<Pool>, cell: NonNull<Cell>) {
         // Local references: as soon as the cell is in the list, others may free both.
@@ -239,7 +239,7 @@ impl Pool {
         // SAFETY: the cell is ours until the push that follows each of these calls.
         let link = |next| unsafe { cell.as_ref() }.set_next_free(next);
         if let Err(Closed) = pool.free.push(index, link) {
-            // AcqRel: what was done with the other cells comes before the pool is freed.
+            // AcqRel: all uses of the other cells come before the pool is freed.
             if pool.out.fetch_sub(1, Ordering::AcqRel) == 1 {
                 // SAFETY: `orphan` has added the number of cells that were out, and this was the
                 // last of them.
@@ -248,7 +248,7 @@ impl Pool {
         }
     }
 
-    /// Orphans the pool: the handle is gone, and nobody takes a cell any more.
+    /// Orphans the pool: the handle is gone, and no thread takes a cell any more.
     ///
     /// # Safety
     /// Called once.
@@ -268,7 +268,7 @@ impl Pool {
     /// Frees the pool and its chunks.
     ///
     /// # Safety
-    /// All cells are back, and nobody else frees it.
+    /// All cells are back, and no other thread frees it.
     unsafe fn free(this: NonNull<Pool>) {
         // SAFETY: `Pools::new` leaked it, and the caller is the last to use it.
         let pool = unsafe { Box::from_raw(this.as_ptr()) };
@@ -322,7 +322,8 @@ impl<const STEP: u32> FreeList<STEP> {
     /// Takes a free cell, and returns its index. `next` reads what the push of a cell wrote to its
     /// link. Lock-free.
     pub fn pop(&self, next: impl Fn(u32) -> u32) -> Option<u32> {
-        // Acquire pairs with the Release of `push`: the link, and what the last user did.
+        // Acquire pairs with the Release of `push`: the link and the last user's writes are
+        // visible.
         let mut now = self.head.load(Ordering::Acquire);
         loop {
             let (tag, first) = unpack(now);
@@ -338,7 +339,7 @@ impl<const STEP: u32> FreeList<STEP> {
         }
     }
 
-    /// Puts a cell back that nobody uses any more; `link` writes its link. Lock-free.
+    /// Puts a cell back that no thread uses any more; `link` writes its link. Lock-free.
     ///
     /// # Errors
     /// The list is closed.

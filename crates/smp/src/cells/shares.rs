@@ -25,7 +25,7 @@ use crate::cells::message::{
 use crate::error::CallFailed;
 use crate::sleepers::Sleeper;
 
-/// A call to many that somebody may wait for. A share holds its CPU, and the answer.
+/// A call to many that a thread may wait for. A share holds its CPU, and the answer.
 pub(crate) struct Many<F, R>(PhantomData<(F, R)>);
 
 impl<F: Fn(CpuId) -> R + Send + Sync, R: Send> Many<F, R> {
@@ -115,12 +115,12 @@ unsafe fn drop_head<F>(head: NonNull<Cell>) {
     drop(f);
 }
 
-/// State that the senders of both kinds of call to many share: the head, and what was sent of it.
+/// State that the senders of both kinds of call to many share: the head, and its sent shares.
 struct Sender<'a> {
     head: NonNull<Cell>,
     source: CpuId,
     site: &'static Location<'static>,
-    /// Candidates that no share was sent for.
+    /// Number of candidates without a sent share.
     unused: u32,
     /// The target of the caller's own CPU, if it sleeps: it would run in the middle of waking the
     /// others.
@@ -172,7 +172,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Wakes those that still sleep.
+    /// Wakes the targets that still sleep.
     fn wake_all(&mut self) {
         // SAFETY: we haven't counted off.
         unsafe { self.head.as_ref().sleepers.wake_all() };
@@ -181,7 +181,7 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Returns the count of the caller, and of those that got no share.
+    /// Returns the count of the caller, and of the candidates that got no share.
     fn uncounted(&self) -> u32 {
         1 + self.unused
     }
@@ -232,7 +232,7 @@ impl<'a, F: Fn(CpuId) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
     pub(crate) fn take_back(&mut self, share: Message) {
         let share = share.into_cell();
         self.sender.unused += 1;
-        // SAFETY: we send the call, the share is the last in the chain, and nobody else has it.
+        // SAFETY: we send the call, the share is the last in the chain, and no other thread has it.
         unsafe {
             let head = self.sender.head.as_ref();
             debug_assert_eq!(head.chain(), share.as_ptr());
@@ -241,7 +241,7 @@ impl<'a, F: Fn(CpuId) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
         }
     }
 
-    /// Wakes those that still sleep.
+    /// Wakes the targets that still sleep.
     pub(crate) fn wake_all(&mut self) {
         self.sender.wake_all();
     }
@@ -262,7 +262,7 @@ impl<'a, F: Fn(CpuId) -> R + Send + Sync, R: Send> Sending<'a, F, R> {
 }
 
 impl<F: Fn(CpuId) -> R + Send + Sync, R: Send> Drop for Sending<'_, F, R> {
-    /// Ends the sending when its thread panics: what was sent runs, and nobody waits.
+    /// Ends the sending when its thread panics: shares that were sent run, and no thread waits.
     fn drop(&mut self) {
         drop(self.over());
     }
@@ -407,7 +407,7 @@ impl<R> Iterator for Answers<R> {
 }
 
 impl<R> Drop for Answers<R> {
-    /// Drops all values, also if one of them panics. The first of such panics goes on.
+    /// Drops all values, also if one of them panics. It then resumes the first panic.
     fn drop(&mut self) {
         let mut panicked = None;
         while !self.first.is_null() {
@@ -427,7 +427,7 @@ impl<R> Drop for Answers<R> {
     }
 }
 
-/// A call to many that nobody waits for.
+/// An unawaited call to many.
 pub(crate) struct DetachedMany<F>(PhantomData<F>);
 
 impl<F: Fn(CpuId) + Send + Sync> DetachedMany<F> {
@@ -498,8 +498,7 @@ impl<F: Fn(CpuId) + Send + Sync> DetachedMany<F> {
     }
 }
 
-/// The caller's side of a call to many, that nobody waits for, while it is sent. All that was sent
-/// runs.
+/// The caller's side of an unawaited call to many, while it is sent. All sent shares run.
 pub(crate) struct DetachedSending<'a, F: Fn(CpuId) + Send + Sync> {
     sender: Sender<'a>,
     of: PhantomData<F>,
@@ -534,7 +533,7 @@ impl<'a, F: Fn(CpuId) + Send + Sync> DetachedSending<'a, F> {
     /// Takes a share back, as [`Sending::take_back`] does.
     pub(crate) fn take_back(&mut self, share: Message) {
         self.sender.unused += 1;
-        // SAFETY: nobody else has it, and its storage is empty.
+        // SAFETY: no other thread has it, and its storage is empty.
         unsafe { Cell::put_back(share.into_cell()) };
     }
 }

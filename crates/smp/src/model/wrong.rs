@@ -27,7 +27,7 @@ impl TargetState {
         let cell = message.into_cell();
         let mut now = self.snapshot();
         loop {
-            // SAFETY: nobody else has it before the exchange below.
+            // SAFETY: no other thread has it before the exchange below.
             unsafe { cell.as_ref().set_next(now.newest()) };
             let next = cell.as_ptr().map_addr(|cell| cell | now.flags() & !PARKED);
             match self.exchange(now, next, Ordering::Release, Ordering::Relaxed) {

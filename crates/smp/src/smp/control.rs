@@ -1,4 +1,4 @@
-//! CPUs that come and go: who runs each target, and the slow path that changes it.
+//! CPUs that come and go: the thread that runs each target, and the slow path that changes it.
 
 use std::fmt;
 use std::future::Future;
@@ -71,8 +71,8 @@ impl Control {
     }
 }
 
-/// The CPUs on their way out. Each runs what it had accepted; then it is offline for calls.
-/// Dropping this doesn't wait.
+/// The CPUs on their way out. Each runs its accepted calls; then it is offline for calls. Dropping
+/// this doesn't wait.
 #[must_use = "the CPUs leave in any case, but may still be running calls"]
 pub struct Leaving {
     events: Vec<Arc<Completion>>,
@@ -127,7 +127,7 @@ impl fmt::Debug for Leaving {
     }
 }
 
-/// The changes from following the machine.
+/// The changes of one step that followed the machine.
 #[derive(Debug)]
 #[must_use = "the CPUs that leave may still be running calls, and some may have failed to start"]
 #[non_exhaustive]
@@ -138,7 +138,7 @@ pub struct Followed {
     pub joined: CpuSet,
     /// CPUs that accept no more calls.
     pub left: CpuSet,
-    /// Handle to wait until those have run what they had accepted.
+    /// Handle to wait until those have run their accepted calls.
     pub leaving: Leaving,
     /// CPUs that are online but whose target couldn't be started. The next call tries them again.
     pub failed: Vec<StartError>,
@@ -149,7 +149,7 @@ impl Smp {
     /// their waiters end. A CPU that isn't online has left already. Doesn't block itself; any
     /// context.
     ///
-    /// Only calls are concerned: the machine's mask is set with
+    /// This concerns only calls: the machine's mask is set with
     /// [`Machine::set_online`](corewise_topology::Machine::set_online), which
     /// [`Smp::follow_machine`] follows.
     pub fn cpu_offline(&self, cpu: CpuId) -> Leaving {
@@ -243,9 +243,9 @@ impl Smp {
         loop {
             followed.failed.clear();
             self.match_targets(&wanted, &mut followed);
-            // Bringing a CPU in takes its time. If the mask has changed meanwhile, what was done is
-            // out of date, and undoes what another thread may have followed by now. So it is done
-            // once more, whatever was followed last.
+            // Bringing a CPU in takes its time. If the mask has changed meanwhile, this step is out
+            // of date, and may undo another thread's later step. So the step is repeated, whichever
+            // epoch was followed last.
             if self.machine().epoch() == epoch {
                 if followed.failed.is_empty() {
                     let mut control = self.shared.control.lock();
@@ -258,7 +258,7 @@ impl Smp {
         }
     }
 
-    /// Takes CPUs out and in until those that were wanted are online.
+    /// Takes CPUs out and in until the wanted ones are online.
     fn match_targets(&self, wanted: &CpuSet, followed: &mut Followed) {
         let have = self.online();
         for cpu in &have.difference(wanted) {
@@ -281,7 +281,7 @@ impl Smp {
 }
 
 impl Control {
-    /// Starts a thread of ours for the target, unless somebody else steps it. The CPU is offline.
+    /// Starts a thread of ours for the target, unless another thread steps it. The CPU is offline.
     /// The priority that the thread got is for [`Shared::granted`], without the lock.
     fn start_thread(
         &mut self,

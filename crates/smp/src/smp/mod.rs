@@ -46,8 +46,8 @@ fn delivery(caller_is_target: bool, waited_for: bool) -> Delivery {
     if caller_is_target && waited_for { Delivery::Inline } else { Delivery::Queue }
 }
 
-/// The call targets of a machine's CPUs. Clone it freely; when the last clone is dropped the
-/// targets run what they have accepted, and end.
+/// The call targets of a machine's CPUs. Clone it freely; when the last clone is dropped, the
+/// targets run their accepted calls, and end.
 ///
 /// That last drop waits for the targets' threads, inside a blocking region. In an atomic section (a
 /// handler that owned the last clone) it doesn't wait: the threads then end by themselves.
@@ -75,8 +75,8 @@ pub(crate) struct Shared {
     pub(crate) settings: Settings,
     /// A: true once it was logged that the priority was refused. Relaxed: it orders nothing.
     refusal_told: AtomicBool,
-    /// L: is the lock; guards who runs each target. Only its holder opens a target. Never taken by
-    /// a call.
+    /// L: is the lock; guards the threads that run targets. Only its holder opens a target. A call
+    /// never takes it.
     pub(crate) control: Mutex<Control>,
 }
 
@@ -106,8 +106,8 @@ impl Shared {
         self.index.get(cpu.index()).copied()?.map(|position| position as usize)
     }
 
-    /// Logs, the first time, that a target's thread got another priority than was wanted. Not under
-    /// a lock of ours: a subscriber is user code.
+    /// Logs, the first time, that a target's thread got another priority than was wanted. The
+    /// caller holds no lock of ours: a subscriber is user code.
     pub(crate) fn granted(&self, granted: Priority) {
         let wanted = self.settings.priority;
         if granted == wanted || self.refusal_told.swap(true, Ordering::Relaxed) {
@@ -162,13 +162,13 @@ impl Smp {
         targets.filter(|t| t.state().snapshot().is_online()).map(|t| t.cpu).collect()
     }
 
-    /// Runs `f` on one CPU, ahead of the calls there that nobody waits for. [`Call::wait`] waits
-    /// for the answer, or the call is awaited. The target is a [`CpuId`], or [`AnyOf`] a set.
+    /// Runs `f` on one CPU, ahead of the unawaited calls there. [`Call::wait`] waits for the
+    /// answer, or the call is awaited. The target is a [`CpuId`], or [`AnyOf`] a set.
     ///
     /// `f` runs on the target's thread, inside an atomic section: it must be short and must not
-    /// block. Calls of one caller to one CPU run in the caller's order, within those waited for
-    /// and within those not. The caller's earlier writes are visible in `f`. A caller that is
-    /// that CPU's target (`f` of another call, calling its own CPU) runs `f` at once.
+    /// block. Calls of one caller to one CPU run in the caller's order, within awaited ones and
+    /// within unawaited ones. The caller's earlier writes are visible in `f`. A caller that is that
+    /// CPU's target (`f` of another call, calling its own CPU) runs `f` at once.
     ///
     /// Never blocks: any context. The CPU can't leave between the check that it is online and the
     /// push, which are one step. Nothing is allocated for an `f` of up to 80 bytes and a value of
@@ -195,11 +195,11 @@ impl Smp {
     ///
     /// The caller's own CPU is a CPU like any other: if it is in the set, `f` runs there too, on
     /// its call target (the kernel's `smp_call_function_many` leaves it out, its `on_each_cpu` does
-    /// not). The CPU that the caller is on now means nothing once the caller may be moved. Only if
-    /// the caller is that CPU's target, `f` is run in place, after the other CPUs have been told.
+    /// not). The caller's present CPU has no meaning once the caller may be moved. Only if the
+    /// caller is that CPU's target, `f` is run in place, after the pushes to the other CPUs.
     ///
-    /// Contexts and ordering are those of [`Smp::call`]. `f` is dropped by the side that releases
-    /// the call last: the caller or one of the targets, inside its handler.
+    /// Contexts and ordering are those of [`Smp::call`]. The side that releases the call last drops
+    /// `f`: the caller or one of the targets, inside its handler.
     #[doc(alias = "smp_call_function_many")]
     #[track_caller]
     pub fn call_each<F, R>(&self, targets: impl Targets, f: F) -> ManyCall<R>
@@ -210,7 +210,7 @@ impl Smp {
         self.send_each(Location::caller(), targets, f)
     }
 
-    /// Returns the calls that nobody waits for: `smp.detached().call(cpu, f)`.
+    /// Returns the handle for calls without a waiter: `smp.detached().call(cpu, f)`.
     #[inline]
     pub fn detached(&self) -> Detached<'_> {
         Detached { smp: self }
@@ -388,7 +388,7 @@ impl Smp {
     }
 }
 
-/// Calls that nobody waits for, of [`Smp::detached`]. They run after those that somebody waits for.
+/// Calls without a waiter, of [`Smp::detached`]. They run after the awaited ones.
 ///
 /// They always go through the queue: a handler that calls its own CPU this way returns first. A
 /// panic of the function is logged and counted. The rest is as for [`Smp::call`] and
@@ -409,7 +409,7 @@ pub struct Detached<'a> {
 }
 
 impl Detached<'_> {
-    /// Runs `f` on one CPU; nobody waits.
+    /// Runs `f` on one CPU; no thread waits.
     ///
     /// # Errors
     /// The errors of [`Smp::call`].
@@ -422,7 +422,7 @@ impl Detached<'_> {
         target.deliver(self.smp, f, |cpu, f| self.smp.send_detached(site, cpu, f))
     }
 
-    /// Runs `f` on each online CPU of several; nobody waits.
+    /// Runs `f` on each online CPU of several; no thread waits.
     #[track_caller]
     pub fn call_each<F>(&self, targets: impl Targets, f: F) -> Reach
     where
@@ -448,14 +448,14 @@ fn run_here(target: &Target, message: Message) {
 impl Drop for Shared {
     fn drop(&mut self) {
         for target in &self.targets {
-            // Nobody can wait for the event: there is no handle left.
+            // No thread can wait for the event: there is no handle left.
             drop(target.close(true));
         }
         let threads = self.control.lock().take_threads();
         if !threads.is_empty() && !context::in_atomic_section() {
             context::blocking("Smp::drop", || threads.join());
         }
-        // Until then somebody may wait.
+        // Until then a thread may wait.
         self.watch.stop();
     }
 }
@@ -485,7 +485,7 @@ pub struct SmpBuilder {
 }
 
 impl Smp {
-    /// Begins a handle that differs from what [`Smp::new`] makes.
+    /// Begins a handle with other settings than [`Smp::new`].
     pub fn builder(machine: &Machine) -> SmpBuilder {
         SmpBuilder { machine: machine.clone(), settings: Settings::new() }
     }
@@ -495,14 +495,14 @@ impl Smp {
     /// Creates call targets with a thread each, for the machine's online CPUs. A thread is pinned
     /// to its CPU (unless the machine is synthetic), parks while it has nothing to run, and lives
     /// for as long as its CPU is online. It runs at the ordinary [priority](SmpBuilder::priority)
-    /// unless the builder was told otherwise.
+    /// unless the builder sets another.
     ///
     /// The threads are started here and not at the first call, so that a call never waits for a
     /// thread and can't fail for want of one: delivery is a push and at most one wake-up. CPUs
     /// that are offline get none until [`Smp::cpu_online`]. Blocks until all are pinned.
     ///
     /// # Errors
-    /// An error if a thread couldn't be started or pinned; those that were are ended.
+    /// An error if a thread couldn't be started or pinned; threads that were started end.
     pub fn new(machine: &Machine) -> Result<Smp, StartError> {
         Smp::builder(machine).build()
     }
@@ -534,9 +534,9 @@ impl SmpBuilder {
         self
     }
 
-    /// Sets a callback that gets the report of each wait that takes long, beside the log. It runs
-    /// on the thread that waits, before it waits on; if a future waits, on the watching thread. Its
-    /// panic is ignored. It is dropped by the thread that releases the handle and its calls last.
+    /// Sets a callback that gets the report of each long wait, beside the log. It runs on the
+    /// waiting thread, before that waits on; if a future waits, on the watching thread. Its panic
+    /// is ignored. It is dropped by the thread that releases the handle and its calls last.
     pub fn on_stall(mut self, callback: impl Fn(&CallStall) + Send + Sync + 'static) -> Self {
         self.settings.on_stall = Some(Arc::new(callback));
         self

@@ -11,13 +11,13 @@ pub trait SingleTarget: sealed::SingleTarget {}
 
 /// The targets of a call to several CPUs: those of a `&CpuSet`, or [`AllCpus`].
 pub trait Targets: sealed::Targets {
-    /// Leaves out the CPUs for which `wanted` says no. It is asked once for each CPU that is
-    /// online, in CPU order, in the calling thread, right before the push to that CPU: so it sees
-    /// what is true then, not when the set was made. A CPU that it doesn't want is neither reached
-    /// nor skipped, and the call doesn't wait for it.
+    /// Leaves out the CPUs for which `wanted` returns false. The calling thread asks it once for
+    /// each CPU that is online, in CPU order, right before the push to that CPU. So it sees the
+    /// state of that moment, not of when the set was made. An unwanted CPU counts neither as
+    /// reached nor as skipped, and the call doesn't wait for it.
     ///
     /// `wanted` may be slow, or panic: that holds up its caller alone. After a panic the CPUs that
-    /// were told before still run the function. The exception is the caller's own CPU, if the
+    /// got the call before still run the function. The exception is the caller's own CPU, if the
     /// caller is its target: that one comes last.
     ///
     /// ```
@@ -182,8 +182,8 @@ impl<T: Targets, P: FnMut(CpuId) -> bool> sealed::Targets for Filter<T, P> {
 
 impl Smp {
     /// Returns the nearest CPU of the set that is farther than those that were tried. Whether it is
-    /// online is a hint: the push decides. A CPU that is shut down isn't left out, so that its
-    /// refusal tells.
+    /// online is a hint: the push decides. A CPU that is shut down isn't left out, so that the
+    /// caller gets its refusal.
     fn nearest(
         &self,
         cpus: &CpuSet,
@@ -247,8 +247,7 @@ type Rank = (Nearness, u32);
 /// The rank of the caller's own CPU.
 const ITSELF: Rank = (Nearness::Itself, 0);
 
-/// Returns the rank of `to` for a caller on CPU `here`; by number if nobody knows where the caller
-/// is.
+/// Returns the rank of `to` for a caller on CPU `here`; by number if the caller's CPU isn't known.
 ///
 /// Among CPUs that are equally near, those behind the caller's own number come first, and then
 /// those from 0: so callers on several CPUs don't all choose the same one.

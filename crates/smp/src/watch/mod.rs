@@ -154,8 +154,8 @@ impl<F: FencePolicy> Alert<F> {
             && self.state.swap(RAISED, Ordering::Relaxed) == REST
     }
 
-    /// Lowers the alert; the thread has found nobody who waits. Returns true if there is still
-    /// none, and it may sleep until it is called; `any` checks once more.
+    /// Lowers the alert; the thread has found no waiter. Returns true if there is still none, and
+    /// it may sleep until it is called; `any` checks once more.
     #[must_use = "false: the thread must look again"]
     pub fn lower(&self, any: impl FnOnce() -> bool) -> bool {
         // Lower.

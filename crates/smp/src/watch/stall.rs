@@ -1,5 +1,5 @@
-//! The watchdog's report of a call that is waited for and isn't answered: the CPUs that haven't,
-//! and why.
+//! The watchdog's report of an awaited call without an answer: the CPUs that haven't answered, and
+//! why.
 
 use std::collections::HashMap;
 use std::panic::Location;
@@ -16,8 +16,7 @@ use crate::stats::{RunSnapshot, RunningCall};
 use crate::target_state::CpuState;
 use crate::watch::{Watch, next_report};
 
-/// A wait for a call that has taken long. [`Display`](fmt::Display) writes it as some lines of
-/// text.
+/// A long wait for a call. [`Display`](fmt::Display) writes it as some lines of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallStall {
@@ -68,9 +67,9 @@ pub struct MissingAnswer {
 pub enum Progress {
     /// The target never saw it: the call is in the queue.
     Unseen,
-    /// The target has taken it from the queue, and is before it: the target runs others first.
+    /// The target has taken it from the queue, and runs others first.
     Before,
-    /// The target is on it.
+    /// The target runs it.
     Running,
 }
 
@@ -153,8 +152,8 @@ impl ReportHistory {
         ReportHistory { limit, told: HashMap::new() }
     }
 
-    /// Checks all cells. Returns the reports that are due, and when to check next; `None` if nobody
-    /// awaits any.
+    /// Checks all cells. Returns the reports that are due, and the time of the next check; `None`
+    /// if no call is awaited.
     pub(super) fn look(
         &mut self,
         watch: &Watch,
@@ -169,7 +168,7 @@ impl ReportHistory {
             let mut told = known.filter(|told| told.life == awaited.life).map_or(0, |t| t.times);
             if waited >= next_report(self.limit, told) {
                 reports.extend(report_on(watch, cell, Waiter::Future, waited));
-                // One report, however many were missed.
+                // There is one report for any number of missed ones.
                 while waited >= next_report(self.limit, told) {
                     told += 1;
                 }
@@ -179,8 +178,8 @@ impl ReportHistory {
                 let known = self.told.get_mut(&ptr::from_ref(cell).addr());
                 known.into_iter().for_each(|told| told.met = true);
             }
-            // A thread that begins to wait after this check is late no sooner than the limit from
-            // now.
+            // A thread that begins to wait after this check is late at the earliest when the limit
+            // has passed from now.
             let left = next_report(self.limit, told).saturating_sub(waited);
             next = Some(next.unwrap_or(self.limit).min(left));
         });
@@ -189,13 +188,13 @@ impl ReportHistory {
     }
 }
 
-/// Returns the call that a cell is, if somebody awaits it.
+/// Returns the call of a cell, if the call is awaited.
 fn awaited(cell: &Cell) -> Option<Outstanding> {
     let call = cell.diagnosis.read().filter(|call| call.queued.is_awaited())?;
     (!cell.signal().is_complete() && cell.diagnosis.life() == call.life).then_some(call)
 }
 
-/// Returns true if anybody awaits a call.
+/// Returns true if any call is awaited.
 pub(super) fn any_awaited(pools: &Pools) -> bool {
     let mut any = false;
     pools.for_each(|cell| any |= awaited(cell).is_some());
@@ -217,7 +216,7 @@ pub(super) fn report_on(
     } else {
         missing.extend(missing_on(watch, cell, &call));
     }
-    // The reading, whole or not: it was still this call.
+    // The reading counts, whole or not: the cell still had this call.
     (cell.diagnosis.life() == call.life).then_some(CallStall {
         waited,
         waiter,
@@ -251,7 +250,7 @@ fn missing_on(watch: &Watch, cell: &Cell, call: &Outstanding) -> Option<MissingA
     let running = target.stats.running();
     let progress = progress(cell, call, running);
     if progress == Progress::Unseen {
-        // As the kernel sends its interrupt once more.
+        // The kernel likewise sends its interrupt once more.
         target.wake_again();
     }
     Some(MissingAnswer {
@@ -274,7 +273,7 @@ pub(super) fn progress(cell: &Cell, call: &Outstanding, running: Option<RunSnaps
     }
 }
 
-/// Returns what the kernel says of a thread of this process; `None` if it says nothing.
+/// Returns the kernel's state of a thread of this process; `None` if it reports none.
 fn thread_state(thread: Tid) -> Option<ThreadState> {
     Some(match run_state(thread)? {
         RunState::Ready => ThreadState::Ready,

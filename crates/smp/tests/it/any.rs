@@ -158,6 +158,6 @@ fn a_condition_that_panics_leaves_what_was_told_before() {
     for cpu in &mut cpus {
         cpu.step();
     }
-    // To its end: the function was dropped with its last share.
+    // The call is at its end: the function was dropped with its last share.
     assert_eq!(seen.iter().collect::<Vec<_>>(), [0, 1].map(CpuId::new));
 }

@@ -1,4 +1,4 @@
-//! The dump: what targets run and have done, read while they do it.
+//! The dump: the present and past work of targets, read while they work.
 #![cfg(not(loom))]
 
 use std::sync::mpsc;

@@ -14,7 +14,7 @@ fn two_cpus(machine: &Machine) -> Option<(u32, u32)> {
     Some((cpus.next()?.number(), cpus.next()?.number()))
 }
 
-/// Narrows the thread that runs a CPU's calls, as somebody outside would.
+/// Narrows the thread that runs a CPU's calls, as another process would.
 fn narrow(smp: &Smp, cpu: u32, to: &[u32]) {
     let thread = smp.call(CpuId::new(cpu), Tid::current).expect("online").wait().expect("no panic");
     pin_thread(thread, &to.iter().copied().map(CpuId::new).collect())
@@ -27,7 +27,7 @@ fn a_cpu_that_was_taken_from_the_process_refuses_calls_once_its_target_has_seen_
     let Some((kept, lost)) = two_cpus(&machine) else { return };
     let smp = Smp::new(&machine).expect("threads");
     narrow(&smp, lost, &[kept]);
-    // It was accepted before anybody could know.
+    // The call was accepted before any thread could know.
     assert_eq!(
         smp.call(CpuId::new(lost), || 7).expect("nobody knows yet").wait().expect("no panic"),
         7

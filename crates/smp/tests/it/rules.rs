@@ -46,7 +46,7 @@ fn rule_9_a_handler_that_calls_many_has_a_wait_set_of_its_own() {
         while matches!(cpu.step(), Step::Ran(_)) {}
     }
     for (cpu, (own, nested)) in {
-        // CPU 0 and 1 had been told by those after them.
+        // CPU 0 and 1 had got the call from those after them.
         for cpu in &mut cpus[..2] {
             while matches!(cpu.step(), Step::Ran(_)) {}
         }
@@ -96,7 +96,8 @@ fn rule_12_any_context_may_call_and_only_waiting_is_reported() {
         while matches!(cpu.step(), Step::Ran(_)) {}
     }
     assert_eq!(context::violations(), before, "calling never blocks");
-    // Also if the answer is there already: what may block is reported, not what happens to.
+    // This holds also if the answer is there already: a call that may block is reported, whether it
+    // blocks or not.
     for call in calls {
         call.wait().unwrap();
     }
@@ -127,7 +128,7 @@ fn rule_15_blocking_work_for_a_cpu_goes_to_its_workqueue() {
     let queue =
         Arc::new(Workqueue::builder("blocks").kind(QueueKind::Bound).build(&pools).unwrap());
     let (inner, back) = (Arc::clone(&queue), smp.clone());
-    // A handler must not wait, but may queue what does.
+    // A handler must not wait, but may queue an item that does.
     let item = smp.call(CpuId::new(1), move || {
         inner.at(At::Cpu(CpuId::new(1))).spawn(move || {
             let sum = back.call(CpuId::new(2), || 40).unwrap().wait().unwrap() + 2;
@@ -160,7 +161,7 @@ fn weakness_b_a_later_call_of_the_same_cpu_to_the_same_target_delays_no_waiter()
     let (smp, mut cpus) = four_cpus();
     let first = smp.call(CpuId::new(1), || "first").unwrap();
     assert_eq!(cpus[1].step(), Step::Ran(1));
-    // Before the first waiter looks, another takes what would be its slot in the kernel.
+    // Before the first waiter looks, another call takes the slot that it would have in the kernel.
     let second = smp.call(CpuId::new(1), || "second").unwrap();
     assert!(first.is_complete());
     assert_eq!(first.wait().unwrap(), "first");
@@ -169,7 +170,7 @@ fn weakness_b_a_later_call_of_the_same_cpu_to_the_same_target_delays_no_waiter()
     assert_eq!(second.wait().unwrap(), "second");
 }
 
-/// Returns what the kernel says a thread of ours is doing: `S` if it sleeps, `R` if it runs.
+/// Returns the state of a thread of this process, by the kernel: `S` if it sleeps, `R` if it runs.
 #[cfg(target_os = "linux")]
 fn state(thread: &str) -> Option<char> {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).ok()?;
@@ -189,7 +190,7 @@ fn weakness_c_a_waiter_sleeps_and_burns_no_cpu() {
         call.wait().unwrap().unwrap();
     });
     let waiter_id = told.recv().unwrap();
-    // One that spun for ever would never be seen to sleep.
+    // A waiter that spun for ever would never be seen asleep.
     while state(&waiter_id) != Some('S') {
         thread::yield_now();
     }

@@ -54,7 +54,7 @@ fn run_gives_the_function_back_where_nobody_steps_the_target_any_more() {
             Err(RunError::Refused(CallError::NotOnline { f, .. })) => f(),
             _ => panic!("it can't have run"),
         });
-        // Accepted, and then dropped with the target.
+        // The call is accepted, and then dropped with the target.
         while !format!("{:?}", cpus[0]).contains("online calls") {
             thread::yield_now();
         }

@@ -202,7 +202,7 @@ fn what_the_destructor_of_an_untaken_answer_panics_with_is_dropped() {
         panics::discard(first.expect_err("the first of them goes on"));
         assert_eq!(Arc::strong_count(&kept), 1, "twice: {twice}");
     }
-    // Each that a target abandons is dropped by the caller.
+    // The caller drops each function that a target abandons.
     let (answer, capture) = (bomb(true), bomb(true));
     let call = smp.call(CpuId::new(0), move || assert!(answer.0.is_some())).unwrap();
     smp.detached().call(CpuId::new(0), move || assert!(capture.0.is_some())).unwrap();

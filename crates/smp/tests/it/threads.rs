@@ -1,5 +1,6 @@
 //! Calls on real threads: placement, waiting, leaving, and the end. `tests/torture` has the rest:
-//! what callers and handlers see of each other, the order of calls, and CPUs that leave under load.
+//! the writes that callers and handlers see of each other, the order of calls, and CPUs that leave
+//! under load.
 #![cfg(not(loom))]
 
 use std::cell::Cell;

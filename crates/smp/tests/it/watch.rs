@@ -1,7 +1,7 @@
 //! The watchdog: a waiter that waits for long learns where its call is, a thread and a future
 //! alike.
 //!
-//! The limit is a millisecond here, and each test goes by the reports that come, not by time.
+//! The limit is a millisecond here, and each test relies on the reports, not on time.
 #![cfg(not(loom))]
 
 use std::future::Future;
@@ -131,7 +131,7 @@ fn rule_14_a_future_that_waits_is_watched_too_and_no_longer_when_it_is_over() {
         let report = next(&reports, |_| true);
         assert_eq!(report.waiter, Waiter::Future);
         assert!(all(&report, Progress::Unseen), "{report}");
-        // Again, at intervals that double.
+        // Further reports come at intervals that double.
         assert!(next(&reports, |_| true).waited >= 2 * LIMIT);
         let _ = owners[1].step();
         let Poll::Ready(answer) = call.as_mut().poll(&mut cx) else { panic!("it ran") };
@@ -219,7 +219,7 @@ fn of_a_target_with_a_thread_the_kernel_s_word_is_given() {
     let (go, wait) = mpsc::channel::<()>();
     let call = smp.call(CpuId::new(1), move || wait.recv().is_ok()).expect("online");
     let waiter = thread::spawn(move || call.wait());
-    // It sleeps in the handler, which is what a handler shouldn't.
+    // It sleeps in the handler, which a handler shouldn't do.
     let asleep = |report: &CallStall| report.missing[0].thread == Some(ThreadState::Asleep);
     let report = next(&reports, |report| all(report, Progress::Running) && asleep(report));
     assert!(report.to_string().contains("its thread sleeps"), "{report}");

@@ -19,7 +19,8 @@ fn loom_every_waiter_ends_when_the_owner_is_dropped() {
         });
         drop(target);
         for caller in callers {
-            // Refused, or accepted and failed: a waiter that never ended would deadlock the model.
+            // The call is refused, or accepted and failed: a waiter that never ended would deadlock
+            // the model.
             if let Some(call) = caller.join().unwrap() {
                 assert!(matches!(call.wait(), Err(CallFailed::NotOnline { cpu }) if cpu == CpuId::new(0)));
             }

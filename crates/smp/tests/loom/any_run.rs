@@ -25,7 +25,7 @@ fn loom_a_call_to_any_is_accepted_while_one_of_two_stays_and_runs_where_it_was()
         };
         let leaving = smp.cpu_offline(CpuId::new(0));
         let mut left = 0;
-        // All that it accepted runs before it is dead.
+        // All calls that it accepted run before it is dead.
         while targets[0].step() != Step::Left {
             left += 1;
             assert!(left < 3, "one call at most, and then it leaves");
@@ -43,7 +43,7 @@ fn loom_a_call_to_any_is_accepted_while_one_of_two_stays_and_runs_where_it_was()
 }
 
 struct Plain(UnsafeCell<u32>);
-// SAFETY: only the order that the call gives keeps the accesses apart; that is what is modelled.
+// SAFETY: only the order that the call gives keeps the accesses apart; the model checks that order.
 unsafe impl Sync for Plain {}
 
 #[test]
@@ -53,7 +53,7 @@ fn loom_a_function_that_borrows_is_over_when_its_caller_goes_on() {
         let (smp, mut targets) = model::stepped(Smp::builder(&machine));
         let mut target = targets.pop().unwrap();
         let runner = thread::spawn(move || target.run());
-        // On this stack: loom watches that nobody else touches it before or after.
+        // The value is on this stack: loom checks that no other thread touches it before or after.
         let plain = Plain(UnsafeCell::new(1));
         let lent = &plain;
         let seen = smp.run(CpuId::new(0), move || {

@@ -15,7 +15,7 @@ fn model(f: impl Fn() + Send + Sync + 'static) {
 }
 
 struct Plain(UnsafeCell<u32>);
-// SAFETY: only the order that the call gives keeps the accesses apart; that is what is modelled.
+// SAFETY: only the order that the call gives keeps the accesses apart; the model checks that order.
 unsafe impl Sync for Plain {}
 
 #[test]
@@ -25,7 +25,7 @@ fn loom_the_handler_sees_what_came_before_and_the_waiter_what_it_wrote() {
         let (smp, mut targets) = model::stepped(Smp::builder(&machine));
         let mut target = targets.pop().unwrap();
         let plain = Arc::new(Plain(UnsafeCell::new(0)));
-        // SAFETY: nobody else has it yet.
+        // SAFETY: no other thread has it yet.
         plain.0.with_mut(|p| unsafe { *p = 1 });
         let shared = Arc::clone(&plain);
         let call = smp

@@ -15,7 +15,7 @@ struct Pool<const STEP: u32> {
     /// Cells: loom reports two threads that have the same one.
     cells: [UnsafeCell<()>; CELLS],
 }
-// SAFETY: a thread that pops a cell has it alone; that is what is modelled.
+// SAFETY: a thread that pops a cell has it alone; the model checks that.
 unsafe impl<const STEP: u32> Sync for Pool<STEP> {}
 
 impl<const STEP: u32> Pool<STEP> {

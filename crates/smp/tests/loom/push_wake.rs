@@ -36,12 +36,12 @@ fn loom_no_waiter_is_lost_with_two_callers_and_a_target_that_parks() {
         let runner = thread::spawn(move || target.run());
         let other = smp.clone();
         let caller = thread::spawn(move || {
-            // Nobody waits for this one: it must not swallow the other's wake-up.
+            // No thread waits for this call: it must not swallow the other's wake-up.
             other.detached().call(CpuId::new(0), || ()).unwrap();
         });
         let call = smp.call(CpuId::new(0), || 2).unwrap();
         caller.join().unwrap();
-        // A look and not a wait: the waiter's own protocol has its model in
+        // This looks and doesn't wait: the waiter's own protocol has its model in
         // tests/loom/completion.rs. A target that sleeps for ever makes this loop exceed loom's
         // limit, which fails the model.
         while !call.is_complete() {

@@ -9,20 +9,20 @@ use corewise_sync::atomic::{AtomicU32, Ordering};
 use corewise_sync::model::must_fail;
 use loom::thread;
 
-/// Runs a model with a bound. Without a bound they take half a minute, and pass.
+/// Runs a model with a bound. Without a bound, the models take half a minute, and pass.
 fn model(f: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(4);
     builder.check(f);
 }
 
-/// Creates a target: what wakes it, and the side that sleeps.
+/// Creates a target: the side that wakes it, and the side that sleeps.
 fn target() -> (Sleeper, Parker) {
     let parker = Parker::new();
     (Sleeper::new(parker.unparker()), parker)
 }
 
-/// Calls three that sleep. Two of them run, and help; the third one's token is checked for.
+/// Calls three targets that sleep. Two of them run, and help; the third one's token is checked for.
 fn one_call(wakes_the_rest: bool) {
     model(move || {
         let (targets, mut parkers): (Vec<_>, Vec<_>) = (0..3).map(|_| target()).unzip();
@@ -44,7 +44,7 @@ fn one_call(wakes_the_rest: bool) {
                 })
             })
             .collect();
-        // The shares; in the product they are pushed, one before each.
+        // These are the shares; in the product they are pushed, one before each.
         call.2.store(1, Ordering::Relaxed);
         call.1.iter().for_each(|target| call.0.wake_or_list(target));
         if wakes_the_rest {

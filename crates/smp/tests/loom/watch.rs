@@ -10,11 +10,11 @@ use corewise_sync::fence::{FencePolicy, FullFence, NoFence};
 use corewise_sync::model::must_fail;
 use loom::thread;
 
-/// `waiters` begin to wait while the thread, which has found nobody, goes to rest. It has to find
-/// each.
+/// Lets `waiters` begin to wait while the thread, which has found no waiter, goes to rest. It has
+/// to find each.
 fn watch<F: FencePolicy>(waiters: usize) {
     let mut builder = loom::model::Builder::new();
-    // Two waiters have some hundred thousand interleavings more than are needed to lose one.
+    // Two waiters have some hundred thousand more interleavings than the loss of one needs.
     builder.preemption_bound = (waiters > 1).then_some(2);
     builder.check(move || {
         let alert = Arc::new(Alert::<F>::new());

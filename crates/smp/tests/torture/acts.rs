@@ -61,7 +61,8 @@ impl Caller {
         }
     }
 
-    /// Takes the result of sending a call: `None` if it was refused, and then all is done.
+    /// Takes the result of sending a call: `None` if the call was refused, and then nothing is left
+    /// to do.
     fn taken<T, F>(
         &mut self,
         sent: Result<T, CallError<F>>,
@@ -340,7 +341,7 @@ impl Caller {
         let cpu = self.cpu();
         let (record, job) = self.job(true);
         let stamp = job.stamp;
-        // On this stack, without any ordering of its own.
+        // The word is on this stack, without any ordering of its own.
         let mut mine = 0;
         let lent = &mut mine;
         let ran = self.waiting(|| {

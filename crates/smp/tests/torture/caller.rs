@@ -1,4 +1,4 @@
-//! A caller: what it keeps of its calls, how it waits, and what it checks when they are over.
+//! A caller: its records of calls, its waits, and its checks when the calls are over.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -20,7 +20,7 @@ use super::kind::{self, KINDS, Kind};
 use super::mistake::Mistake;
 use super::world::{Token, World, add};
 
-/// Calls that nobody waits for and that may be under way at once, of one caller.
+/// Number of calls without a waiter that one caller may have under way at once.
 const UNDER_WAY: usize = 64;
 /// Records that a caller uses in turn.
 const RECORDS: usize = 8;
@@ -32,7 +32,7 @@ pub(super) struct Caller {
     stamp: u64,
     /// Records of calls that are over: the oldest one is used next.
     records: VecDeque<Settled>,
-    /// Calls that nobody waits for, oldest first.
+    /// Calls without a waiter, oldest first.
     under_way: VecDeque<UnderWay>,
     kinds: [u64; KINDS.len()],
     /// The kind of its present act.
@@ -45,7 +45,7 @@ struct Settled {
     runs: u32,
 }
 
-/// A call that nobody waits for.
+/// A call without a waiter.
 struct UnderWay {
     record: Arc<Record>,
     stamp: u64,
@@ -76,8 +76,8 @@ impl Caller {
         let weights = kind::weights();
         while !self.world.stops() {
             if self.rng.usize(..256) == 0 {
-                // Again and again, for the system takes the CPU away at times. If it is away just
-                // now, this is refused, and the caller goes on elsewhere.
+                // This is repeated, for the system takes the CPU away at times. If it is away just
+                // now, the system refuses this, and the caller goes on elsewhere.
                 let _ = self.world.smp.machine().pin_current_thread(home);
             }
             self.kind = kind::chosen(self.rng.usize(..weights));
@@ -125,7 +125,7 @@ impl Caller {
         self.job_that(waited_for, work)
     }
 
-    /// Creates them like [`Caller::job`], with something special to do.
+    /// Creates them like [`Caller::job`], with an additional act.
     pub(super) fn job_that(&mut self, waited_for: bool, work: Work) -> (Arc<Record>, Job) {
         self.stamp += 1;
         let record = self.free_record();
@@ -165,7 +165,7 @@ impl Caller {
         });
     }
 
-    /// Waits with `wait`, and tells the watcher.
+    /// Waits with `wait`, and records the wait for the watcher.
     pub(super) fn waiting<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.world.waiting(self.me, self.kind as usize, wait)
     }
@@ -205,7 +205,7 @@ impl Caller {
         drop(refusal.into_inner());
     }
 
-    /// Records that an accepted call has no value although its function doesn't panic.
+    /// Records that an accepted call has no value, although its function doesn't panic.
     pub(super) fn failed(&self, failed: &dyn Display) {
         self.world.findings.fail(Check::Lost, || format!("accepted, and then: {failed}"));
     }
@@ -268,7 +268,7 @@ impl Caller {
         self.records.push_back(Settled { record, runs });
     }
 
-    /// Keeps a call that nobody waits for and that was accepted: it is checked later.
+    /// Keeps an accepted call without a waiter: it is checked later.
     pub(super) fn sent(&mut self, record: Arc<Record>, stamp: u64, on: CpuSet) {
         self.accepted(&record, &on);
         self.under_way.push_back(UnderWay { record, stamp, on, kind: self.kind });
@@ -279,7 +279,7 @@ impl Caller {
         self.settle(record, stamp, &CpuSet::new());
     }
 
-    /// Waits until the oldest of the calls that nobody waits for has run.
+    /// Waits until the oldest of the calls without a waiter has run.
     fn await_oldest(&mut self) {
         let Some(oldest) = self.under_way.pop_front() else { return };
         let wanted = oldest.on.len() as u32;
@@ -288,8 +288,8 @@ impl Caller {
                 thread::yield_now();
             }
         });
-        // There is no wait whose end would order what it wrote before this: the count of its
-        // function does, whose last holder has let go.
+        // No wait's end orders its writes before this. The count of its function does: the last
+        // holder has let go.
         self.world.waiting(self.me, oldest.kind as usize, || {
             while Arc::strong_count(&oldest.record) > 1 && !self.world.gives_up() {
                 thread::yield_now();
@@ -299,7 +299,7 @@ impl Caller {
             return;
         }
         let mut record = oldest.record;
-        // Acquires what the last holder released.
+        // Acquire: pairs with the last holder's Release.
         let _ = Arc::get_mut(&mut record).is_some();
         self.settle(record, oldest.stamp, &oldest.on);
     }

@@ -24,7 +24,7 @@ pub(super) enum Check {
     Value,
     /// Each CPU that was asked for is reached or skipped, and one that never leaves is reached.
     Reach,
-    /// A CPU that has left runs nothing, and what it accepted has run by then.
+    /// A CPU that has left runs nothing, and the calls that it accepted have run by then.
     Dead,
     /// Every wait ends, and every call runs, in time.
     Lost,
@@ -34,7 +34,7 @@ pub(super) enum Check {
     Counts,
     /// Handlers run in an atomic section.
     Section,
-    /// A CPU leaves and joins where it is told to.
+    /// A CPU leaves and joins at the right places.
     Plug,
 }
 
@@ -117,7 +117,7 @@ impl Findings {
         }
     }
 
-    /// Counts a failure if what should hold doesn't.
+    /// Counts a failure if the condition doesn't hold.
     pub(super) fn expect(&self, check: Check, holds: bool, found: impl FnOnce() -> String) {
         if !holds {
             self.fail(check, found);

@@ -1,4 +1,4 @@
-//! Functions that are called: each checks what it finds, works for a while, and answers.
+//! Functions that are called: each checks the words that it finds, works for a while, and answers.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -22,12 +22,12 @@ pub(super) struct Record {
     pub(super) word: Plain,
     /// Words by CPU: written by the handler, read by the caller after the wait.
     pub(super) out: Box<[Plain]>,
-    /// Words by CPU: written by the handler, how often the CPU had left by then.
+    /// Words by CPU: written by the handler: the number of the CPU's leaves by then.
     pub(super) left: Box<[Plain]>,
-    /// Words by CPU: how often it had left when the call was known to be accepted. The caller's
-    /// alone.
+    /// Words by CPU: the number of its leaves when the call was known to be accepted. Only the
+    /// caller uses them.
     pub(super) bound: Box<[Plain]>,
-    /// A: by CPU, how often the call ran there. Relaxed; what orders it is what is tested.
+    /// A: by CPU, how often the call ran there. Relaxed; the torture tests the calls that order it.
     pub(super) ran: Box<[AtomicU32]>,
 }
 
@@ -82,7 +82,7 @@ pub(super) struct Answer {
     _token: Token,
 }
 
-/// Returns what call `stamp` answers from a CPU.
+/// Returns the answer of call `stamp` from a CPU.
 pub(super) fn value(stamp: u64, cpu: CpuId) -> u64 {
     stamp.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(cpu.number())
 }
@@ -123,7 +123,7 @@ impl Job {
         side.end();
         if self.work == Work::Panic {
             add(&world.counts.panics, 1);
-            // Without the hook, which would print.
+            // This bypasses the hook, which would print.
             resume_unwind(Box::new("on purpose"));
         }
         let wrong = world.makes(Mistake::AnswersWrongly) && self.stamp % 64 == 0;
@@ -134,7 +134,7 @@ impl Job {
         Answer { on, value: value(self.stamp, on) ^ u64::from(wrong), _token: token }
     }
 
-    /// Checks what holds at a handler's beginning.
+    /// Checks the conditions at a handler's beginning.
     fn check(&self, on: CpuId, side: &Side) {
         let Record { world, caller, word, .. } = &*self.record;
         let (findings, stamp) = (&world.findings, self.stamp);

@@ -1,4 +1,4 @@
-//! The mix: every kind of call, and how often each comes.
+//! The mix: every kind of call, with its frequency.
 
 /// An act of a caller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +49,7 @@ pub(super) const KINDS: [(Kind, &str, usize); 20] = [
     (Kind::Nowhere, "one that there is not", 1),
 ];
 
-/// Returns the kind that a number below the sum of the weights means.
+/// Returns the kind for a number below the sum of the weights.
 pub(super) fn chosen(mut number: usize) -> Kind {
     for (kind, _, weight) in KINDS {
         match number.checked_sub(weight) {

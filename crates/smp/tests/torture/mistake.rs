@@ -15,11 +15,11 @@ pub(super) enum Mistake {
     RunsHere,
     /// The later one of two calls is sent first.
     Overtakes,
-    /// A handler answers something else.
+    /// A handler gives another answer.
     AnswersWrongly,
     /// A call to many leaves a CPU out.
     LeavesOneOut,
-    /// A CPU that was refused nothing says that it is offline.
+    /// A CPU that never leaves counts as having refused a call.
     RefusesWithoutCause,
     /// A CPU counts as gone before its last calls have run.
     DiesEarly,

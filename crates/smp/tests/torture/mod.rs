@@ -1,10 +1,10 @@
 //! The torture of cross-CPU calls: every kind of call at once, in a random mix, from every CPU,
-//! while CPUs leave and join; and what has to hold all the time ([`Check`]).
+//! while CPUs leave and join; and the conditions that have to hold all the time ([`Check`]).
 //!
-//! First on a synthetic machine of two nodes, whose CPUs leave and join for calls alone or by the
-//! machine's mask; then on the live machine, pinned, where also the system takes a CPU offline if
-//! the process may. After Linux's `scftorture`, which checks the order of entry and exit and the
-//! CPU of single calls.
+//! It first runs on a synthetic machine of two nodes, whose CPUs leave and join for calls alone or
+//! by the machine's mask. Then it runs on the live machine, pinned, where the system also takes a
+//! CPU offline if the process may. The model is Linux's `scftorture`, which checks the order of
+//! entry and exit and the CPU of single calls.
 //!
 //! How the order is checked: each call has a record of plain words (`plain.rs`), used again and
 //! again. The caller writes the call's number there before it calls, each handler compares it,
@@ -40,7 +40,7 @@ use phase::Setting;
 use check::Check;
 pub(crate) use report::{Phase, Report};
 
-/// An error that stops a torture, which is no finding.
+/// An error that stops a torture. It is no finding.
 pub(crate) type Failed = Box<dyn std::error::Error>;
 
 /// The synthetic machine: few enough CPUs that two real ones keep them busy.
@@ -53,10 +53,10 @@ pub(crate) struct Plan {
     pub(crate) duration: Duration,
     /// Seed of each thread's choices. The times at which threads make them aren't repeated.
     pub(crate) seed: u64,
-    /// Length of a wait that counts as lost. Far above what a busy machine takes.
+    /// Length of a wait that counts as lost. It is far above the waits of a busy machine.
     pub(crate) waiter_habit: Duration,
     /// True if the system may be asked to take the live machine's last CPU offline and online,
-    /// again and again. That disturbs all that runs on the machine.
+    /// again and again. That disturbs all programs on the machine.
     pub(crate) plug: bool,
     mistake: Option<Mistake>,
 }
@@ -69,11 +69,11 @@ impl Plan {
     }
 }
 
-/// Tortures, and returns what was found. Takes the duration of the plan, and longer only if a wait
-/// doesn't end. Blocks.
+/// Runs the torture, and returns the findings. Takes the duration of the plan, and longer only if a
+/// wait doesn't end. Blocks.
 ///
 /// # Errors
-/// An error if the machine couldn't be read, or threads couldn't be had: that is no finding.
+/// An error if the machine couldn't be read, or threads couldn't be made: that is no finding.
 pub(crate) fn run(plan: &Plan) -> Result<Report, Failed> {
     let half = plan.duration / 2;
     let mut phases = vec![synthetic(plan, half)?];

@@ -31,7 +31,7 @@ pub(super) struct Setting<'a> {
 /// Time between two checks of the callers.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Tortures one machine.
+/// Runs the torture of one machine.
 pub(super) fn run(plan: &Plan, duration: Duration, setting: Setting<'_>) -> Result<Phase, Failed> {
     let Setting { machine, leaves, switch } = setting;
     let homes: Vec<CpuId> = machine.online().iter().collect();
@@ -90,7 +90,7 @@ fn watch(world: &World, duration: Duration, waiter_habit: Duration, ends: &Recei
             world.stop.store(true, Ordering::Relaxed);
         }
         let late = world.longest_wait().filter(|(for_how_long, ..)| *for_how_long > waiter_habit);
-        // The plugger has no entry: it waits for leaves, and those for calls.
+        // The plugger has no entry: it waits for leaves, and the leaves wait for calls.
         let stuck = given_up.is_none() && (late.is_some() || now >= end + waiter_habit);
         if stuck {
             world.findings.fail(Check::Lost, || match late {
@@ -127,7 +127,7 @@ fn join(
     kinds
 }
 
-/// Checks what holds at the end, when everybody has been waited for.
+/// Checks the conditions at the end, when all threads have ended.
 fn sum_up(world: &World) {
     let (smp, counts, findings) = (&world.smp, &world.counts, &world.findings);
     let online = smp.online();

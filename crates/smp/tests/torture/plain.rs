@@ -5,12 +5,13 @@ use corewise_sync::cell::UnsafeCell;
 /// A word without any ordering of its own: what a caller writes before a call and a handler reads,
 /// or the other way round.
 pub(super) struct Plain {
-    /// P: whoever's turn it is, by the order that calls and waits give. That is what is tested.
+    /// P: the thread whose turn it is, by the order that calls and waits give. The torture tests
+    /// this order.
     word: UnsafeCell<u64>,
 }
 
-// SAFETY: not by itself: the torture touches it in turns that only the calls order. If they don't,
-// it is a race, which is what a check then reports.
+// SAFETY: this isn't sound by itself: the torture touches it in turns that only the calls order. If
+// they don't, it is a race, and a check reports that.
 unsafe impl Sync for Plain {}
 
 impl Plain {

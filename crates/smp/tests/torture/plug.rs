@@ -31,7 +31,7 @@ impl Switch {
     /// Returns the switch of this CPU, or why there is none.
     pub(super) fn of(cpu: CpuId) -> Result<Switch, String> {
         let file = PathBuf::from(format!("/sys/devices/system/cpu/cpu{cpu}/online"));
-        // It is online: this changes nothing, and tells.
+        // It is online: this write changes nothing, and shows whether writes are allowed.
         match fs::write(&file, "1") {
             Ok(()) => Ok(Switch { cpu, file }),
             Err(error) => Err(format!("CPU {cpu} can't be taken offline: {error}")),
@@ -40,14 +40,14 @@ impl Switch {
 
     /// Takes the CPU offline until the returned keeper is dropped.
     fn take(&self) -> io::Result<Keeper> {
-        // Before the write: it is put back whatever becomes of that.
+        // The keeper exists before the write: the CPU is put back, whatever the write's result.
         let keeper = Keeper::of(&self.file)?;
         fs::write(&self.file, "0")?;
         Ok(keeper)
     }
 }
 
-/// Takes CPUs out and in until told to stop; leaves all of them in.
+/// Takes CPUs out and in until the torture stops; leaves all of them in.
 pub(super) fn plug(world: &World, mut rng: Rng, switch: Option<&Switch>) {
     let pause = Parker::new();
     let leaves: Vec<CpuId> = world.leaves.iter().collect();
@@ -75,7 +75,7 @@ fn failed(world: &World, what: &dyn std::fmt::Display) {
     world.findings.fail(Check::Plug, || what.to_string());
 }
 
-/// Checks what holds between the end of a leave and the beginning of a join.
+/// Checks the conditions between the end of a leave and the beginning of a join.
 fn dead(world: &World, cpu: CpuId, pause: &Parker, rng: &mut Rng) {
     let side = world.side(cpu);
     side.dead.store(true, Ordering::Release);
@@ -93,7 +93,7 @@ fn for_calls(world: &World, cpu: CpuId, pause: &Parker, rng: &mut Rng) {
     let leaving = match rng.usize(..4) {
         0 => match world.smp.call(cpu, move || smp.cpu_offline(cpu)) {
             Ok(call) => {
-                // A handler more, which the targets count.
+                // This is one more handler, which the targets count.
                 add(&world.counts.ran, 1);
                 call.wait().map_err(|failed| failed.to_string())
             }

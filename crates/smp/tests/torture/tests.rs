@@ -1,16 +1,16 @@
-//! Tests of the torture: it finds nothing if there is nothing, and each mistake if it is made.
+//! Tests of the torture: it finds nothing without a mistake, and finds each planted mistake.
 
 use std::time::Duration;
 
 use super::*;
 
-/// Runs one short torture on the synthetic machine. Whether it came to what is to be found in that
-/// time depends on how busy the machine is: `enough` says, and it is run again if it didn't.
+/// Runs one short torture on the synthetic machine. A busy machine may not reach the mistake in
+/// that time: `enough` checks this, and the torture runs again if need be.
 fn tortured(mistake: Option<Mistake>, enough: impl Fn(&Phase) -> bool) -> Phase {
     let waiter_habit = Duration::from_secs(if mistake.is_some() { 1 } else { 60 });
     let plan = Plan { waiter_habit, mistake, ..Plan::new(Duration::from_millis(100)) };
     for seed in 1..50_u32 {
-        // Longer each time: the machine may be as busy as before.
+        // It runs longer each time: the machine may be as busy as before.
         let duration = plan.duration * seed;
         let plan = Plan { seed: seed.into(), ..plan.clone() };
         let phase = synthetic(&plan, duration).expect("a synthetic machine and some threads");

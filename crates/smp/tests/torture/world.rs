@@ -1,5 +1,5 @@
-//! The state that all callers and handlers of one torture share: the call targets, what is known of
-//! each CPU, the counters, and what was found.
+//! The state that all callers and handlers of one torture share: the call targets, the records of
+//! each CPU, the counters, and the findings.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,7 +40,7 @@ pub(super) struct Side {
     /// A: the CPU has left, and isn't back yet. Set after the leave was waited for, cleared before
     /// the CPU is brought in: release and acquire are those of the targets.
     pub(super) dead: AtomicBool,
-    /// A: how often it has left. Counted up by the plugger, when the leave is over.
+    /// A: the number of its leaves. The plugger counts up when the leave is over.
     pub(super) left: AtomicU64,
     /// A: odd while the system has the CPU offline, or may have: its thread may be anywhere.
     pub(super) away: AtomicU64,
@@ -53,7 +53,7 @@ pub(super) struct CallerWatch {
     /// A: the start of its wait, in milliseconds after the beginning, and one; 0 if it doesn't
     /// wait.
     since: AtomicU64,
-    /// A: what it waits for: its position in [`KINDS`].
+    /// A: the kind of the act that waits, as a position in [`KINDS`].
     what: AtomicU64,
 }
 
@@ -151,11 +151,11 @@ impl World {
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX - 1) + 1
     }
 
-    /// Waits, and lets the watcher know.
+    /// Waits, and records the wait for the watcher.
     pub(super) fn waiting<T>(&self, caller: usize, what: usize, wait: impl FnOnce() -> T) -> T {
         let desk = &self.callers[caller];
         desk.what.store(what as u64, Ordering::Relaxed);
-        // Release pairs with the Acquire of `longest_wait`, which then reads what it waits for.
+        // Release pairs with the Acquire of `longest_wait`, which then reads the kind.
         desk.since.store(self.clock(), Ordering::Release);
         let value = wait();
         desk.since.store(0, Ordering::Relaxed);
@@ -225,7 +225,7 @@ impl Drop for Token {
     }
 }
 
-/// Burns the CPU.
+/// Uses CPU time.
 pub(super) fn spin(length: Duration) {
     let end = time::now() + length;
     while time::now() < end {

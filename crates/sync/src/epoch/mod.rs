@@ -1,10 +1,10 @@
 //! Epochs: readers that write only to their own memory, and a wait until all present readers have
 //! stopped.
 //!
-//! A reader opens a *section*, and what it finds in there stays unchanged until it closes the
-//! section. A thread that wants to take something away unpublishes it first (so that no later
-//! section finds it), then calls [`Epochs::synchronize`], which returns when each section that had
-//! begun has ended. No thread can access the thing any more, and it can be dropped.
+//! A reader opens a *section*, and the objects that it finds in there stay until it closes the
+//! section. A thread that removes an object unpublishes it first, so that no later section finds
+//! it. Then it calls [`Epochs::synchronize`], which returns when each section that had begun has
+//! ended. No thread can access the object any more, and it can be dropped.
 //!
 //! A section costs two plain stores to a cache line of the thread's own, no locked instruction, and
 //! no line that other readers write. The whole cost is the writer's: one [heavy
@@ -127,7 +127,7 @@ impl<A: AsymmetricPolicy> Epochs<A> {
     }
 
     /// Waits until every section that had begun before this call has ended. Their reads happen
-    /// before the return; sections that begin later see what the caller wrote before. Sections that
+    /// before the return; sections that begin later see the caller's earlier writes. Sections that
     /// come and go meanwhile don't delay it.
     ///
     /// Without sections, it costs one [heavy fence](crate::fence::heavy) and a load for each thread

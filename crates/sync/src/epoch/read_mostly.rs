@@ -37,14 +37,14 @@ const MOST_OLD: usize = 64;
 ///
 /// # Old values
 /// A replaced value is dropped when no thread reads it any more. A writer doesn't wait for that,
-/// since a reader may have lost its CPU for milliseconds: it drops values whose readers end within
+/// since a reader may have lost its CPU for milliseconds. It drops values whose readers end within
 /// some microseconds, and leaves the rest to the next writer, or to the drop of the cell. A writer
 /// that finds 64 old values waits for the readers of them all. To get the old value, or to wait
 /// until no thread reads it any more, [swap](ReadMostly::swap).
 pub struct ReadMostly<T, A: AsymmetricPolicy = Asymmetric> {
-    /// A: the value, in a box of its own; null: it is `first`. Swapped by writers with AcqRel: a
-    /// thread that reads the pointer sees what was written before. An old value belongs to the
-    /// thread that swapped it out, after a grace period.
+    /// A: the value, in a box of its own; null: it is `first`. Writers swap it with AcqRel: a
+    /// thread that reads the pointer sees the earlier writes. An old value belongs to the thread
+    /// that swapped it out, after a grace period.
     value: AtomicPtr<T>,
     /// P: the first value, read in sections while `value` is null. Null never returns, so the
     /// thread that swapped it out is the only one, and takes the value out after a grace period.
@@ -122,10 +122,10 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
     #[inline]
     unsafe fn at(&self, found: *mut T) -> &T {
         if !found.is_null() {
-            // SAFETY: it came from a box, which the caller says is there.
+            // SAFETY: it came from a box, which exists, as the caller says.
             return unsafe { &*found };
         }
-        // SAFETY: nobody writes to it, as the caller says.
+        // SAFETY: no thread writes to it, as the caller says.
         self.first.with(|first| unsafe { &*first }.as_ref()).expect(THERE)
     }
 
@@ -154,8 +154,8 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
         unsafe { self.take(old) }
     }
 
-    /// Replaces the value by what `f` makes of it, like [`ReadMostly::replace`]. `f` is called in a
-    /// reading section of the calling thread, and called again if another writer was faster.
+    /// Replaces the value by the result of `f` for it, like [`ReadMostly::replace`]. `f` is called
+    /// in a reading section of the calling thread, and called again if another writer was faster.
     ///
     /// # Panics
     /// If `f` panics, with its payload. Nothing is changed then.
@@ -171,7 +171,7 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
             drop(read);
             match done {
                 Ok(old) => return self.retire(old),
-                // SAFETY: it was made a moment ago, and published to nobody.
+                // SAFETY: it was made a moment ago, and is not published.
                 Err(_) => drop(unsafe { Box::from_raw(new) }),
             }
         }
@@ -214,7 +214,7 @@ impl<T, A: AsymmetricPolicy> ReadMostly<T, A> {
     /// other thread takes it.
     unsafe fn take(&self, value: *mut T) -> T {
         if value.is_null() {
-            // SAFETY: as the caller says; and nobody who comes later finds null.
+            // SAFETY: as the caller says; and no later thread finds null.
             self.first.with_mut(|first| unsafe { &mut *first }.take()).expect(THERE)
         } else {
             // SAFETY: it came from a box; as the caller says.

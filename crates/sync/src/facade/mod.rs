@@ -1,5 +1,5 @@
-//! One import path for all that a backend may replace: atomics, cells, locks, threads, the clock
-//! and the system.
+//! One import path for everything that a backend may replace: atomics, cells, locks, threads, the
+//! clock and the system.
 //!
 //! There are four backends: `real` (the standard library and the system), the model checkers `loom`
 //! and `shuttle`, and `sim`, a machine of many cores in virtual time. `--cfg loom`, `--cfg shuttle`
@@ -17,8 +17,8 @@
 //! * the macros `per_thread!`, and `constructor!` (a `const fn`, if its constructors are);
 //! * `spin_loop`, `computed`, `prefetch`, `prefetch_to_write`, `reads`, `writes`, and the constants
 //!   `IN_MODEL`, `EVERY_SCHEDULE` (explained below) and `SEQ_CST_IS_WEAK`;
-//! * `Witness`, which records accesses to fields that are atomic without need; it matters where
-//!   orders are checked;
+//! * `Witness`, which records accesses to fields that are atomic without need; it matters if orders
+//!   are checked;
 //! * `clock`: `now`, `precise`, `coarse`, `with_suspends`;
 //! * `system`: see [`crate::sys`], which documents each function;
 //! * waiting and ordering of threads: `FutexWord`, `ParkerToken`, `SpinLock`, `SpinLockGuard`,
@@ -33,8 +33,8 @@
 //!
 //! All but loom take their common definitions from `usual.rs`.
 //!
-//! A backend stands below all other crates of Corewise, including topology: its machine, if it has
-//! one, is given to it as plain numbers.
+//! A backend stands below all other crates of Corewise, including topology: it gets its machine, if
+//! it has one, as plain numbers.
 
 #[cfg(all(any(loom, shuttle, sim), not(feature = "model")))]
 compile_error!(
@@ -54,8 +54,8 @@ pub mod spin;
 pub mod sys;
 
 /// Atomic types, [`Ordering`](std::sync::atomic::Ordering) and fences: the standard library's, or
-/// the backend's. Shuttle takes every ordering for `SeqCst`: loom checks what depends on a weaker
-/// one.
+/// the backend's. Shuttle takes every ordering for `SeqCst`: loom checks code that depends on a
+/// weaker one.
 pub mod atomic {
     pub use crate::facade::backend::atomic::{
         AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, fence,
@@ -63,8 +63,8 @@ pub mod atomic {
     pub use std::sync::atomic::{Ordering, compiler_fence};
 
     /// Atomic types for words that decide nothing: counters, marks for observers, experience, and
-    /// words that the accesses to others order. Where every schedule is explored, they are no part
-    /// of it: they would multiply the schedules, and show nothing.
+    /// words that the accesses to others order. If every schedule is explored, they are no part of
+    /// it: they would multiply the schedules, and show nothing.
     pub mod aside {
         pub use crate::facade::backend::aside::{
             AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, fence,
@@ -104,11 +104,11 @@ pub mod hint {
     /// written by its allocator.
     pub use crate::facade::backend::reads;
 
-    /// Tells the machine of a write, like [`reads`].
+    /// Tells the simulated machine about a write, like [`reads`].
     pub use crate::facade::backend::writes;
 
-    /// Tells the simulated machine, whose clock only counts accesses, that the caller has computed
-    /// for about this time and accessed nothing shared. It does nothing elsewhere.
+    /// Tells the simulated machine that the caller has computed for about this time and accessed
+    /// nothing shared. The machine's clock counts only accesses. It does nothing elsewhere.
     pub use crate::facade::backend::computed;
 
     /// True if a model checker schedules the threads. There a thread that polls, or gives up after

@@ -27,7 +27,7 @@ const SLEEP: Duration = Duration::from_micros(50);
 /// the releasing thread has to learn whether a thread sleeps. Here no thread sleeps for long:
 /// releasing is a plain store, and an uncontended section costs half. The price is that no thread
 /// wakes a waiter. It spins, then yields, then sleeps for 50 us at a time, so that a holder gets
-/// its CPU back even from a waiter with a higher priority. So it is for sections that are a few
+/// its CPU back even from a waiter with a higher priority. So it suits sections that are a few
 /// dozen instructions, nearly never contended, and call neither user code nor the system. Waiters
 /// have no order.
 pub struct Spin<T> {
@@ -80,7 +80,7 @@ impl<T> Spin<T> {
     fn lock_slowly(&self) {
         let mut tries = 0;
         loop {
-            // Only read, so that the holder keeps the line.
+            // The waiter only reads, so that the holder keeps the line.
             while self.locked.load(Ordering::Relaxed) {
                 outwait(tries);
                 tries = tries.saturating_add(1);

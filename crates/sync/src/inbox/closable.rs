@@ -44,7 +44,7 @@ impl<N: Node> ClosableInbox<N> {
     /// The node is returned if the inbox is closed.
     ///
     /// # Panics
-    /// As [`Inbox::push`].
+    /// See [`Inbox::push`].
     #[inline]
     pub fn push(&self, node: N) -> Result<bool, N> {
         let raw = node.into_raw();

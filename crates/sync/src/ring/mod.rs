@@ -143,8 +143,8 @@ impl<T, F: FencePolicy> Ring<T, F> {
     /// worker that parks on the answer first publishes that it sleeps, by a `SeqCst`
     /// read-modify-write and [`FencePolicy::implied`], and **doesn't park while this is true**: it
     /// looks for work again, and if there is none, lets the appender end ([`Ring::outwait`]).
-    /// [`Ring::left`] tells of items that were reserved and not taken. Call it afterwards, since
-    /// items move that way.
+    /// [`Ring::left`] finds items that were reserved and not taken. Call it afterwards, since items
+    /// move that way.
     #[inline]
     pub fn waits(&self) -> bool {
         // The head never passes the tail: if they are equal, everything appended until then was

@@ -8,7 +8,7 @@ use crate::facade::fence::FullFence;
 
 type Plain = Ring<u64, FullFence>;
 
-/// Items that are told apart by their addresses.
+/// Items that are identified by their addresses.
 struct Items(Vec<u64>);
 
 impl Items {

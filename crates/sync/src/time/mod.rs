@@ -14,25 +14,47 @@
 //! deadline that another machine counts on is compared with a [`BootStamp`] after the wait. The
 //! wait itself never decides whether it is over.
 //!
-//! | deadline | clock | why |
-//! | --- | --- | --- |
-//! | lease of a volume in an object store: how long a server believes that no other has opened it (`object`) | boot | The other server counts meanwhile. Too short a time costs one request, too long a time old data |
-//! | how long a new server holds its first change; how often a record is looked for that has to be there (`object`) | boot | They are measured by that lease |
-//! | patience, silence and backoff of requests to a store; age of a write that is sent (`object`) | monotonic; of a pause of the process the patience counts an eighth, or half where it tries again | A suspend is no fault of the store: a request has its time to run, and those in flight don't all fail at a resume |
-//! | expiry of credentials for a store (in the crate `object_store`) | monotonic | Not ours. A role's token that ran out in a suspend fails requests until it is renewed |
-//! | timeouts of block requests and of their drivers; tags, plugs, freezes, drains (`blockmq`) | monotonic | As Linux's `blk-mq`, which counts jiffies |
-//! | age of requests in a scheduler, resync speed of a mirror (`blockmq`) | monotonic | Rates of a machine that runs |
-//! | wait for the lock of a file (`blockmq`) | monotonic | The owner doesn't run either |
-//! | timers of work items, `every`, idle workers, shutdown of pools (`workqueue`) | monotonic | As Linux's timers. A periodic item doesn't run once for each period of a suspend |
-//! | reports of stuck work, of late calls and of computing items (`workqueue`, `smp`) | monotonic | Nothing is stuck because the machine slept |
-//! | timeouts of probes, deferrals, bring-up and shutdown (`device`) | monotonic; those of a shutdown by a [`PausableClock`] | The callback didn't run either |
-//! | handshake, half a request, an unread reply, an idle client, a drain (`nbd`) | monotonic, by a [`PausableClock`] | After a resume the clients have their time to go on; none is cut for the server's sleep, nor for a pause of its process |
-//! | rate limits of clients (`nbd`) and of log lines (`throttle`) | monotonic | A suspend saves up no burst |
-//! | connect, reply and backoff of a remote volume (`nbd::client`); TCP keepalive and user timeout | monotonic; all but the last by a [`PausableClock`] | As for a store; the kernel counts jiffies |
-//! | validity of certificates (`nbd::tls`) | wall | It is a date |
-//! | time that a snapshot was taken; stamps of logs, events and records (`object`, `cli`) | wall | They are for people. Nothing is ordered or decided by them |
-//! | beats for the service manager's watchdog, silence of those that look on, age of a metrics text (`cli`) | monotonic | systemd counts by it too |
-//! | `up --for`, uptime and rates of `dump` and `top` (`cli`) | monotonic | Seconds that the server ran |
+//! **Boot.** Another machine counts these times too, suspended or not:
+//!
+//! - the lease of a volume in an object store (`object`): how long one check for another server
+//!   stays valid. Too short a lease costs one request, too long a lease returns old data;
+//! - how long a new server holds its first write, and how often a server looks for a record that
+//!   must be there (`object`). Both are measured by that lease.
+//!
+//! **Wall.** These are dates:
+//!
+//! - validity of certificates (`nbd::tls`);
+//! - the time of a snapshot; stamps of logs, events and records (`object`, `cli`). These are for
+//!   people: nothing is ordered or decided by them.
+//!
+//! **Monotonic**, by a [`PausableClock`]. A pause of the process cuts no client off either, and
+//! after a resume each client has the rest of its time:
+//!
+//! - the handshake, half a request, an unread reply, an idle client, a drain (`nbd`);
+//! - connect, reply and backoff of a remote volume (`nbd::client`);
+//! - the timeout of a shutdown (`device`).
+//!
+//! **Monotonic.** A machine that is suspended does nothing, so nothing is late:
+//!
+//! - the patience of a request to a store, silence of the store, backoff, the age of a write in
+//!   flight (`object`). A suspend is no fault of the store, so the requests in flight don't all
+//!   fail at a resume. Of a pause of the process the patience counts an eighth, or half between
+//!   retries;
+//! - expiry of credentials for a store. The crate `object_store` decides this one: a role's token
+//!   that expired in a suspend fails requests until it is renewed;
+//! - timeouts of block requests and of their drivers; tags, plugs, freezes, drains (`blockmq`).
+//!   Linux's `blk-mq` counts jiffies, which stand still too;
+//! - the age of requests in a scheduler, the resync speed of a mirror (`blockmq`);
+//! - the wait for the lock of a file (`blockmq`): its owner doesn't run either;
+//! - timers of work items, `every`, idle workers, shutdown of pools (`workqueue`), as Linux's
+//!   timers. A periodic item doesn't run once for each period of a suspend;
+//! - reports of stuck work, late calls and computing items (`workqueue`, `smp`);
+//! - timeouts of probes, deferrals and bring-up (`device`): the callback didn't run either;
+//! - rate limits of clients (`nbd`) and of log lines (`throttle`): a suspend saves up no burst;
+//! - TCP keepalive and user timeout of a remote volume (`nbd::client`): the kernel counts jiffies;
+//! - beats for the service manager's watchdog, by which systemd counts too; the silence of a client
+//!   of the control socket; the age of a metrics text (`cli`);
+//! - `up --for`, uptime and rates of `dump` and `top` (`cli`): seconds that the server ran.
 //!
 //! No clock of the machine counts while a hypervisor pauses it.
 

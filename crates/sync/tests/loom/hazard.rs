@@ -1,5 +1,5 @@
 //! Hazard pointers under every interleaving: an object that a thread uses while its keeper ends
-//! isn't dropped before the thread is done.
+//! isn't dropped before the thread has finished.
 
 use std::mem::ManuallyDrop;
 use std::ptr;
@@ -67,8 +67,8 @@ fn used_in_turn(protected: bool) {
     drop(second);
 }
 
-/// Models a thread that retires something and may find in the other's slot what that protects next:
-/// by that it has to learn that the first use is over.
+/// Models a thread that retires an object and may find the next protected object in the other's
+/// slot: this has to show it that the first use is over.
 #[test]
 fn loom_hazard_the_next_protection_ends_the_use_before() {
     loom::model(|| used_in_turn(true));

@@ -65,7 +65,7 @@ pub struct Comparison {
     /// equal ones keep the order of the first timeline, then of the second.
     pub pairs: Vec<Pair>,
     /// True if times include what ran inside. That is so if one of the timelines has something
-    /// [unplaced](crate::span::Unplaced), of which nobody knows what ran inside it. Otherwise each
+    /// [unplaced](crate::span::Unplaced), and so the runs inside it aren't known. Otherwise each
     /// time is a device's own.
     pub what_ran_inside: bool,
     /// Number of devices in the first timeline only.

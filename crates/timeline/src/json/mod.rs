@@ -252,7 +252,8 @@ struct EdgeView {
 /// ```json
 /// {
 ///   "edges": 2, "edges_not_kept": 0,
-///   "concurrency": { "exact": true, "mean": 1.2, "most": 2, "most_at_ns": 0, "time_at_ns": [0, 40, 10] },
+///   "concurrency": { "exact": true, "mean": 1.2, "most": 2, "most_at_ns": 0,
+///                    "time_at_ns": [0, 40, 10] },
 ///   "costs": [ { "name": "disk", "kind": "probe", "driver": "file", "driver_inferred": false,
 ///                "spans": [0], "times": 1,
 ///                "own_ns": 30, "own": { "least_ns": 30, "most_ns": 30 },

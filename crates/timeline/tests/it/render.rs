@@ -172,7 +172,8 @@ fn the_same_timeline_renders_the_same() {
     assert_eq!(json::render(&a), json::render(&b));
 }
 
-/// Checks that tags nest and that text holds no bare `&` or `<`: enough of XML for what we write.
+/// Checks that tags nest and that text holds no bare `&` or `<`: enough of XML for the renderers'
+/// output.
 fn assert_well_formed(xml: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = xml;

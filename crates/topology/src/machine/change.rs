@@ -1,7 +1,7 @@
 //! Changes of a machine's masks, and their listeners.
 //!
 //! Guard letters: `I:` immutable after construction; `L:` the field is a lock, and says what it
-//! guards. The protocol: `README.md` beside this file, "How a change is told".
+//! guards. The protocol stands in `README.md` beside this file, "How listeners learn of a change".
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -110,7 +110,7 @@ struct PendingChanges {
 #[derive(Clone)]
 struct Listener {
     id: u64,
-    /// Epoch when it subscribed. It isn't told of older changes that are still waiting.
+    /// Epoch when it subscribed. It isn't called for older changes that are still waiting.
     since: u64,
     call: Arc<Call>,
 }

@@ -179,14 +179,14 @@ impl Machine {
     ///
     /// A panic of a listener is reported by the panic hook and goes no further.
     pub fn on_change(&self, listener: impl Fn(&Change) + Send + Sync + 'static) -> Subscription {
-        // With the state held, so that no change comes between the epoch and the subscription.
+        // The state is held, so that no change comes between the epoch and the subscription.
         let state = self.state();
         Listeners::subscribe(&self.inner.listeners, state.masks.epoch, Arc::new(listener))
     }
 
-    /// Takes a CPU offline or brings it online in this machine's masks. The kernel isn't told, and
-    /// a [`Machine::refresh`] sets it right again. It is for synthetic machines and for tests.
-    /// Waits for readers ([`Machine::read`]); when it returns, none sees the old masks.
+    /// Takes a CPU offline or brings it online in this machine's masks. The kernel doesn't learn of
+    /// it, and a [`Machine::refresh`] undoes it. It is for synthetic machines and for tests. Waits
+    /// for readers ([`Machine::read`]); when it returns, none sees the old masks.
     ///
     /// Returns whether the CPU's state changed. The epoch changes only if usable CPUs do: an online
     /// CPU that isn't allowed changes nothing for this process. Listeners are called
@@ -244,8 +244,8 @@ impl Machine {
     }
 
     /// Sets the CPU time that the process may use, as a write to its cgroup's `cpu.max` does. The
-    /// kernel isn't told. It is for synthetic machines and for tests: on the live machine it holds
-    /// until the next [`Machine::refresh`]. Waits for readers.
+    /// kernel doesn't learn of it. It is for synthetic machines and for tests: on the live machine
+    /// it holds until the next [`Machine::refresh`]. Waits for readers.
     ///
     /// Returns whether anything changed. Listeners are called ([`Machine::on_change`]).
     pub fn set_cpu_quota(&self, quota: Option<CpuQuota>) -> bool {
@@ -303,7 +303,7 @@ impl Machine {
         after.epoch += 1;
         let before = std::mem::replace(&mut state.masks, after.clone());
         let change = Arc::new(Change { before, after });
-        // With the state still held, so that changes are reported in the order in which they were
+        // The state is still held, so that changes are reported in the order in which they were
         // made.
         self.inner.listeners.add(&change);
         Ok((changed, Some(change)))

@@ -54,7 +54,7 @@ impl Topology {
     /// stands for it in errors and in [`Topology::source`]. Only with the feature `xml`.
     ///
     /// # Errors
-    /// As [`Topology::from_xml`].
+    /// See [`Topology::from_xml`].
     pub fn from_xml_str(xml: &str, name: impl AsRef<Path>) -> Result<Topology, TopologyError> {
         topology(xml, name.as_ref())
     }

@@ -55,13 +55,14 @@ pub(crate) struct Lane {
     pub(crate) ring: Ring<Fork>,
     /// The closures that the owner's items spawn.
     pub(crate) spawned: SpawnRing<Closure>,
-    /// L: is the lock, which its owner alone takes; guards empty blocks.
+    /// L: is the lock, which only its owner takes; guards empty blocks.
     spare: Mutex<Blocks>,
-    /// O: something of what was spawned went to a list since the owner has begun to keep it.
+    /// O: some spawned closures went to a list since the owner began to keep them.
     overflowed: AtomicBool,
-    /// O: how many closures were spawned here while such ones were coarse.
+    /// O: number of closures that were spawned here while such ones were coarse.
     probes: aside::AtomicU32,
-    /// O: its owner is a worker, which runs what is spawned here once its item is over.
+    /// O: its owner is a worker, which runs the closures that are spawned here once its item is
+    /// over.
     takes_spawns: AtomicBool,
     /// The owner sleeps here while a thief has a fork that it joins.
     parker: Parker,
@@ -80,7 +81,8 @@ impl Lane {
         }
     }
 
-    /// Returns true if its owner, the caller, is a worker, which runs what its items spawn here.
+    /// Returns true if its owner, the caller, is a worker, which runs the closures that its items
+    /// spawn here.
     #[inline]
     pub(crate) fn takes_spawns(&self) -> bool {
         self.takes_spawns.load(Ordering::Relaxed)
@@ -102,8 +104,8 @@ impl Lane {
         overflowed
     }
 
-    /// Returns whether a closure is kept though such ones were coarse, to see whether they still
-    /// are: one in so many.
+    /// Returns whether a closure is kept although such ones were coarse, to see whether they still
+    /// are: one in [`PROBE`].
     pub(crate) fn probes(&self) -> bool {
         let probes = self.probes.load(Ordering::Relaxed);
         self.probes.store(probes.wrapping_add(1), Ordering::Relaxed);
@@ -121,27 +123,26 @@ impl Lane {
         self.ring.has_stack(here())
     }
 
-    /// Returns true if its owner, the caller, calls what it forks itself: others have enough to
-    /// steal.
+    /// Returns true if its owner, the caller, calls its forks itself: others have enough to steal.
     #[inline(always)]
     pub(crate) fn keeps_here(&self) -> bool {
         self.ring.keeps(here())
     }
 
-    /// Returns what a thief would take (a moment ago): a fork, for which somebody waits, before a
-    /// spawned closure.
+    /// Returns the closure that a thief would have taken a moment ago: a fork, which its owner
+    /// waits for, before a spawned closure.
     pub(crate) fn steal_target(&self) -> Option<StealTarget> {
         let spawned = || self.spawned.oldest().map(StealTarget::Spawned);
         self.fork().or_else(spawned)
     }
 
-    /// Returns the fork that a thief would take (a moment ago).
+    /// Returns the fork that a thief would have taken a moment ago.
     pub(crate) fn fork(&self) -> Option<StealTarget> {
         self.ring.oldest().map(StealTarget::Fork)
     }
 
-    /// Sleeps, as the owner of a stolen fork, until its thief is done with it, or until the limit:
-    /// then it returns false.
+    /// Sleeps, as the owner of a stolen fork, until its thief has finished it. Returns false at the
+    /// limit.
     pub(crate) fn wait_for(&self, fork: &Fork, limit: Option<Duration>) -> bool {
         while fork.begin_sleep() {
             // A token may have been left earlier.
@@ -175,18 +176,18 @@ fn here() -> usize {
 pub(crate) struct Lanes<P: AsymmetricPolicy = Asymmetric> {
     /// A: the first `made` aren't null. Release, pairs with the Acquire of `iter`.
     places: Box<[AtomicPtr<Lane>]>,
-    /// A: how many lanes there are. As `places`.
+    /// A: number of lanes. As `places`.
     made: AtomicUsize,
     /// A: [`FORKING`] and [`WATCHED`].
     watch: CachePadded<AtomicU32>,
-    /// A: how many threads take part that are no workers. A hint: Relaxed.
+    /// A: number of threads that take part and are no workers. A hint: Relaxed.
     guests: aside::AtomicUsize,
-    /// A: what is spawned here takes so long that it pays to wake a worker for it. Written when
-    /// that changes, by workers that run such closures. A hint: Relaxed.
+    /// A: the closures that are spawned here are long enough to wake a worker for them. Workers
+    /// that run such closures write it when it changes. A hint: Relaxed.
     coarse: AtomicBool,
     /// L: is the lock; guards empty blocks.
     spare: CachePadded<Mutex<Blocks>>,
-    /// L: is the lock; guards those that nobody has.
+    /// L: is the lock; guards the lanes without an owner.
     free: Mutex<Vec<NonNull<Lane>>>,
     policy: PhantomData<P>,
 }
@@ -266,8 +267,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         Some(unsafe { lane.as_ref() })
     }
 
-    /// Returns a lane for the calling thread, which is no worker, or is one that runs an item of
-    /// another queue. `counted`: its CPU is none that a worker of this pool holds.
+    /// Returns a lane for the calling thread, which is no worker, or a worker that runs an item of
+    /// another queue. `counted`: no worker of this pool holds its CPU.
     pub(crate) fn guest(&self, floor: usize, counted: bool) -> Option<GuestLane<'_, P>> {
         let lane = self.take()?;
         lane.ring.set_floor(floor);
@@ -281,12 +282,12 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         self.guests.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Notes that a guest goes on.
+    /// Notes that a guest continues.
     pub(crate) fn guest_wakes(&self) {
         self.guests.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns how many threads take part that are no workers, and don't sleep.
+    /// Returns the number of threads that take part, are no workers, and don't sleep.
     pub(crate) fn guests(&self) -> usize {
         self.guests.load(Ordering::Relaxed)
     }
@@ -311,7 +312,7 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         unsafe { own.as_ref() }
     }
 
-    /// Returns true if it pays to wake a worker for what is spawned here.
+    /// Returns true if it pays to wake a worker for the closures that are spawned here.
     #[inline]
     pub(crate) fn is_coarse(&self) -> bool {
         self.coarse.load(Ordering::Relaxed)
@@ -338,7 +339,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         self.watch.load(Ordering::Relaxed) != 0
     }
 
-    /// Returns all that the items of the calling worker have spawned, as an item to be pushed.
+    /// Returns all closures that the items of the calling worker have spawned, as an item to be
+    /// pushed.
     pub(crate) fn take_spawned(&self, lane: &Lane, site: &'static Location<'static>) -> Queued {
         let mut own = lane.spare.lock();
         if own.is_empty() {
@@ -363,8 +365,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         }
     }
 
-    /// Returns the lanes in which `look` finds something, each with that, from the calling worker's
-    /// own on.
+    /// Returns the lanes in which `look` finds something, each with the finding, from the calling
+    /// worker's own on.
     pub(crate) fn seen<'a>(
         &'a self,
         look: impl Fn(&Lane) -> Option<StealTarget> + 'a,
@@ -375,8 +377,8 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         after.chain(before).filter_map(move |lane| Some((lane, look(lane)?)))
     }
 
-    /// Carries out Call, by an owner that has pushed the first fork of its ring. Returns true if
-    /// nobody watches, so that it has to wake a thief, if one can be woken.
+    /// Carries out Call, by an owner that has pushed the first fork of its ring. Returns true if no
+    /// worker watches, so that the owner has to wake a thief, if one can be woken.
     #[inline]
     pub(crate) fn calls<F: FencePolicy>(&self) -> bool {
         // Pairs with the heavy side in `end_watch`.
@@ -397,12 +399,12 @@ impl<P: AsymmetricPolicy> Lanes<P> {
         F::full();
     }
 
-    /// Returns true if there are forks that nobody watches (a moment ago).
+    /// Returns true if there were unwatched forks a moment ago.
     pub(crate) fn need_thief(&self) -> bool {
         self.watch.load(Ordering::Relaxed) == FORKING && self.iter().any(|lane| lane.has_any())
     }
 
-    /// Begins Watch, by a worker that goes idle: it looks at the lanes now and then. Returns false
+    /// Begins Watch, by a worker that goes idle: it inspects the lanes now and then. Returns false
     /// if no item forks, or if another worker watches.
     pub(crate) fn begin_watch(&self) -> bool {
         let (from, to) = (FORKING, FORKING | WATCHED);
@@ -410,16 +412,16 @@ impl<P: AsymmetricPolicy> Lanes<P> {
             && self.watch.compare_exchange(from, to, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 
-    /// Leaves the watch: the watcher has found something to do, and looks at the lists next.
-    /// Another one watches, as soon as it has taken that.
+    /// Leaves the watch: the watcher has found something to do, and inspects the lists next.
+    /// Another worker watches as soon as it has taken that.
     pub(crate) fn leave_watch(&self) {
         self.watch.fetch_and(!WATCHED, Ordering::Relaxed);
         // Pairs with the light side in `leaves_to_watcher`.
         P::heavy();
     }
 
-    /// Ends the watch, since no item seems to fork. Returns true if the watcher has to go on, as it
-    /// has found a fork since.
+    /// Ends the watch, since no item seems to fork. Returns true if the watcher has to continue, as
+    /// it has found a fork since.
     pub(crate) fn end_watch(&self) -> bool {
         self.watch.store(0, Ordering::Relaxed);
         P::heavy();
@@ -449,7 +451,7 @@ impl<P: AsymmetricPolicy> Drop for Lanes<P> {
         for place in &self.places {
             let lane = place.load(Ordering::Relaxed);
             if !lane.is_null() {
-                // SAFETY: it came from a `Box`, and nobody uses it without the lanes.
+                // SAFETY: it came from a `Box`, and no thread uses it without the lanes.
                 drop(unsafe { Box::from_raw(lane) });
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! A fork is a part of the item that makes it, and no item of its own. It lies as one pointer in a
 //! ring that the worker's lane owns ([`ring`]). Joining pops it and calls it, unless a thief has
-//! stolen it meanwhile. Nobody allocates, locks or issues a fence for a fork that isn't stolen.
+//! stolen it meanwhile. A fork that isn't stolen costs no allocation, no lock and no fence.
 //!
 //! `README.md` beside this file has the protocol, its steps and its argument.
 //!
@@ -17,8 +17,7 @@ pub(crate) mod record;
 pub(crate) mod ring;
 pub(crate) mod spawn_ring;
 
-/// Part of a stack, at least, that an item has which is taken back in need. Of a small stack it is
-/// a quarter.
+/// Minimum of stack for an item that is taken back in need. Of a small stack it is a quarter.
 pub(crate) const STACK_RESERVE: usize = 256 << 10;
 
 /// The rest of a thread's stack, in bytes.
@@ -34,7 +33,7 @@ impl StackLeft {
         self.left >= self.size / 2
     }
 
-    /// Returns the bytes that are kept for what runs at the end of it.
+    /// Returns the reserve at the end of the stack, in bytes.
     fn reserve(self) -> usize {
         STACK_RESERVE.min(self.size / 4)
     }
@@ -44,19 +43,19 @@ impl StackLeft {
     }
 }
 
-/// The lowest address of a thread's stack, and how many bytes it has.
+/// The lowest address of a thread's stack, and its size in bytes.
 type Bounds = Option<(usize, usize)>;
 
 per_thread! {
-    /// The bounds, once they were asked for.
+    /// The bounds, once they are known.
     static BOUNDS: Cell<Option<Bounds>> = Cell::new(None);
-    /// Number of other threads that wait, each for the next, for what runs on this one: in a chain
+    /// Number of other threads that wait, each for the next, for the item on this one: in a chain
     /// of joins.
     static CHAIN: Cell<usize> = Cell::new(0);
 }
 
-/// Returns how many other threads wait, each for the next one's fork, for what the calling thread
-/// runs.
+/// Returns the number of other threads that wait, each for the next one's fork, for the calling
+/// thread's item.
 pub(crate) fn chain() -> usize {
     CHAIN.with(Cell::get)
 }
@@ -73,8 +72,8 @@ pub(crate) fn in_chain<R>(chain: usize, f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Returns what is left of this thread's stack; `None` if that isn't known, as on a stack that
-/// somebody has switched to. Asks the system once a thread.
+/// Returns the rest of this thread's stack; `None` if that isn't known, as on the stack of a
+/// coroutine. Asks the system once a thread.
 pub(crate) fn left() -> Option<StackLeft> {
     let known = BOUNDS.try_with(|known| {
         if known.get().is_none() {

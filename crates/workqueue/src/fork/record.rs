@@ -22,17 +22,17 @@ use crate::task::ticket::Ticket;
 
 /// The thieves' view of a fork.
 pub(crate) struct Fork {
-    /// I: how a thief calls it.
+    /// I: the functions by which a thief calls it.
     kind: &'static Kind,
     /// I: the place that it was made at, for reports.
     pub(crate) site: &'static Location<'static>,
     /// I: the ticket of the item that makes it, which outlives it.
     ticket: NonNull<Ticket>,
-    /// I: what stands for the queue of that item, as in [`ForksTo`](crate::task::running::ForksTo).
+    /// I: the key of that item's queue, as in [`ForksTo`](crate::task::running::ForksTo).
     pub(crate) queue: *const (),
-    /// I: how many threads wait for what its owner runs, each for the next.
+    /// I: number of threads that wait for its owner's item, each for the next.
     pub(crate) chain: usize,
-    /// I: the span that it was made in, if a subscriber wants to know.
+    /// I: the span that it was made in, if a subscriber wants it.
     spawner: Spawner,
     /// A: [`ForkHolder`].
     state: AtomicPtr<Lane>,
@@ -42,7 +42,7 @@ pub(crate) struct Fork {
 struct Kind {
     /// The table for the thief's item.
     table: Table,
-    /// Calls the closure, and stores what came of it.
+    /// Calls the closure, and stores its result.
     call: unsafe fn(NonNull<Fork>),
 }
 
@@ -69,8 +69,8 @@ pub(crate) enum ForkHolder {
 }
 
 impl Fork {
-    /// Returns the holder of the closure. Acquire pairs with Finish: with `Over` comes what the
-    /// closure did.
+    /// Returns the holder of the closure. Acquire pairs with Finish: a thread that sees `Over` sees
+    /// the closure's writes.
     pub(crate) fn state(&self) -> ForkHolder {
         match self.state.load(Ordering::Acquire) {
             OFFERED => ForkHolder::Offered,
@@ -80,7 +80,7 @@ impl Fork {
         }
     }
 
-    /// Returns true if the thief is done with it.
+    /// Returns true if the thief has finished it.
     pub(crate) fn is_settled(&self) -> bool {
         matches!(self.state(), ForkHolder::Over | ForkHolder::Returned)
     }
@@ -110,7 +110,7 @@ impl Fork {
     }
 }
 
-/// A fork with its closure, and then with what that returned.
+/// A fork with its closure, and later with the result.
 #[repr(C)]
 pub(crate) struct Forked<C, R> {
     fork: Fork,
@@ -149,7 +149,7 @@ impl<R, C: FnOnce() -> R> Forked<C, R> {
         }
     }
 
-    /// Returns what is offered.
+    /// Returns the fork to offer.
     #[inline]
     pub(crate) fn fork(&self) -> &Fork {
         &self.fork
@@ -172,7 +172,7 @@ impl<R, C: FnOnce() -> R> Forked<C, R> {
         self.closure.with_mut(|closure| unsafe { ManuallyDrop::take(&mut *closure) })
     }
 
-    /// Takes what the closure came to.
+    /// Takes the closure's result.
     ///
     /// # Safety
     /// The owner has seen the fork `Over`, and calls this once.
@@ -205,7 +205,7 @@ pub(crate) struct Stolen<'a> {
     fork: NonNull<Fork>,
     /// The lane that it was stolen from: that of its owner.
     victim: &'a Lane,
-    /// Borrows what the fork borrows, which nobody names.
+    /// Marker of the fork's borrows, which have no name here.
     not_send: PhantomData<*const ()>,
 }
 
@@ -261,16 +261,16 @@ unsafe fn run(item: NonNull<Header>) {
 /// Returns the span of the owner.
 ///
 /// # Safety
-/// As [`run`], before that.
+/// See [`run`]; the call comes before it.
 unsafe fn spawner(item: NonNull<Header>) -> Option<NonNull<Span>> {
     // SAFETY: as the caller says; the fork isn't settled.
     unsafe { item.cast::<Stolen<'_>>().as_ref().fork.as_ref() }.spawner.span().map(NonNull::from)
 }
 
-/// Releases a stolen fork that isn't called: something before that has panicked.
+/// Releases a stolen fork that isn't called, because code before the call has panicked.
 ///
 /// # Safety
-/// As [`run`].
+/// See [`run`].
 unsafe fn release(item: NonNull<Header>) {
     // SAFETY: as the caller says.
     unsafe { item.cast::<Stolen<'_>>().as_ref() }.finish(RETURNED);

@@ -10,13 +10,13 @@ use corewise_sync::fence::{Asymmetric, AsymmetricPolicy};
 use corewise_sync::spin::Spin;
 use corewise_sync::{CachePadded, hint};
 
-/// Forks that a ring offers at most. Thieves take the oldest, so further ones, which are smaller,
-/// needn't be offered: their owner calls them, and that costs it next to nothing.
+/// Forks that a ring offers at most. Thieves take the oldest, so further and smaller ones needn't
+/// be offered: their owner calls them, almost without cost.
 const MOST: usize = if hint::IN_MODEL { 3 } else { 4 };
 /// Slots. One more than `MOST` is needed: a thief reads the slot that it has moved the head past.
 const CAPACITY: usize = (MOST + 1).next_power_of_two();
 
-/// Above every address: the owner pushes, if it can.
+/// A value above every address: the owner pushes, if it can.
 const NOWHERE: usize = usize::MAX;
 
 /// The forks of one owner that are neither joined nor stolen.
@@ -30,14 +30,14 @@ pub(crate) struct Ring<T, P: AsymmetricPolicy = Asymmetric> {
 /// Written by the owner.
 struct OwnerSide {
     /// A: the position behind the newest fork. Each store is a Release, also one that takes a fork
-    /// back: whichever a thief reads by its Acquire, it then sees the slots below.
+    /// back: a thief that reads any of them by its Acquire sees the slots below.
     tail: AtomicUsize,
     /// O: forks ever pushed.
     pushed: aside::AtomicU64,
     /// O: the lowest address of the stack from which the owner pushes.
     floor: aside::AtomicUsize,
-    /// A: above this address of its stack the owner keeps what it forks: `floor` if the ring is
-    /// full, or else [`NOWHERE`]. Written by the owner, and by a thief that has stolen one. A hint:
+    /// A: above this address of its stack the owner keeps its forks: `floor` if the ring is full,
+    /// or else [`NOWHERE`]. Written by the owner, and by a thief that has stolen one. A hint:
     /// Relaxed.
     keeps_above: aside::AtomicUsize,
 }
@@ -46,14 +46,15 @@ struct OwnerSide {
 struct ThievesSide {
     /// A: the position of the oldest fork. Written under the lock.
     head: AtomicUsize,
-    /// L: is the lock; its holder steals. The owner takes it to settle who has the last fork.
+    /// L: is the lock; its holder steals. The owner takes it to settle which side has the last
+    /// fork.
     stealing: Spin<()>,
 }
 
 struct RingSlot<T> {
     /// A: written by the owner before it moves the tail behind it; Relaxed: the tail orders.
     fork: AtomicPtr<T>,
-    /// A: which push this was; as `fork`.
+    /// A: number of the push; as `fork`.
     push: AtomicU64,
 }
 
@@ -89,7 +90,7 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         &self.slots[position % CAPACITY]
     }
 
-    /// Says from which address of its stack on the owner of the ring, which is empty, pushes.
+    /// Sets the address of its stack from which the owner of the ring, which is empty, pushes.
     pub(crate) fn set_floor(&self, floor: usize) {
         self.owner.floor.store(floor, Ordering::Relaxed);
     }
@@ -100,9 +101,9 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         here >= self.owner.floor.load(Ordering::Relaxed)
     }
 
-    /// Returns true if the owner, at this address of its stack, calls what it forks itself, as it
-    /// does in most joins. Once the ring has had `MOST` forks it counts as full until it is empty,
-    /// or a thief has stolen one: nobody seems to need more.
+    /// Returns true if the owner, at this address of its stack, calls its forks itself, as it does
+    /// in most joins. Once the ring has had `MOST` forks, it counts as full until it is empty, or a
+    /// thief has stolen one: thieves seem to need no more.
     #[inline]
     pub(crate) fn keeps(&self, here: usize) -> bool {
         here > self.owner.keeps_above.load(Ordering::Relaxed)
@@ -113,7 +114,7 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         let tail = self.owner.tail.load(Ordering::Relaxed);
         let filled = tail.wrapping_sub(self.thieves.head.load(Ordering::Relaxed)) as isize;
         if filled >= MOST as isize {
-            // A thief has said otherwise late: its fork's place is taken again.
+            // A thief has reported room late: its fork's place is taken again.
             self.keep();
         }
         self.owner.keeps_above.load(Ordering::Relaxed) == NOWHERE
@@ -125,7 +126,7 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
     }
 
     /// Carries out Push, by the owner of a ring with room: offers a fork to thieves until
-    /// [`Ring::pop`]. Returns true if the ring was empty: somebody may have to be woken for the
+    /// [`Ring::pop`]. Returns true if the ring was empty: a thief may have to be woken for the
     /// fork.
     #[inline]
     pub(crate) fn push(&self, fork: NonNull<T>) -> bool {
@@ -147,7 +148,7 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
         filled <= 0
     }
 
-    /// Returns true if it was this fork that the owner has popped just now, and nobody had stolen.
+    /// Returns true if the owner has popped this very fork just now, unstolen.
     #[inline]
     pub(crate) fn has_popped(&self, fork: NonNull<T>) -> bool {
         let popped = self.owner.tail.load(Ordering::Relaxed);
@@ -175,7 +176,7 @@ impl<T, P: AsymmetricPolicy> Ring<T, P> {
     #[cold]
     #[inline(never)]
     fn pop_contended(&self, newest: usize) -> bool {
-        // Thieves see the fork again, so that one which has advanced may as well have it.
+        // Thieves see the fork again, so one that has advanced may as well have it.
         self.owner.tail.store(newest.wrapping_add(1), Ordering::Release);
         let _stealing = self.thieves.stealing.lock();
         let head = self.thieves.head.load(Ordering::Relaxed);

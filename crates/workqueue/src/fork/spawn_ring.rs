@@ -1,4 +1,4 @@
-//! The closures that a worker's items have spawned, and that nobody joins.
+//! The closures that a worker's items have spawned without a join.
 //!
 //! `README.md` beside this file has the protocol (Enter, Want). The comments here use its names for
 //! the steps.
@@ -114,8 +114,8 @@ impl SpawnedItem {
 /// Takes the closure out.
 ///
 /// # Safety
-/// The header is that of a [`SpawnedItem`] with a `C`, by a pointer to all of it, and nobody takes
-/// twice.
+/// The header is that of a [`SpawnedItem`] with a `C`, by a pointer to all of it, and the closure
+/// is taken once.
 #[inline]
 unsafe fn take<C>(item: NonNull<Header>) -> C {
     // SAFETY: as the caller says.
@@ -127,7 +127,7 @@ unsafe fn take<C>(item: NonNull<Header>) -> C {
 /// Calls the closure.
 ///
 /// # Safety
-/// As [`take`].
+/// See [`take`].
 unsafe fn run<C: FnOnce()>(item: NonNull<Header>) {
     // SAFETY: as the caller says.
     let closure = unsafe { take::<C>(item) };
@@ -137,16 +137,16 @@ unsafe fn run<C: FnOnce()>(item: NonNull<Header>) {
 /// Drops the closure, which isn't called.
 ///
 /// # Safety
-/// As [`take`].
+/// See [`take`].
 unsafe fn release<C>(item: NonNull<Header>) {
     // SAFETY: as the caller says.
     drop(unsafe { take::<C>(item) });
 }
 
-/// Returns no span: nobody wanted spans when the closure was spawned.
+/// Returns no span: no subscriber wanted spans when the closure was spawned.
 ///
 /// # Safety
-/// As any function of a table.
+/// The same as for each function of a table.
 unsafe fn no_span(_: NonNull<Header>) -> Option<NonNull<tracing::Span>> {
     None
 }
@@ -185,7 +185,7 @@ impl<T> Block<T> {
 impl Block<Closure> {
     const TABLE: Table = TableOf::<Block<Closure>, Block<Closure>>::ALONE.of_block();
 
-    /// Returns the block as an item to be pushed. It has no ticket: its closures have.
+    /// Returns the block as an item to be pushed. It has no ticket, but its closures have.
     pub(super) fn into_queued(mut self: Box<Self>, site: &'static Location<'static>) -> Queued {
         self.header = Header::new(&Block::TABLE);
         let block = NonNull::from(Box::leak(self)).cast();
@@ -233,7 +233,7 @@ impl<T> Drop for Block<T> {
     }
 }
 
-/// The closures that the items of one worker have spawned and nobody has begun: first in, first
+/// The closures that the items of one worker have spawned and no thread has begun: first in, first
 /// out. Its owner appends and takes without a locked operation. Thieves take several at once.
 pub(crate) struct SpawnRing<T, P: AsymmetricPolicy = Asymmetric> {
     owner: CachePadded<OwnerSide<T>>,
@@ -248,7 +248,7 @@ struct OwnerSide<T> {
     tail: AtomicUsize,
     /// A: the position of the oldest. Written by the owner, inside, and by thieves: Relaxed.
     head: AtomicUsize,
-    /// A: how often the ring was empty and isn't any more. As `tail`.
+    /// A: number of times that the ring was empty and isn't any more. As `tail`.
     begun: AtomicUsize,
     /// P: the owner's while it is inside, and a thief's that has found it outside.
     block: UnsafeCell<Box<Block<T>>>,
@@ -309,7 +309,8 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
     fn enter(&self) -> OwnerGuard<'_, T, P> {
         self.owner.inside.store(true, Ordering::Relaxed);
         P::light();
-        // Acquire: a thief that is through has read what it took, and moved the head.
+        // Acquire: a thief that has finished has read the closures that it took, and moved the
+        // head.
         let waits = self.thieves.wanted.load(Ordering::Acquire);
         let waited = if waits { Some(self.outwait()) } else { None };
         OwnerGuard { ring: self, waited }
@@ -322,8 +323,8 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
         self.thieves.stealing.lock()
     }
 
-    /// Appends a closure, as the owner. Returns true if the ring was empty: somebody may have to be
-    /// woken for it. The closure comes back if the ring is full.
+    /// Appends a closure, as the owner. Returns true if the ring was empty: a worker may have to be
+    /// woken for the closure. The closure comes back if the ring is full.
     #[inline]
     pub(crate) fn append(&self, closure: T) -> Result<bool, T> {
         let _inside = self.enter();
@@ -344,8 +345,8 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
         Ok(first)
     }
 
-    /// Notes that the ring is empty, and the owner inside: what comes next isn't what a thief has
-    /// seen. `head`: where that lies.
+    /// Notes that the ring is empty, and the owner inside: the next closure, at `head`, isn't the
+    /// one that a thief has seen.
     #[inline]
     fn begins(&self, head: usize) {
         self.owner.tail.store(head, Ordering::Relaxed);
@@ -412,8 +413,8 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
     }
 
     /// Steals the older half of the closures, if the oldest is the one that the thief has seen, and
-    /// gives them to `each`, the oldest first. Returns how many; 0 also if somebody else holds the
-    /// ring.
+    /// gives them to `each`, the oldest first. Returns their number; 0 also if another thread holds
+    /// the ring.
     pub(crate) fn steal(&self, seen: OldestSpawned, mut each: impl FnMut(T)) -> usize {
         let Some(_stealing) = self.thieves.stealing.try_lock() else { return 0 };
         if self.oldest() != Some(seen) {
@@ -423,7 +424,7 @@ impl<T, P: AsymmetricPolicy> SpawnRing<T, P> {
         self.thieves.wanted.store(true, Ordering::Relaxed);
         P::heavy();
         let mut stolen = 0;
-        // Acquire: what the owner has appended is seen whole.
+        // Acquire: the owner's closures are seen whole.
         if !self.owner.inside.load(Ordering::Acquire) {
             let most = self.len().div_ceil(2);
             while stolen < most {
@@ -457,7 +458,7 @@ impl<T, P: AsymmetricPolicy> Drop for SpawnRing<T, P> {
     fn drop(&mut self) {
         let range = self.range();
         self.owner.block.with_mut(|block| {
-            // SAFETY: nobody else has the ring.
+            // SAFETY: no other thread has the ring.
             let block = unsafe { &mut **block };
             (block.from, block.to) = range;
         });

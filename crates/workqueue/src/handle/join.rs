@@ -63,14 +63,14 @@ impl<T> JoinHandle<T> {
     }
 
     /// Waits for the value. May block; on a worker the pool starts other work meanwhile. If the
-    /// closure still waits for a worker, this call may run it, on this thread. That takes a caller
-    /// on a CPU of the closure's pod (for a strict queue, or one with a niceness: a worker of its
-    /// pool) that isn't in an atomic section or a blocking region, and hasn't used half of its
-    /// stack.
+    /// closure still waits for a worker, this call may run it, on this thread. Three conditions
+    /// apply. The caller is on a CPU of the closure's pod (for a strict queue, or one with a
+    /// niceness: it is a worker of its pool). It isn't in an atomic section or a blocking region.
+    /// It hasn't used half of its stack.
     ///
-    /// In a work item the call also handles a wait that would use up what the closure needs. If no
-    /// worker can come, since the pool has its maximum and all of them wait, this call runs the
-    /// closure while there is a stack. If the limit of its queue holds the closure back, and an
+    /// In a work item the call also handles a wait that would use up the closure's worker or place.
+    /// If no worker can come, since the pool has its maximum and all of them wait, this call runs
+    /// the closure while there is a stack. If the limit of its queue holds the closure back, and an
     /// item of that queue waits, the closure runs in the place of that item.
     ///
     /// # Errors
@@ -78,7 +78,7 @@ impl<T> JoinHandle<T> {
     /// [aborted](JoinHandle::abort), or the pools were shut down before it could run.
     ///
     /// # Panics
-    /// If the handle was polled before and has given its value then. In a work item, if the wait
+    /// If the handle was polled before and has returned its value. In a work item, if the wait
     /// would never end: for the item itself, or for a closure that an ordered queue starts only
     /// after others which come after the item.
     #[track_caller]
@@ -96,9 +96,9 @@ impl<T> JoinHandle<T> {
         }
     }
 
-    /// Waits for `timeout` at most. Returns true if it is over, so that [`JoinHandle::join`] won't
-    /// block. It runs nothing on this thread, which would not end in time: so an item that waits so
-    /// for a closure that its own place or order holds back waits in vain. May block; on a worker
+    /// Waits for `timeout` at most. Returns true if the job is over, so that [`JoinHandle::join`]
+    /// won't block. It runs nothing on this thread, since that might not end in time. So an item
+    /// waits in vain for a closure that its own place or order holds back. May block; on a worker
     /// the pool starts other work meanwhile.
     ///
     /// ```
@@ -139,14 +139,14 @@ impl<T> JoinHandle<T> {
     }
 
     /// Cancels the job: a closure that has not started is dropped and never runs; a future is
-    /// dropped before its next poll. A run in progress goes on: a closure to its end, a future to
+    /// dropped before its next poll. A run in progress continues: a closure to its end, a future to
     /// the end of this poll. The handle then returns [`JoinError::Cancelled`], unless the job ended
     /// before.
     ///
     /// Any context. If nothing of it runs, this call drops the closure or future.
     pub fn abort(&self) {
         self.task().abort();
-        // Out of its queue, if it lies in one: what waits behind it gets its place.
+        // The job leaves its queue, if it lies in one: the items behind it get its place.
         if let Some(claimed) = self.lent().claim() {
             claimed.cancel();
         }
@@ -160,11 +160,11 @@ impl<T> JoinHandle<T> {
 
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
-        // The value, if nobody took it, is dropped with the task: in the middle of a panic, maybe.
+        // A value that wasn't taken is dropped with the task, perhaps in the middle of a panic.
         let (table, state) = (self.lent().table, &self.lent().state);
         if table.is_counted() || state.orphan() {
             // SAFETY: the table is the task's. The handle has a count of it, and gives that up; or
-            // no instance is left, nobody has the task any more, and none will get it.
+            // no instance is left, no thread has the task any more, and none will get it.
             let release = || unsafe { (table.release)(self.task.cast()) };
             shielded("dropping a value that was not taken", release);
         }
@@ -191,7 +191,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
 }
 
 /// A [`JoinHandle`] that aborts when it is dropped: see [`JoinHandle::abort_on_drop`]. So no
-/// closure or future goes on when its owner is gone, except for a run that is in progress then.
+/// closure or future continues when its owner is gone, except for a run that is in progress then.
 /// (tokio-util's `AbortOnDropHandle`.)
 ///
 /// The handle is a future too.
@@ -206,17 +206,17 @@ impl<T> AbortOnDrop<T> {
     /// aborted.
     ///
     /// # Errors
-    /// As [`JoinHandle::join`].
+    /// See [`JoinHandle::join`].
     ///
     /// # Panics
-    /// As [`JoinHandle::join`].
+    /// See [`JoinHandle::join`].
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
         self.wait();
         self.detach().join()
     }
 
-    /// Returns the plain handle: the job goes on to its end.
+    /// Returns the plain handle: the job continues to its end.
     pub fn detach(mut self) -> JoinHandle<T> {
         self.handle.take().expect(GIVEN_AWAY)
     }
@@ -265,7 +265,8 @@ pub(crate) trait Outcome<T>: Item {
     fn done(&self) -> &Completion;
     /// Returns the value, once.
     fn take(&self) -> Option<Result<T, JoinError>>;
-    /// Ends whatever the cancellation of a pending instance doesn't end. Called just before that.
+    /// Ends the parts of the job that the cancellation of a pending instance doesn't end. Called
+    /// just before that.
     fn abort(&self) {}
 }
 
@@ -287,8 +288,8 @@ pub(crate) struct Task<C, T, P = ()> {
     spawner: Spawner,
 }
 
-// SAFETY: `stage` is touched by one at a time, which `RUNNING` and `done` pass on with acquire and
-// release: so `Send` is enough for what is in there. The other fields are `Sync`.
+// SAFETY: one thread at a time touches `stage`; `RUNNING` and `done` pass it on with acquire and
+// release. So `Send` is enough for its content. The other fields are `Sync`.
 unsafe impl<C: Send, T: Send, P: Send> Sync for Task<C, T, P> {}
 
 impl<C, T, P> Task<C, T, P>
@@ -302,7 +303,7 @@ where
     #[inline]
     pub(crate) fn make(closure: C, permit: P) -> (ItemRef, JoinHandle<T>) {
         let spawner = Spawner::current();
-        // Memory first: see `Workqueue::execute`.
+        // The memory comes first: see `Workqueue::execute`.
         let room = Box::new_uninit();
         let header = Header::new(&TableOf::<Self, C>::ONCE);
         let stage = UnsafeCell::new(Stage::Closure(closure, permit));
@@ -316,8 +317,8 @@ where
     /// Returns the closure of a task that the queue didn't take.
     ///
     /// # Safety
-    /// They are what [`Task::make`] gave, for a task of this type, and nobody else ever had the
-    /// item.
+    /// The arguments are the results of [`Task::make`], for a task of this type, and no other
+    /// thread ever had the item.
     pub(crate) unsafe fn unmake(item: ItemRef, handle: JoinHandle<T>) -> C {
         mem::forget(handle);
         // SAFETY: it was leaked in `make`, and is the caller's alone.
@@ -331,7 +332,7 @@ where
     /// Replaces the task's stage and returns the previous one.
     ///
     /// # Safety
-    /// The stage is the caller's: see there.
+    /// The stage is the caller's: see the field.
     unsafe fn replace(&self, next: Stage<C, T, P>) -> Stage<C, T, P> {
         // SAFETY: as the caller says.
         self.stage.with_mut(|stage| mem::replace(unsafe { &mut *stage }, next))
@@ -341,7 +342,7 @@ where
     fn end(&self, value: Result<T, JoinError>) {
         // SAFETY: the item runs, or was claimed, and isn't done: the stage is the caller's.
         drop(unsafe { self.replace(Stage::Value(value)) });
-        // Without a handle nobody waits, or ever will.
+        // Without a handle no thread waits, or ever will.
         if !self.header.state.snapshot().is_orphan() {
             self.done.complete();
         }
@@ -355,7 +356,8 @@ where
     P: Send + 'static,
 {
     fn run(&self) {
-        // SAFETY: who has started the item runs it, and it isn't done: the stage is the caller's.
+        // SAFETY: the thread that has started the item runs it, and it isn't done: the stage is the
+        // caller's.
         if let Stage::Closure(closure, permit) = unsafe { self.replace(Stage::Gone) } {
             // The closure is dropped by its call, on this worker, before the handle is woken; even
             // if it panics, which ends in `panicked`.
@@ -388,8 +390,8 @@ where
             return panics::discard(payload);
         }
         // If a subscriber panicked before the run the closure is still there. It is dropped before
-        // the handle is woken, and a destructor's panic keeps nobody waiting. SAFETY: as in `run`,
-        // for the starter of the item.
+        // the handle is woken, and a destructor's panic keeps no thread waiting. SAFETY: as in
+        // `run`, for the starter of the item.
         let closure = unsafe { self.replace(Stage::Gone) };
         shielded("dropping a closure that didn't run", || drop(closure));
         self.end(Err(JoinError::panicked(payload)));

@@ -21,8 +21,8 @@ use crate::wait::{Role, take_back};
 
 /// A function that can be queued again and again without allocating: the kernel's `work_struct`.
 ///
-/// * While it is pending, queueing it again does nothing and says so: any number of triggers before
-///   the run become one run that sees all of them.
+/// * While it is pending, queueing it again does nothing, and the result shows that: any number of
+///   triggers before the run become one run that sees all of them.
 /// * The pending mark is cleared just before the function starts, so queueing it during its own run
 ///   is accepted, and it runs once more after.
 /// * It never runs on two workers at once, whichever queues it is queued on.
@@ -59,13 +59,13 @@ unsafe impl Sync for Work {}
 #[repr(C)]
 struct WorkData {
     aside: HandleData,
-    /// L: is the lock; guards the place of its timer, which says nothing once that has fired. Taken
+    /// L: is the lock; guards the place of its timer, which is void once that has fired. Taken
     /// last.
     timer: Mutex<Option<TimerHandle>>,
 }
 
-/// A line, so that what an instance touches of a small item lies on one: its header, and a function
-/// that is a pointer. On x86-64 and aarch64.
+/// Padding to a line, so that the parts of a small item that an instance touches lie on one: its
+/// header, and a function that is a pointer. This holds on x86-64 and aarch64.
 #[repr(C, align(64))]
 struct WorkItem<C> {
     header: Header,
@@ -84,7 +84,8 @@ impl Clone for Work {
     fn clone(&self) -> Self {
         // Relaxed, as in `Arc`: the caller has a handle, so nothing depends on the order.
         let handles = self.aside().handles.fetch_add(1, Ordering::Relaxed);
-        // So many handles were forgotten that the count is about to wrap: as `Arc`, no way out.
+        // Handles were forgotten until the count is about to wrap: as with `Arc`, only an abort
+        // remains.
         if handles > isize::MAX as usize {
             std::process::abort();
         }
@@ -95,7 +96,7 @@ impl Clone for Work {
 impl Drop for Work {
     #[inline]
     fn drop(&mut self) {
-        // AcqRel: what was done by each handle comes before Orphan.
+        // AcqRel: the actions of each handle come before Orphan.
         if self.aside().handles.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.last_handle_is_gone();
         }
@@ -107,9 +108,9 @@ impl Work {
     /// on the thread that [flushes](Work::flush) the item. It is dropped with the last handle: on
     /// that thread, if that happens while it runs. The function may block, best inside
     /// [`blocking`](corewise_sync::context::blocking). If it panics, the panic is logged; the item,
-    /// its worker and its queue go on.
+    /// its worker and its queue continue.
     ///
-    /// Its runs never overlap, and each sees what the previous runs have done. So the function may
+    /// Its runs never overlap, and each sees the writes of the previous runs. So the function may
     /// have state of its own, without a lock. After a panic the next run finds that state as the
     /// panic has left it.
     ///
@@ -209,28 +210,28 @@ impl Work {
         &unsafe { beside.as_ref() }.timer
     }
 
-    /// Returns true if the item is queued and has not started (a moment ago). It may be running as
+    /// Returns true if the item was pending a moment ago: queued and not started. It may run as
     /// well.
     pub fn is_pending(&self) -> bool {
         self.header().state.snapshot().pending()
     }
 
-    /// Returns true if a worker runs the item (a moment ago).
+    /// Returns true if a worker ran the item a moment ago.
     pub fn is_running(&self) -> bool {
         self.header().state.snapshot().running()
     }
 
-    /// Waits until the instance that was queued last has run: true if it had to wait. Instances
-    /// queued later aren't waited for, nor is one whose delay isn't over: the call waits for the
-    /// running instance then, if there is one (Linux's `flush_work` does the same; see
-    /// [`Work::flush_delayed`]). May block; on a worker the pool starts other work meanwhile. An
-    /// item that still waits for a worker may be run by this call, as with
+    /// Waits until the instance that was queued last has run. Returns true if it had to wait. It
+    /// doesn't wait for instances queued later, nor for one whose delay isn't over: then it waits
+    /// for the running instance, if there is one. (Linux's `flush_work` does the same; see
+    /// [`Work::flush_delayed`].) May block; on a worker the pool starts other work meanwhile. If
+    /// the item still waits for a worker, this call may run it, as with
     /// [`JoinHandle::join`](crate::JoinHandle::join).
     ///
     /// # Panics
-    /// Called from the item's own function, or from an item that this one waits for on the same
-    /// stack: it would wait for itself. Also, in an item of an ordered queue, for one that is
-    /// queued there behind others, which come after the waiting item.
+    /// If the item's own function calls it, or an item that this one waits for on the same stack:
+    /// it would wait for itself. Also in an item of an ordered queue, for an item that is queued
+    /// there behind others, which come after the waiting item.
     #[track_caller]
     pub fn flush(&self) -> bool {
         messages::for_item(self.header(), "Work::flush");
@@ -251,8 +252,8 @@ impl Work {
         unsafe { ItemRef::kept(self.item) }
     }
 
-    /// Takes the pending instance back: it won't run, and its flushers are woken. Returns true if
-    /// there was one. An instance that runs goes on: see [`Work::cancel_sync`].
+    /// Takes the pending instance back: it won't run, and its flushers wake. Returns true if there
+    /// was one. An instance that runs continues: see [`Work::cancel_sync`].
     ///
     /// Any context: it waits for no work. It only yields while others take short steps with the
     /// same item (a call of `queue` that is under way).
@@ -264,10 +265,10 @@ impl Work {
     /// waits, the item is disabled, so the wait ends even if the item queues itself. Returns true
     /// if an instance was pending. May block; on a worker the pool starts other work meanwhile.
     ///
-    /// Nothing that the item waits for may call it either.
+    /// No work that the item waits for may call it either.
     ///
     /// # Panics
-    /// Called from the item itself: it would wait for its own end, for ever.
+    /// If the item itself calls it: it would wait for its own end, for ever.
     #[track_caller]
     pub fn cancel_sync(&self) -> bool {
         messages::for_item(self.header(), "Work::cancel_sync");
@@ -292,7 +293,7 @@ impl Work {
     }
 
     /// Disables the item as [`Work::disable`] does, then waits until the running instance, if any,
-    /// is over. May block. Not for use from the item itself.
+    /// is over. May block. The item itself must not call it.
     #[track_caller]
     pub fn disable_sync(&self) -> bool {
         messages::for_item(self.header(), "Work::disable_sync");
@@ -315,7 +316,7 @@ impl Work {
         }) == 0
     }
 
-    /// Returns true if queueing the item is refused (a moment ago).
+    /// Returns true if queueing the item was refused a moment ago.
     pub fn is_disabled(&self) -> bool {
         self.header().state.snapshot().depth() > 0
     }
@@ -338,8 +339,8 @@ impl Work {
         self.flush_firing(role, None)
     }
 
-    /// Flushes the item as `flush_only` does. The timer of the instance with the number `fires` is
-    /// made to fire, whenever it is found set.
+    /// Flushes the item as `flush_only` does. It fires the timer of the instance with the number
+    /// `fires`, whenever it finds that set.
     #[track_caller]
     fn flush_firing(&self, role: Role, fires: Option<Seq>) -> bool {
         let header = self.header();
@@ -368,15 +369,15 @@ impl Work {
     }
 
     /// Fires the item's timer if it runs, then [flushes](Work::flush) the item. Returns true if
-    /// there was an instance to wait for. If the item sets its timer again meanwhile, that isn't
-    /// waited for. May block.
+    /// there was an instance to wait for. If the item sets its timer again meanwhile, the call
+    /// doesn't wait for that. May block.
     #[track_caller]
     pub fn flush_delayed(&self) -> bool {
         messages::for_item(self.header(), "Work::flush_delayed");
         let now = self.header().state.snapshot();
         let instance = now.pending().then(|| now.seq());
         let fired = instance.is_some_and(|seq| self.fire(seq));
-        // It may have run before the flush looked: it was waited for all the same.
+        // It may have run before the flush looked: this counts as a wait all the same.
         take_back(self.lent(), Role::Waits) || self.flush_firing(Role::Waits, instance) || fired
     }
 
@@ -414,7 +415,7 @@ impl<C: FnMut() + Send> Runs for WorkItem<C> {
     }
 }
 
-// SAFETY: that is where it is.
+// SAFETY: this is its offset.
 unsafe impl<C: FnMut() + Send> Reusable for WorkItem<C> {
     const ASIDE: usize = mem::offset_of!(Self, beside);
 

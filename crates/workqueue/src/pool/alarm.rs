@@ -1,5 +1,5 @@
-//! The pools' view of their timekeeper, which lies above: what wakes it, and how it goes to sleep
-//! without missing anybody. Read `../timekeeper/README.md`: the steps named here are argued there.
+//! The pools' view of their timekeeper, which lies above: how pools wake it, and how it goes to
+//! sleep without missing a wake-up. `../timekeeper/README.md` argues the steps that are named here.
 
 use std::marker::PhantomData;
 use std::ops::Deref;
@@ -16,7 +16,7 @@ pub(crate) trait PoolKeeper: Send + Sync {
     fn wake(self: Arc<Self>);
     /// Returns the time since the pools were made.
     fn now(&self) -> Duration;
-    /// Returns true if the system may be asked for a thread again, that refused one at this moment.
+    /// Returns true if it is time to retry a system that refused a thread at this moment.
     fn may_retry(&self, refused: Duration) -> bool;
     /// Returns true if any queue has a rescuer.
     fn has_rescuers(&self) -> bool;
@@ -32,7 +32,7 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Carries out Ask: some pool has work that it can't take. The caller has put a full fence
+    /// Carries out Ask: some pool has work that it can't take. The caller has issued a full fence
     /// before.
     #[inline]
     pub(crate) fn ask(&self) {
@@ -53,7 +53,7 @@ impl Deref for Keeper {
 /// The flag whether pools are examined, and the parking spot of the thread that looks.
 #[derive(Debug)]
 pub(crate) struct Alarm<F: FencePolicy = FullFence> {
-    /// A: somebody found a pool with more work than it can take, and the thread looks at the pools
+    /// A: true if a pool was found with more work than it can take: the thread inspects the pools
     /// each tick until there is none.
     raised: AtomicBool,
     /// O: parked on by the timekeeper's thread.
@@ -71,9 +71,9 @@ impl<F: FencePolicy> Alarm<F> {
         self.raised.load(Ordering::Relaxed)
     }
 
-    /// Carries out Ask: the caller has left work in a pool that can't take it, and put a full fence
-    /// after that. Returns true if nobody looks yet: the caller has to [`ring`](Alarm::ring), on a
-    /// thread that is there. Takes one load if somebody looks.
+    /// Carries out Ask: the caller has left work in a pool that can't take it, and issued a full
+    /// fence after that. Returns true if the thread doesn't look yet: the caller has to
+    /// [`ring`](Alarm::ring) it, once it exists. Takes one load if the thread looks already.
     #[inline]
     pub(crate) fn raise(&self) -> bool {
         // SeqCst: the caller's fence, which may be no more than a SeqCst read-modify-write, pairs
@@ -81,14 +81,14 @@ impl<F: FencePolicy> Alarm<F> {
         !self.raised.load(Ordering::SeqCst) && !self.raised.swap(true, Ordering::Relaxed)
     }
 
-    /// Stops the looks, if there is nothing to look after. Called by the thread when it has found
-    /// nothing. Returns true if the looks stopped.
+    /// Stops the looks, if no pool needs one. The thread calls this when it has found nothing.
+    /// Returns true if the looks stopped.
     pub(crate) fn lower(&self, anything: impl FnOnce() -> bool) -> bool {
-        // Lower. A swap where a store would do: loom doesn't know that a plain store comes after
-        // the swap of a `raise` that saw the store before it.
+        // Lower. A store would do in place of the swap, but loom doesn't know that a plain store
+        // comes after the swap of a `raise` that saw the store before it.
         self.raised.swap(false, Ordering::Relaxed);
         // Pairs with the fence of the thread that raises: either that one reads `false`, and rings,
-        // or what it left is found here.
+        // or this thread finds its work.
         F::full();
         // Relook.
         if anything() {
@@ -98,8 +98,8 @@ impl<F: FencePolicy> Alarm<F> {
         true
     }
 
-    /// Wakes the thread: there is something new. A token, so that it isn't lost on a thread that
-    /// is about to sleep. Any context.
+    /// Wakes the thread for new work. It leaves a token, which isn't lost on a thread that is about
+    /// to sleep. Any context.
     pub(crate) fn ring(&self) {
         self.parker.unparker().unpark();
     }

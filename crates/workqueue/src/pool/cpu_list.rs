@@ -2,7 +2,7 @@
 //! published word of the pool, which a push reads: it is written under the pool's lock alone.
 //!
 //! `README.md` has the steps (Begin, Check, Fill, Publish, Spill; Reserve, Take, Sweep, Refill) and
-//! why nobody overlooks what waits.
+//! argues why no waiting item is overlooked.
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -20,7 +20,7 @@ use crate::task::claim::Container;
 use crate::task::header::{Header, Queued};
 use crate::task::running::Running;
 
-/// The most lists of a pool. A worker that is about to park looks at each.
+/// Maximum of lists of a pool. A worker that is about to park searches each.
 const MOST: usize = 16;
 
 /// Number of items that the ring of a list has room for: in a pool of several CPUs, in one of a
@@ -33,30 +33,30 @@ const MODEL_CELLS: usize = 2;
 pub(crate) struct CpuLists<F: FencePolicy> {
     /// I: at least one.
     lists: Box<[CpuList<F>]>,
-    /// I: by CPU, the list of what is queued there. CPUs beyond it: their number, wrapped.
+    /// I: by CPU, the list of items that are queued there. For further CPUs the number wraps.
     by_cpu: Box<[u8]>,
 }
 
-/// A part of what waits in a pool: what was queued from one of its CPUs.
+/// The waiting items of a pool that were queued from one of its CPUs.
 pub(crate) struct CpuList<F: FencePolicy> {
     /// The items that were queued while there was room.
     pub(crate) ring: Ring<Header, F>,
-    /// A: what was queued else, and isn't in the list yet.
+    /// A: the items that were queued without room, and aren't in the list yet.
     inbox: CachePadded<Inbox<Queued>>,
     more: CachePadded<Overflow>,
     fence: PhantomData<F>,
 }
 
 struct Overflow {
-    /// L: is the lock; guards the list, oldest first. The pool's lock may be held when it is taken.
-    /// A thread that holds it calls no code of the user's.
+    /// L: is the lock; guards the list, oldest first. A thread may take it while it holds the
+    /// pool's lock. Its holder calls no code of the user's.
     list: SpinLock<List<Queued>>,
-    /// A: whether the list has something; written under its lock, and set before the inbox is
-    /// emptied into it.
+    /// A: true if the list has items; written under its lock, and set before the inbox is emptied
+    /// into it.
     listed: AtomicBool,
     /// A: items started from the list; written under its lock.
     started: AtomicU64,
-    /// L: the pool's lock: how many items were taken when that was looked at last.
+    /// L: the pool's lock: number of items that were taken at the last look.
     seen: AtomicU64,
 }
 
@@ -101,7 +101,7 @@ impl<F: FencePolicy> CpuLists<F> {
         self.lists.len()
     }
 
-    /// Returns the list of what is queued from this CPU, which needn't be one of the pool's.
+    /// Returns the list for items from this CPU, which needn't be one of the pool's.
     #[inline]
     pub(super) fn of(&self, cpu: CpuId) -> u32 {
         match self.by_cpu.get(cpu.index()) {
@@ -123,12 +123,12 @@ impl<F: FencePolicy> CpuLists<F> {
         self.lists.iter()
     }
 
-    /// Returns true if anything waits in any of them that isn't started (a moment ago).
+    /// Returns true if an item that isn't started waited in any of them a moment ago.
     pub(super) fn any_waits(&self) -> bool {
         self.lists.iter().any(CpuList::waits)
     }
 
-    /// Returns `any_waits` as a hint, and without what others have reserved.
+    /// Returns `any_waits` as a hint, and without reserved items.
     pub(super) fn any_may_wait(&self) -> bool {
         self.lists.iter().any(CpuList::may_wait)
     }
@@ -161,7 +161,7 @@ impl<F: FencePolicy> CpuLists<F> {
         self.at(self.of(cpu)).may_wait()
     }
 
-    /// Returns the number of items taken so far, by anybody. Those that are taken after others had
+    /// Returns the number of items taken so far. Those that were taken after other workers had
     /// reserved them count twice.
     pub(super) fn taken(&self) -> u64 {
         self.lists.iter().map(CpuList::taken).sum()
@@ -173,12 +173,13 @@ impl<F: FencePolicy> CpuList<F> {
     /// read.
     #[inline(always)]
     pub(super) fn append(&self, queued: Queued, word: &Word) -> Reading {
-        // In this order: what leaves the inbox is listed before, and what leaves that is in the
-        // ring.
+        // The order matters: an item that leaves the inbox is listed before, and one that leaves
+        // the list is in the ring before.
         if self.inbox.is_empty() && !self.more.listed.load(Ordering::Acquire) {
             if let Some(begun) = self.ring.begin() {
-                // Pairs with the one in `publish`: either Check reads what a worker published
-                // before it went idle, or that worker's Recheck sees that somebody has begun.
+                // Pairs with the one in `publish`: either Check reads the word that a worker
+                // published before it went idle, or that worker's Recheck sees the push that has
+                // begun.
                 F::implied();
                 let reading = word.read().after_push(|| begun.is_first());
                 queued.set_place(Container::Ring(begun.cell()));
@@ -198,9 +199,9 @@ impl<F: FencePolicy> CpuList<F> {
         word.read().after_push(|| first)
     }
 
-    /// Returns true if anything waits in it that isn't started (a moment ago). It checks in the
-    /// order in which an item moves on: what leaves the inbox is listed before, and what leaves the
-    /// list is in the ring before.
+    /// Returns true if an item that isn't started waited in it a moment ago. It checks in the order
+    /// in which an item moves on: an item that leaves the inbox is listed before, and one that
+    /// leaves the list is in the ring before.
     pub(super) fn waits(&self) -> bool {
         // SeqCst: see `settle`.
         !self.inbox.is_empty()
@@ -209,18 +210,18 @@ impl<F: FencePolicy> CpuList<F> {
             || self.ring.left().is_some()
     }
 
-    /// Returns true if there is something to take (a moment ago), and no thread is in the middle of
-    /// an append or a refill.
+    /// Returns true if there was an item to take a moment ago, and no thread in the middle of an
+    /// append or a refill.
     pub(super) fn is_to_be_had(&self) -> bool {
         !self.ring.is_empty() || self.overflows() && self.more.list.try_lock().is_some()
     }
 
-    /// Returns true if something is on its way in (a moment ago).
+    /// Returns true if an item was on its way in a moment ago.
     pub(super) fn is_busy(&self) -> bool {
         self.ring.is_busy() || self.overflows()
     }
 
-    /// Waits until nobody is about to append, or to refill the ring (a moment ago).
+    /// Waits until a moment without a thread that appends, or refills the ring.
     pub(super) fn outwait(&self) {
         self.ring.outwait();
         if self.overflows() {
@@ -245,7 +246,7 @@ impl<F: FencePolicy> CpuList<F> {
         self.more.listed.load(Ordering::Relaxed) || !self.inbox.is_empty()
     }
 
-    /// Returns the number of items taken so far, by anybody.
+    /// Returns the number of items taken so far.
     pub(super) fn taken(&self) -> u64 {
         self.ring.reserved().wrapping_add(self.more.started.load(Ordering::Relaxed))
     }
@@ -255,14 +256,14 @@ impl<F: FencePolicy> CpuList<F> {
         OverflowGuard { of: self, list: self.more.list.lock() }
     }
 
-    /// Carries out Take: returns what lies at this position, which the caller has reserved.
+    /// Carries out Take: returns the item at this position, which the caller has reserved.
     #[inline(always)]
     pub(super) fn take(&self, at: u64) -> Option<Queued> {
         // SAFETY: it was put into the ring by `append`, and is out.
         self.ring.take(at).map(|item| unsafe { Queued::from_raw(item) })
     }
 
-    /// Carries out Sweep: takes what another worker has reserved, and hasn't taken yet.
+    /// Carries out Sweep: takes an item that another worker has reserved, and hasn't taken yet.
     pub(super) fn sweep(&self) -> Option<Queued> {
         // SAFETY: as in `take`.
         self.ring.sweep().map(|item| unsafe { Queued::from_raw(item) })
@@ -304,7 +305,7 @@ impl<F: FencePolicy> CpuList<F> {
             seen += 1;
             match () {
                 () if seen > most => Scan::Stop,
-                // SAFETY: nobody takes the item meanwhile, and so nobody frees it.
+                // SAFETY: no thread takes the item meanwhile, and so none frees it.
                 () if wanted(unsafe { item.as_ref() }) => Scan::Take,
                 () => Scan::Next,
             }
@@ -312,8 +313,8 @@ impl<F: FencePolicy> CpuList<F> {
         while let Some(found) = self.ring.look(&mut see) {
             // SAFETY: as in `take`.
             let queued = unsafe { Queued::from_raw(found) };
-            // One that runs elsewhere, or is claimed, is somebody else's from here on: the next
-            // one.
+            // An item that runs elsewhere, or is claimed, is another thread's from here on: try the
+            // next one.
             if let Some(running) = queued.start() {
                 return Some(running);
             }
@@ -389,12 +390,12 @@ impl<F: FencePolicy> Drop for CpuList<F> {
 }
 
 impl<F: FencePolicy> OverflowGuard<'_, F> {
-    /// Carries out Drain: moves what was spilled to the end of the list.
+    /// Carries out Drain: moves spilled items to the end of the list.
     #[inline]
     pub(super) fn drain(&mut self) {
         if !self.of.inbox.is_empty() {
-            // Before the inbox is emptied: a thread that finds it empty then reads this. Nobody
-            // else empties it meanwhile, so it becomes true.
+            // This comes before the inbox is emptied: a thread that finds it empty then reads this.
+            // No other thread empties it meanwhile, so it becomes true.
             self.of.more.listed.store(true, Ordering::Relaxed);
             self.list.append(&self.of.inbox, |item| item.set_place(Container::Listed));
         }
@@ -404,7 +405,7 @@ impl<F: FencePolicy> OverflowGuard<'_, F> {
     #[inline]
     pub(crate) fn pop(&mut self) -> Option<Queued> {
         if self.list.is_empty() {
-            // The list alone is older than all of the inbox.
+            // Only the list is older than all of the inbox.
             self.drain();
         }
         let queued = self.list.pop_front()?;
@@ -439,7 +440,7 @@ impl<F: FencePolicy> OverflowGuard<'_, F> {
             });
         }
         drop(begun);
-        // After what has left the list is in the ring.
+        // This comes after the items that have left the list are in the ring.
         self.one_less();
     }
 
@@ -463,36 +464,36 @@ impl<F: FencePolicy> OverflowGuard<'_, F> {
     #[inline]
     fn one_less(&self) {
         if self.list.is_empty() && self.of.more.listed.load(Ordering::Relaxed) {
-            // Release pairs with the Acquire in `append`: what has left the list for the ring is
-            // before what is appended from now on. And with that of `waits`.
+            // Release pairs with the Acquire in `append`: items that have left the list for the
+            // ring come before later appends. It also pairs with the Acquire of `waits`.
             self.of.more.listed.store(false, Ordering::Release);
         }
     }
 }
 
-/// A push has to wake (or make) a worker of this pool.
+/// Bit: a push has to wake (or make) a worker of this pool.
 const WAKE: u32 = 1;
-/// The pod's cores are all taken: a push may look for another pod.
+/// Bit: the pod's cores are all taken: a push may look for another pod.
 const SATURATED: u32 = 1 << 1;
-/// More workers hold a core than the pod has: who looks for work next goes idle.
+/// Bit: more workers hold a core than the pod has: the next worker that looks for work goes idle.
 const CROWDED: u32 = 1 << 2;
-/// The pool takes no more work.
+/// Bit: the pool takes no more work.
 const CLOSED: u32 = 1 << 3;
-/// The pod has no CPU that can be used: its workers run elsewhere.
+/// Bit: the pod has no usable CPU: its workers run elsewhere.
 const AWAY: u32 = 1 << 4;
-/// The system refused a thread, and hasn't been asked once more.
+/// Bit: the system refused a thread, and no retry has come yet.
 const REFUSED: u32 = 1 << 5;
-/// The pool is short of workers, and somebody who waits for an item can run that.
+/// Bit: the pool is short of workers, and a waiter can run its awaited item itself.
 const WANTED: u32 = 1 << 6;
-/// The pod has no share of what may run at once: work that may run anywhere is for others.
+/// Bit: the pod has no share of the CPU quota: work that may run anywhere is for others.
 const ASIDE: u32 = 1 << 7;
-/// A searcher is under way: a push that finds something before it counts what it leaves to that
-/// one.
+/// Bit: a searcher is under way: a push that finds an older item counts the one that it leaves to
+/// the searcher.
 const SEARCHING: u32 = 1 << 8;
-/// Bit: what waits is left to the workers that run tiny items. A push asks the timekeeper to look
-/// after them.
+/// Bit: waiting items are left to the workers that run tiny items. A push asks the timekeeper to
+/// watch these.
 const ENOUGH: u32 = 1 << 9;
-/// First bit of the number of workers among which what waits is shared.
+/// First bit of the number of workers that share the waiting items.
 const SHARE: u32 = 16;
 
 /// A decoded reading.
@@ -519,9 +520,9 @@ impl Reading {
         Reading(bits.fold(workers << SHARE, |all, bit| all | bit))
     }
 
-    /// Returns what a push has to see to. Nothing lay there before the push if it is the `first`,
-    /// and the searcher comes for that one. Only a push that finds that the searcher hasn't come
-    /// yet is counted: one item at a time writes no line for that.
+    /// Returns the duties of a push. If the push is the `first`, no item lay there before, and the
+    /// searcher comes for that one. Only a push that finds that the searcher hasn't come yet is
+    /// counted: one item at a time writes no line for that.
     #[inline]
     pub(super) fn after_push(self, first: impl FnOnce() -> bool) -> Reading {
         if self.searching() && first() { Reading(self.0 & !SEARCHING) } else { self }
@@ -533,7 +534,7 @@ impl Reading {
     pub(crate) fn saturated(self) -> bool {
         self.0 & SATURATED != 0
     }
-    /// Returns true if what waits is left to the workers that are at it.
+    /// Returns true if waiting items are left to the present takers.
     pub(crate) fn enough(self) -> bool {
         self.0 & ENOUGH != 0
     }
@@ -552,7 +553,7 @@ impl Reading {
     pub(crate) fn searching(self) -> bool {
         self.0 & SEARCHING != 0
     }
-    /// Returns the number of workers among which what waits is shared.
+    /// Returns the number of workers that share the waiting items.
     pub(super) fn workers(self) -> u64 {
         u64::from(self.0 >> SHARE)
     }
@@ -563,13 +564,13 @@ impl Reading {
     pub(crate) fn may_help(self) -> bool {
         (self.wake() || self.enough() && !self.saturated()) && !self.aside()
     }
-    /// Returns true if the pusher has to see to something.
+    /// Returns true if the pusher has a duty.
     #[inline]
     pub(crate) fn concerns_pusher(self) -> bool {
         self.0 & (WAKE | CLOSED | SATURATED | SEARCHING | ENOUGH) != 0
     }
-    /// Returns true if a worker that has taken an item has to see to something: another worker is
-    /// to be named or made, or the system to be asked for a thread again.
+    /// Returns true if a worker that has taken an item has a duty: to name or make another worker,
+    /// or to ask the system for a thread again.
     pub(crate) fn concerns_taker(self) -> bool {
         self.0 & (WAKE | REFUSED) != 0
     }
@@ -582,7 +583,7 @@ pub(super) struct Conditions {
     pub(super) away: bool,
     pub(super) aside: bool,
     pub(super) refused: bool,
-    /// True if somebody waits for an item of this pool, and could run it.
+    /// True if a thread waits for an item of this pool, and could run it.
     pub(super) wanted: bool,
 }
 
@@ -598,7 +599,7 @@ impl Word {
         Word { bits: AtomicU32::new(reading.0) }
     }
 
-    /// Reads the word. SeqCst: Check. A push comes before it, see `README.md`.
+    /// Reads the word (Check). SeqCst: a push comes before it, see `README.md`.
     #[inline]
     pub(crate) fn read(&self) -> Reading {
         Reading(self.bits.load(Ordering::SeqCst))
@@ -618,8 +619,8 @@ impl Word {
 /// Number of pushes that are left to the searcher that is under way.
 #[derive(Debug, Default)]
 pub(crate) struct SearcherBacklog {
-    /// A: one, and the pushes since it was named that found something before them. A hint: a count
-    /// that is off names a searcher too few or too many, so Relaxed.
+    /// A: one, plus the pushes since the searcher was named that found an item before them. A hint:
+    /// a wrong count names a searcher too few or too many, so Relaxed.
     pushes: aside::AtomicU32,
 }
 
@@ -631,7 +632,7 @@ impl SearcherBacklog {
         }
     }
 
-    /// Counts one more push, and returns how many there are. Once there are many, nobody writes any
+    /// Counts one more push, and returns their number. Once there are many, no push writes any
     /// more.
     pub(super) fn one_more(&self) -> u32 {
         match self.pushes.load(Ordering::Relaxed) {

@@ -75,15 +75,15 @@ pub(super) fn is(worker: &Worker) -> bool {
     ptr::eq(current().worker, worker)
 }
 
-/// Calls `f` with what the calling thread carries, if it is a worker's.
+/// Calls `f` with the ends that the calling thread carries, if it is a worker.
 #[inline]
 pub(crate) fn with_carry<R>(f: impl FnOnce(&DeferredEnds) -> R) -> Option<R> {
     // SAFETY: as above; `f` runs inside that frame.
     unsafe { current().worker.as_ref() }.map(|worker| f(&worker.carry))
 }
 
-/// Calls `f` with the place where the calling thread publishes what it runs; with one that nobody
-/// reads if it is no worker.
+/// Calls `f` with the place where the calling thread publishes its running instance; with an unread
+/// one if it is no worker.
 pub(crate) fn with_shown<R>(f: impl FnOnce(&Publication) -> R) -> R {
     // SAFETY: as above; `f` runs inside that frame.
     match unsafe { current().worker.as_ref() } {

@@ -1,5 +1,5 @@
-//! How workers leave: one of them when it isn't needed, all of them when the pools are closed, and
-//! how somebody waits for that.
+//! How workers leave: one of them when it isn't needed, all of them when the pools are closed; and
+//! the wait for that.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,8 +15,9 @@ use super::{Pool, PoolState};
 use crate::error::quietly;
 use crate::pool::worker::{ThreadPermit, Threads};
 
-/// A pool's record of a worker and its thread. Either half of the latter may come first: the worker
-/// says who it is, and its maker brings the handle. A worker that is driven by hand has neither.
+/// A pool's record of a worker and its thread. Either half of the thread's record may come first:
+/// the worker gives its thread's number, and its maker the handle. A worker that is driven by hand
+/// has neither.
 pub(super) struct PoolMember {
     pub(super) worker: Arc<Worker>,
     /// Its place among the threads of all pools; `None` for one that is driven by hand, and until a
@@ -33,7 +34,7 @@ pub(crate) enum WaitResult {
     Not,
     /// The workers have left meanwhile.
     Long,
-    /// The time was up first.
+    /// The time ran out first.
     InVain,
 }
 
@@ -103,7 +104,7 @@ impl<F: FencePolicy> Pool<F> {
 }
 
 impl<F: FencePolicy> Group<F> {
-    /// Removes a worker that is off the idle list, and goes.
+    /// Removes a worker that is off the idle list, and leaves.
     pub(super) fn leave(
         &self,
         me: &Worker,
@@ -112,8 +113,9 @@ impl<F: FencePolicy> Group<F> {
         let pool = &self.pools[me.pool];
         inner.counts.total -= 1;
         self.publish(me.pool, &inner);
-        // Recheck: a push that came before the pool was closed, or raced with the closing, is run;
-        // and so is what a saturated pod can't take, since nobody wakes a worker that has left.
+        // Recheck: an item that was pushed before the pool was closed, or raced with the closing,
+        // is run. So is work that a saturated pod can't take, since no thread wakes a worker that
+        // has left.
         let last = inner.counts.total == 0 && pool.has_waiting();
         let helps = inner.closing && inner.counts.has_core() && !inner.aside;
         if last || helps && self.others_need_help(me.pool) {
@@ -121,7 +123,7 @@ impl<F: FencePolicy> Group<F> {
             self.publish(me.pool, &inner);
             return Step::Again;
         }
-        // Both under the lock: a sum finds it in one place or the other.
+        // Both happen under the lock: a sum finds the worker in one place or the other.
         pool.stats.worker_leaves(me);
         let member = inner.workers.remove(&me.id);
         if inner.closing {
@@ -132,7 +134,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Handles a panic that is no item's (a subscriber's, say) and has ended the worker's thread.
-    /// The pool goes on as if the worker had left, and makes another if it is needed.
+    /// The pool continues as if the worker had left, and makes another if one is needed.
     pub(super) fn died(self: &Arc<Self>, me: &Worker) {
         let pool = &self.pools[me.pool];
         let action = {
@@ -146,8 +148,8 @@ impl<F: FencePolicy> Group<F> {
             // It may have been woken, and not have got so far as to see it.
             me.take_wake();
             if me.stop_searching(&mut inner.counts) {
-                // It has done nothing since it came or was woken, and so might the next one: as if
-                // no thread could be made.
+                // It has done nothing since it came or was woken, and the next one might do the
+                // same: treat this as if no thread could be made.
                 inner.refused = Some(self.keeper.now());
             }
             me.drop_exemptions(&mut inner.counts);
@@ -176,8 +178,8 @@ impl<F: FencePolicy> Group<F> {
         });
     }
 
-    /// Takes no more work; the workers run what is queued, and leave. If a pool has none, because
-    /// no thread could be made, what is queued is cancelled: that runs the user's destructors.
+    /// Takes no more work; the workers run queued items, and leave. If a pool has no workers,
+    /// because no thread could be made, its items are cancelled: that runs the user's destructors.
     pub(crate) fn close(&self) {
         for (index, pool) in self.pools.iter().enumerate() {
             let (woken, stranded) = {
@@ -186,7 +188,7 @@ impl<F: FencePolicy> Group<F> {
                 let idle = std::mem::take(&mut inner.idle);
                 inner.counts.idle = 0;
                 self.publish(index, &inner);
-                // Recheck. Whose push isn't seen here reads CLOSED.
+                // Recheck. A push that isn't seen here reads CLOSED.
                 (idle, inner.counts.total == 0 && pool.has_waiting())
             };
             for worker in woken {
@@ -226,9 +228,9 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Waits until the workers have left, `by_worker` except those that wait for the same, or the
-    /// time is up. A worker that is still there may have started one in a pool that was empty, so
-    /// that only a round in which nobody waited says that all have left. May block.
+    /// Waits until the workers have left, or the time is up; `by_worker`: except those that wait
+    /// for the same. A remaining worker may have started one in a pool that was empty. So only a
+    /// round without a wait proves that all have left. May block.
     pub(crate) fn wait_left(&self, by_worker: bool, until: Option<Instant>) -> WaitResult {
         let others = |inner: &PoolState| if by_worker { inner.joining } else { 0 };
         let mut waited = WaitResult::Not;
@@ -241,7 +243,7 @@ impl<F: FencePolicy> Group<F> {
         waited
     }
 
-    /// Carries out Seal: pools without workers get none any more, and cancel what comes. To be
+    /// Carries out Seal: pools without workers get none any more, and cancel later items. To be
     /// followed by [`wait_left`](Group::wait_left), which takes each pool's lock: a worker that was
     /// made before is seen there, and a thread that comes to the pool later sees the seal.
     pub(crate) fn seal(&self) {

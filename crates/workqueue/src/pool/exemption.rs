@@ -1,5 +1,5 @@
-//! Workers that are exempt: they run something, but aren't counted for the pod's cores, so that
-//! another may start. Either they said so (a blocking region, a long run), or the timekeeper caught
+//! Workers that are exempt: they run an item, but don't count for the pod's cores, so that another
+//! may start. Either they declared it (a blocking region, a long run), or the timekeeper caught
 //! them.
 
 use std::sync::Arc;
@@ -21,9 +21,9 @@ pub(crate) enum Exemption {
     Region = 1,
     /// The timekeeper found that its item computes without a pause.
     Intensive = 1 << 1,
-    /// The timekeeper found that its item sleeps, and hadn't said so.
+    /// The timekeeper found that its item sleeps undeclared.
     Asleep = 1 << 2,
-    /// The worker said that what it does now may compute or sleep for long.
+    /// The worker declared that its present work may compute or sleep for long.
     Long = 1 << 3,
 }
 
@@ -32,15 +32,16 @@ const OF_THE_ITEM: u32 = Exemption::Intensive as u32 | Exemption::Asleep as u32;
 
 /// The state of a pool that the timekeeper sees in one look.
 pub(crate) struct PoolSample {
-    /// Items taken so far, by anybody.
+    /// Items taken so far.
     pub(crate) taken: u64,
-    /// The work that waits has no worker and can't get one: no thread can be made.
+    /// True if waiting work has no worker and can't get one: no thread can be made.
     pub(crate) helpless: bool,
-    /// When the system refused a thread last, if it is to be asked once more.
+    /// Time when the system last refused a thread, if a retry is due.
     pub(crate) refused: Option<Duration>,
-    /// The workers that hold a core, and what they run.
+    /// The workers that hold a core, and their items.
     pub(crate) at_work: Vec<(Arc<Worker>, RunSnapshot)>,
-    /// Workers that were found asleep, and aren't counted for that alone. Some may have woken up.
+    /// Workers that were found asleep, and don't count for that reason alone. Some may have woken
+    /// up.
     pub(crate) found_asleep: Vec<Arc<Worker>>,
     /// Number of workers that may hold a core at once.
     pub(crate) base: usize,
@@ -59,7 +60,7 @@ impl Worker {
         self.exemptions.load(Ordering::Relaxed) & OF_THE_ITEM != 0
     }
 
-    /// Returns true if it sleeps in its item, as far as is known. Called under the pool's lock.
+    /// Returns true if it is known to sleep in its item. The caller holds the pool's lock.
     pub(super) fn is_asleep(&self) -> bool {
         self.is_exempt(Exemption::Region) || self.is_exempt(Exemption::Asleep)
     }
@@ -78,7 +79,7 @@ impl Worker {
         let new = change(old);
         self.exemptions.store(new, Ordering::Relaxed);
         if new != 0 {
-            // Waiting items aren't to be left to it.
+            // Waiting items must not be left to it.
             self.counts_as_taker(counts, false);
         }
         for (bits, by) in [(old, -1), (new, 1)] {
@@ -91,7 +92,7 @@ impl Worker {
         }
     }
 
-    /// Drops its exemptions, since it is a worker no more. Called under the pool's lock.
+    /// Drops its exemptions, since it ceases to be a worker. The caller holds the pool's lock.
     pub(super) fn drop_exemptions(&self, counts: &mut Counts) {
         self.set_exemptions(counts, |_| 0);
     }
@@ -134,7 +135,7 @@ impl<F: FencePolicy> Group<F> {
         me.blocks();
     }
 
-    /// Notes that the worker goes on. If its replacement is busy, there is one active worker too
+    /// Notes that the worker continues. If its replacement is busy, there is one active worker too
     /// many for a while: the one that ends its item first goes idle (`Counts::may_take`).
     pub(crate) fn end_blocking(self: &Arc<Self>, me: &Worker) {
         me.has_blocked();
@@ -147,8 +148,8 @@ impl<F: FencePolicy> Group<F> {
         self.perform(me.pool, action);
     }
 
-    /// Notes that a worker begins something that may compute or sleep. It holds no core for its
-    /// pool meanwhile, and keeps its own CPU, if it has one.
+    /// Notes that a worker begins work that may compute or sleep. It holds no core for its pool
+    /// meanwhile, and keeps its own CPU, if it has one.
     pub(crate) fn begin_long(self: &Arc<Self>, me: &Worker) {
         self.bundle_mine(me);
         let action = {
@@ -182,7 +183,7 @@ impl<F: FencePolicy> Group<F> {
         inner.is_stuck(pool) && inner.is_helpless()
     }
 
-    /// Looks at a pool that has work and no worker for it now; returns `None` if it isn't so.
+    /// Inspects a pool that has work and no worker for it now; returns `None` for any other pool.
     pub(crate) fn look(self: &Arc<Self>, index: usize) -> Option<PoolSample> {
         self.look_at_takers(index);
         let pool = &self.pools[index];
@@ -234,7 +235,7 @@ impl<F: FencePolicy> Group<F> {
         worker.blocks_for()
     }
 
-    /// Returns the workers of a pool that run something (a moment ago), and what they run.
+    /// Returns the workers of a pool that ran an item a moment ago, and these items.
     pub(crate) fn running(&self, index: usize) -> Vec<(Arc<Worker>, RunSnapshot)> {
         let inner = self.pools[index].inner.lock();
         let mut running: Vec<_> = (inner.workers.values())
@@ -244,8 +245,8 @@ impl<F: FencePolicy> Group<F> {
         running
     }
 
-    /// Exempts a worker that was caught with this instance, if it still runs that and work still
-    /// waits. Returns true if so.
+    /// Exempts a worker that was caught with this instance, if it still runs the instance and work
+    /// still waits. Returns true if so.
     pub(crate) fn exempt(
         self: &Arc<Self>,
         worker: &Arc<Worker>,
@@ -258,8 +259,8 @@ impl<F: FencePolicy> Group<F> {
             let mut inner = pool.inner.lock();
             let at_it = || worker.shown.read().is_some_and(|shown| shown.instance == instance);
             let exempt = worker.exemptions.load(Ordering::Relaxed) != 0;
-            // Its core is free where it sleeps, also if a worker is on its way to another: what
-            // that one takes may sleep as well.
+            // The core of a sleeping worker is free, also if a worker is on its way to another
+            // core: that one's item may sleep as well.
             let waits = match why {
                 Exemption::Asleep => pool.has_more(),
                 _ => inner.is_stuck(pool),
@@ -268,9 +269,8 @@ impl<F: FencePolicy> Group<F> {
                 return false;
             }
             worker.set_exemptions(&mut inner.counts, |bits| bits | why as u32);
-            // The worker looks at its exemptions when an item is over, without the lock: it may
-            // have done so just before. One that this misses is exempt until the worker's next
-            // look.
+            // The worker reads its exemptions when an item is over, without the lock: it may have
+            // done so just before. One that this misses is exempt until the worker's next look.
             F::full();
             caught = at_it();
             if caught {

@@ -17,9 +17,9 @@ use crate::attributes::QueueKind;
 use crate::pool::policy::{self, PoolHome, WantedCpus};
 
 impl<F: FencePolicy> Group<F> {
-    /// Moves the workers of each pool to where they belong, now that the machine has these masks.
-    /// An older epoch than one that came before is ignored, so callers may overtake each other.
-    /// Work that is queued stays queued, and runs there.
+    /// Moves the workers of each pool to the CPUs that these masks of the machine give. It ignores
+    /// an epoch older than the last one, so callers may overtake each other. Queued work stays
+    /// queued, and runs there.
     ///
     /// May start threads, and waits for a moment while running threads are moved.
     pub(crate) fn follow(self: &Arc<Self>, masks: &Masks) {
@@ -32,7 +32,7 @@ impl<F: FencePolicy> Group<F> {
         self.follow_to(masks.epoch, limit, |spec| policy::home(&spec.cpus, wants, masks));
     }
 
-    /// Moves the workers to where `home` says, with `limit` workers that hold a core in all.
+    /// Moves the workers to the CPUs of `home`, with `limit` workers that hold a core in all.
     pub(crate) fn follow_to(
         self: &Arc<Self>,
         epoch: u64,
@@ -55,7 +55,7 @@ impl<F: FencePolicy> Group<F> {
                 .map(|(index, (home, share))| self.rehome(index, home, share, &mut refused))
                 .collect()
         };
-        // With no lock held: a spawn handler is the user's, and so is a subscriber.
+        // No lock is held: a spawn handler is the user's, and so is a subscriber.
         for (index, action) in actions.into_iter().enumerate() {
             self.perform(index, action);
         }
@@ -93,7 +93,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Carries out Rehome: a transition like any other, but for the threads.
+    /// Carries out Rehome: a transition like any other, except for the threads.
     fn rehome(
         &self,
         index: usize,
@@ -106,7 +106,7 @@ impl<F: FencePolicy> Group<F> {
         let mut inner = pool.inner.lock();
         inner.counts.base = share.max(1);
         inner.away = home.away;
-        // Strict work keeps to its pod, whatever that costs.
+        // Strict work stays in its pod, at any cost.
         inner.aside = share == 0 && self.soft;
         self.settle(index, &mut inner, false)
     }

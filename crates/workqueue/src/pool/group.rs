@@ -31,7 +31,7 @@ use crate::task::running::Running;
 /// The result of one step of a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The worker ran something, or there is something to look for: step again.
+    /// The worker ran an item, or should look again: step again.
     Again,
     /// The worker is on the idle list: park. `surplus`: it may leave after a while.
     Park {
@@ -62,38 +62,39 @@ pub(crate) struct Setup {
 pub(crate) struct Group<F: FencePolicy = FullFence> {
     /// I: in pod order.
     pub(crate) pools: Box<[Pool<F>]>,
-    /// I: whether work may run outside its pod while that is saturated and another isn't.
+    /// I: true if work may run outside its pod while that is saturated and another isn't.
     pub(crate) soft: bool,
     /// I: the scope that the pods come from.
     pub(crate) scope: AffinityScope,
-    /// I: what kind of queues they are for.
+    /// I: the kind of queues that they serve.
     pub(crate) kind: QueueKind,
-    /// I: the CPUs that the queues asked for; `None`: those for general work.
+    /// I: the CPUs in the queues' attributes; `None`: those for general work.
     pub(super) cpus: Option<CpuSet>,
-    /// I: how many workers may hold a core at once, in all pools together; `None`: what the
-    /// machine's CPU quota gives.
+    /// I: maximum of workers that hold a core at once, in all pools together; `None`: the machine's
+    /// CPU quota decides.
     pub(super) concurrency: Option<usize>,
-    /// I: the niceness that was asked for.
+    /// I: the niceness in the queues' attributes.
     pub(crate) nice: i32,
     /// I: the niceness of the workers' threads.
     pub(super) thread_nice: i32,
-    /// A: it was logged that the niceness can't be had. Relaxed: a report more does no harm.
+    /// A: true once a refused niceness was logged. Relaxed: one report more does no harm.
     pub(super) nice_refused: AtomicBool,
-    /// I: what workers do before they sleep.
+    /// I: the policy of workers before they sleep.
     pub(super) idle: Idle,
     /// I: how long a surplus worker stays idle before it leaves.
     pub(crate) idle_timeout: Duration,
-    /// I: makes the workers' threads.
+    /// I: the maker of the workers' threads.
     pub(super) spawner: Spawner,
-    /// I: how many threads there are in all pools.
+    /// I: the number of threads in all pools.
     pub(super) threads: Arc<Threads>,
-    /// I: looks after pools that have more work than they can take.
+    /// I: the keeper of pools that have more work than they can take.
     pub(crate) keeper: Keeper,
-    /// A: a bit a pool: its word says `wake`. Set and cleared under that pool's lock; lets a push
-    /// on a saturated pod find out with one load that all others are saturated too.
+    /// A: a bit a pool, set if its word has WAKE. Written under that pool's lock. A push on a
+    /// saturated pod learns from one load that all others are saturated too.
     wakeable: Box<[CachePadded<AtomicU64>]>,
-    /// A: the thread that shut the pools down has seen all workers leave: none is made any more.
-    /// Set with no lock, and then each pool is examined under its own; read under that.
+    /// A: true once the thread that shut the pools down has seen all workers leave: none is made
+    /// any more. That thread sets it with no lock, and then examines each pool under the pool's
+    /// lock; it is read under that lock.
     pub(super) sealed: AtomicBool,
     /// L: is the lock; guards the machine's epoch that the pools have followed last, and is held
     /// while they do: a pool's own locks are taken under it.
@@ -146,7 +147,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Queues on a pool, on the list of the CPU that it is queued from: see [`Pool::list_of`].
-    /// Lock-free unless somebody has to be woken.
+    /// Lock-free unless a worker has to be woken.
     pub(crate) fn push(self: &Arc<Self>, index: usize, list: u32, queued: Queued) {
         self.push_to(&self.pools[index], index, list, queued);
     }
@@ -165,7 +166,7 @@ impl<F: FencePolicy> Group<F> {
         self.has_pushed(index, reading);
     }
 
-    /// Ends a push, whose Check has found this.
+    /// Ends a push with this result of its Check.
     #[inline(always)]
     pub(crate) fn has_pushed(self: &Arc<Self>, index: usize, reading: Reading) {
         if reading.concerns_pusher() {
@@ -173,7 +174,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Sees to what Check has found: something was left in a pool, with a full fence between.
+    /// Acts on the result of Check: an item was left in a pool, and a full fence came between.
     #[inline(never)]
     fn see_to(self: &Arc<Self>, index: usize, reading: Reading) {
         if reading.wake() || reading.closed() || reading.wanted() {
@@ -201,8 +202,9 @@ impl<F: FencePolicy> Group<F> {
         self.perform(index, action);
     }
 
-    /// Queues what was accepted long ago and held back until now: a closed pool whose workers have
-    /// left gets another one for it, until it is sealed: then it is cancelled.
+    /// Queues an item that was accepted earlier and held back until now. A closed pool whose
+    /// workers have left gets another worker for it. Once the pool is sealed, the item is
+    /// cancelled.
     pub(crate) fn push_held(self: &Arc<Self>, index: usize, list: u32, queued: Queued) {
         if !self.pools[index].reading().closed() {
             return self.push(index, list, queued);
@@ -210,7 +212,7 @@ impl<F: FencePolicy> Group<F> {
         let pool = &self.pools[index];
         let action = {
             let mut inner = pool.inner.lock();
-            // Under the lock, so that nobody refuses it in between.
+            // Under the lock, so that no thread refuses it in between.
             let _ = pool.append(list, queued);
             if inner.counts.total == 0 && !self.is_sealed() {
                 self.recruit(index, &mut inner)
@@ -221,8 +223,8 @@ impl<F: FencePolicy> Group<F> {
         self.perform(index, action);
     }
 
-    /// Handles a pod that can't take its work now: somebody else may take it, and the timekeeper
-    /// looks after it. The caller has put a full fence between leaving the work, or publishing the
+    /// Handles a pod that can't take its work now: another pod may take it, and the timekeeper
+    /// watches it. The caller has issued a full fence between leaving the work, or publishing the
     /// word, and this.
     #[inline]
     fn no_room(self: &Arc<Self>, index: usize) {
@@ -233,11 +235,11 @@ impl<F: FencePolicy> Group<F> {
         self.overflow_if_any(index);
     }
 
-    /// Wakes a worker of another pod, where work may leave this one, and one has room.
+    /// Wakes a worker of another pod, if work may leave this one, and another has room.
     #[inline]
     pub(super) fn overflow_if_any(self: &Arc<Self>, index: usize) {
-        // If every pod is saturated, which is where this is asked most often, one load a 64 pods
-        // says so. SeqCst: pairs with `publish`.
+        // If every pod is saturated, the most common case here, one load for 64 pods shows it.
+        // SeqCst: pairs with `publish`.
         if self.soft && self.wakeable.iter().any(|word| word.load(Ordering::SeqCst) != 0) {
             self.overflow(index);
         }
@@ -260,19 +262,19 @@ impl<F: FencePolicy> Group<F> {
         self.perform(index, action);
     }
 
-    /// Takes one bounded step of a worker that takes something and runs it. Returns false if there
-    /// is nothing for it: it may search for a while longer, and goes idle.
+    /// Takes one bounded step of a worker: takes an item and runs it. Returns false if there is
+    /// none: the worker may search for a while longer, and goes idle.
     #[inline(always)]
     pub(crate) fn works(self: &Arc<Self>, me: &Arc<Worker>) -> bool {
         let pool = &self.pools[me.pool];
         // Gate.
         let reading = pool.reading();
         let shut = reading.crowded() || me.has_item_exemptions();
-        // Of its own CPU: so it touches neither the pool's lock nor a line that others write,
-        // unless something changes.
+        // The item is from its own CPU: so the worker touches neither the pool's lock nor a line
+        // that others write, unless something changes.
         if !shut {
-            // By itself, so that the instance is run where it was written: a copy waits for its own
-            // stores.
+            // A call of its own, so that the instance is run in place: a copy would wait for its
+            // own stores.
             if let Some(running) = &mut pool.start_of_batch(me) {
                 self.carries_out(me, running, false);
                 return true;
@@ -292,8 +294,8 @@ impl<F: FencePolicy> Group<F> {
         true
     }
 
-    /// Takes the rest of a step: at the gate that is `shut`, or if there was nothing of the
-    /// worker's own CPU. A worker of a pod that stands `aside` takes no work of others.
+    /// Takes the rest of a step: at the gate that is `shut`, or if the worker's own CPU had no
+    /// item. A worker of a pod that stands `aside` takes no work of others.
     #[inline(never)]
     fn looks_further(self: &Arc<Self>, me: &Arc<Worker>, shut: bool, aside: bool) -> bool {
         let pool = &self.pools[me.pool];
@@ -304,7 +306,7 @@ impl<F: FencePolicy> Group<F> {
                 return false;
             }
         }
-        // Of the own pod or, where work may leave its pod, of a saturated one.
+        // The item is of the own pod or, if work may leave its pod, of a saturated one.
         let (mut running, taken_over) = match pool.start_anywhere(me, shut) {
             Some(running) => (Some(running), false),
             None => {
@@ -326,7 +328,7 @@ impl<F: FencePolicy> Group<F> {
         false
     }
 
-    /// Runs what `me` has taken, from its own pod or over from another.
+    /// Runs the item that `me` has taken, from its own pod or from another.
     #[inline(always)]
     fn carries_out(self: &Arc<Self>, me: &Worker, running: &mut Running, taken_over: bool) {
         me.carry.starts(running.ticket());
@@ -363,8 +365,8 @@ impl<F: FencePolicy> Group<F> {
         may
     }
 
-    /// Notes that `me` has found something. If it was the searcher, or something else needs
-    /// attention, that is a transition.
+    /// Notes that `me` has found an item. If it was the searcher, or something else needs
+    /// attention, this is a transition.
     #[inline(always)]
     fn took(self: &Arc<Self>, me: &Worker) {
         let (searched, tells) = (me.is_searching(), me.batch.with(|batch| batch.tells));
@@ -380,7 +382,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Ends its time as a searcher; somebody else may have to be one.
+    /// Ends its time as a searcher; another worker may have to become one.
     #[cold]
     fn took_slowly(self: &Arc<Self>, me: &Worker) {
         let action = {
@@ -389,7 +391,7 @@ impl<F: FencePolicy> Group<F> {
             if let Some(each) = me.batch.with(|batch| batch.tells.then(|| batch.tell())) {
                 self.learns(me, &mut inner, each);
             }
-            // The timekeeper retries too, but only where work waits, and if there is one.
+            // The timekeeper retries too, but only if work waits, and if there is a timekeeper.
             if inner.refused.is_some_and(|when| self.keeper.may_retry(when)) {
                 inner.refused = None;
             }
@@ -444,8 +446,8 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Begins Search, since there is nothing to take: the worker will look out for a while. It is
-    /// the searcher, so that pushes leave the pool's lock alone and nobody is woken. Returns false
-    /// if another is, or if it isn't to take anything.
+    /// the searcher, so pushes take no lock of the pool and wake no worker. Returns false if
+    /// another worker is the searcher, or if this one isn't to take anything.
     pub(crate) fn begin_search(&self, me: &Worker) -> bool {
         let mut inner = self.pools[me.pool].inner.lock();
         me.item_is_over(&mut inner.counts);
@@ -474,10 +476,10 @@ impl<F: FencePolicy> Group<F> {
         let pool = &self.pools[me.pool];
         me.batch.with(Batch::rests);
         let mut inner = pool.inner.lock();
-        // The timekeeper may just have exempted it, for an item that was over.
+        // The timekeeper may just have exempted the worker for an item that was over.
         me.item_is_over(&mut inner.counts);
         if me.is_taker() {
-            // It found nothing, so the others keep up.
+            // It found nothing, so the other takers keep up.
             me.counts_as_taker(&mut inner.counts, false);
             inner.counts.enough = inner.counts.takers;
             if inner.counts.takers == 0 {
@@ -485,8 +487,8 @@ impl<F: FencePolicy> Group<F> {
             }
         }
         if inner.counts.may_take() && !inner.counts.has_enough() && pool.has_waiting() {
-            // Fewer take than the word says: if this one blocks in its next item that has to be
-            // seen to.
+            // Fewer workers take than the word says: if this one blocks in its next item, another
+            // has to be named.
             self.publish(me.pool, &inner);
             drop(inner);
             pool.outwait_a_while();
@@ -538,7 +540,7 @@ impl<F: FencePolicy> Group<F> {
                 inner.counts.idle -= 1;
                 self.leave(me, inner)
             }
-            // Or somebody took it off the list, and has left or will leave the token.
+            // Or another thread took it off the list, and has left or will leave the token.
             _ => Step::Park { surplus: false },
         }
     }
@@ -561,7 +563,7 @@ impl<F: FencePolicy> Group<F> {
 
     fn mark_wakeable(&self, index: usize, wakeable: bool) {
         if !self.soft {
-            // Work leaves no pod, so nobody looks: the pods write no line in common.
+            // Work leaves no pod, so no worker looks: the pods write no line in common.
             return;
         }
         let (word, bit) = (&self.wakeable[index / 64], 1 << (index % 64));
@@ -572,12 +574,12 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Ends every transition: Publish, Recheck, and what follows from it. `spare`: the caller won't
-    /// look after the pool for a while, so somebody else has to be there.
+    /// Ends every transition: Publish, Recheck, and its consequences. `spare`: the caller won't
+    /// serve the pool for a while, so another worker has to be there.
     pub(super) fn settle(&self, index: usize, inner: &mut PoolState, spare: bool) -> Action {
         let pool = &self.pools[index];
         if inner.closing && inner.counts.total == 0 {
-            // Whose push isn't seen here reads CLOSED, and comes here too.
+            // A push that isn't seen here reads CLOSED, and comes here too.
             self.publish(index, inner);
             return if pool.has_waiting() { Action::Refuse } else { Action::None };
         }
@@ -587,7 +589,7 @@ impl<F: FencePolicy> Group<F> {
         let pending = pool.has_waiting();
         if reading.wake() && (pending || self.needs_thief(index, &inner.counts))
             || spare && inner.counts().wants_spare()
-            // Until now a push on a saturated pod found no room here: look after it.
+            // Until now a push on a saturated pod found no room here: look for its work.
             || has_room && self.others_need_help(index)
         {
             return self.recruit(index, inner);
@@ -596,7 +598,7 @@ impl<F: FencePolicy> Group<F> {
             return Action::None;
         }
         if !inner.wants.is_empty() {
-            // If what is pending is just being appended, it doesn't say yet where it lies.
+            // A pending item that is just being appended has no place yet.
             pool.outwait();
         }
         inner.call().map_or(Action::NoRoom, Action::Call)
@@ -625,7 +627,7 @@ impl<F: FencePolicy> Group<F> {
         action
     }
 
-    /// Carries out what `settle` decided; the pool's lock is free.
+    /// Carries out the decision of `settle`; the pool's lock is free.
     pub(super) fn perform(self: &Arc<Self>, index: usize, action: Action) {
         match action {
             Action::None => {}
@@ -655,7 +657,7 @@ impl<F: FencePolicy> Group<F> {
             }
             let action = {
                 let mut inner = pool.inner.lock();
-                // There they may be busy with tiny items.
+                // The workers there may be busy with tiny items.
                 inner.counts.enough = 0;
                 if !inner.counts().wake_on_push() {
                     self.publish(other, &inner);

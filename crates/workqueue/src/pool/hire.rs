@@ -1,5 +1,5 @@
-//! Hiring of workers: a worker that is counted gets a thread, or is uncounted. Then the pool goes
-//! on with those that it has.
+//! Hiring of workers: a worker that is counted gets a thread, or is uncounted. In the latter case
+//! the pool continues with its present workers.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ impl<F: FencePolicy> Group<F> {
             return self.no_seat(index, id);
         }
         if self.keeper.has_rescuers() {
-            // It may take long, and meanwhile the rescuers are there.
+            // This may take long, and meanwhile the rescuers serve.
             self.keeper.ask();
         }
         match worker_thread::start(self, worker) {
@@ -44,7 +44,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Goes on without a worker that was counted as the searcher, since there are enough threads.
+    /// Continues without a worker that was counted as the searcher, since there are enough threads.
     #[cold]
     fn no_seat(self: &Arc<Self>, index: usize, id: u32) {
         if self.threads.is_to_be_told() {
@@ -61,11 +61,12 @@ impl<F: FencePolicy> Group<F> {
         self.without(index, id);
     }
 
-    /// Goes on without a worker that was counted as the searcher, since there is no thread for it.
+    /// Continues without a worker that was counted as the searcher, since there is no thread for
+    /// it.
     pub(super) fn not_made(self: &Arc<Self>, index: usize, id: u32, error: &std::io::Error) {
         let pool = &self.pools[index];
         // The thread that makes a worker may have started an item, or let one through, and has to
-        // go on.
+        // continue.
         quietly(|| {
             tracing::warn!(
                 pod = pool.spec.pod,
@@ -76,7 +77,7 @@ impl<F: FencePolicy> Group<F> {
         self.without(index, id);
     }
 
-    /// Goes on without a worker that was counted as the searcher, and retries after a while.
+    /// Continues without a worker that was counted as the searcher, and retries after a while.
     fn without(self: &Arc<Self>, index: usize, id: u32) {
         let pool = &self.pools[index];
         let mut inner = pool.inner.lock();

@@ -1,5 +1,5 @@
-//! Closures that a worker's items spawn and nobody joins. They stay with the worker while nobody
-//! else has a core for them, and go to the list of the pool in bundles.
+//! Closures that a worker's items spawn without a join. They stay with the worker while no other
+//! has a core for them, and go to the list of the pool in bundles.
 //!
 //! `../fork/README.md` has the protocol (Keep, Bundle, Steal).
 
@@ -21,12 +21,12 @@ use crate::task::running::Running;
 
 /// Shortest closure that is worth a wake-up, which costs its caller about as much.
 const COARSE: Duration = Duration::from_micros(if hint::IN_MODEL { 0 } else { 5 });
-/// Number of closures after which a worker looks at the clock, which costs as much as a short one;
-/// and again after four times as many, or after each if they aren't short.
+/// Number of closures after which a worker reads the clock, which costs as much as a short closure.
+/// It reads the clock again after four times as many, or after each if they aren't short.
 const LOOK: u32 = if hint::IN_MODEL { 1 } else { 4 };
 
 impl<F: FencePolicy> Pool<F> {
-    /// Returns true if anything waits to be taken, or is kept by a worker (a moment ago).
+    /// Returns true if a moment ago an item waited, or a worker kept a closure.
     pub(crate) fn has_more(&self) -> bool {
         self.has_waiting() || self.lanes.iter().any(|lane| lane.spawned.len() > 0)
     }
@@ -34,7 +34,7 @@ impl<F: FencePolicy> Pool<F> {
 
 impl<F: FencePolicy> Group<F> {
     /// Returns true if a closure that a running item spawns may stay with its worker. It is short,
-    /// or the worker finds out whether it is, and nobody idle has a core for it.
+    /// or the worker finds out whether it is, and no idle worker has a core for it.
     #[inline]
     pub(crate) fn may_keep(&self, index: usize, lane: &Lane) -> bool {
         let pool = &self.pools[index];
@@ -69,7 +69,7 @@ impl<F: FencePolicy> Group<F> {
         lane.overflows();
     }
 
-    /// Sees to a closure in a ring that was empty: somebody may have to look after it.
+    /// Wakes a worker, if need be, for a closure in a ring that was empty.
     #[inline]
     fn has_spawned(self: &Arc<Self>, index: usize) {
         let pool = &self.pools[index];
@@ -80,7 +80,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Carries out Bundle: what the calling worker keeps goes to the list of its pool.
+    /// Carries out Bundle: the closures that the calling worker keeps go to the list of its pool.
     #[inline(never)]
     pub(super) fn bundle(self: &Arc<Self>, index: usize, lane: &Lane) {
         let pool = &self.pools[index];
@@ -91,7 +91,8 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Bundles what the calling worker keeps, since it is about to sleep, or to be long.
+    /// Bundles the closures that the calling worker keeps, since it is about to sleep, or to
+    /// compute for long.
     pub(super) fn bundle_mine(self: &Arc<Self>, me: &Worker) {
         if let Some(lane) = self.pools[me.pool].lanes.mine() {
             if lane.spawned.len() > 0 {
@@ -100,7 +101,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Runs what the item of `me` that is over now has left to its worker, and what that spawns,
+    /// Runs the closures that the item of `me` has left to its worker, and those that these spawn,
     /// for a turn.
     #[inline(never)]
     pub(super) fn runs_spawned(self: &Arc<Self>, me: &Worker) {
@@ -109,7 +110,7 @@ impl<F: FencePolicy> Group<F> {
         // The closures that are there now are run; those that they spawn are younger than the list.
         let mut due = lane.spawned.len();
         if due == 0 {
-            // As after most items that fork: no look at the clock.
+            // This is the case after most items that fork: the clock isn't read.
             lane.takes_overflow();
             return;
         }
@@ -150,7 +151,7 @@ impl<F: FencePolicy> Group<F> {
     /// Opens a block that `me` has taken, in the place of a run: `me` keeps its closures.
     #[inline(never)]
     pub(super) fn opens(self: &Arc<Self>, me: &Worker, block: &Running, taken_over: bool) {
-        // SAFETY: that is what the table says, and it is used up here.
+        // SAFETY: its table is that of a block, and it is used up here.
         let block = unsafe { Block::from_item(block.pointer()) };
         if taken_over {
             block.iter().for_each(Closure::overflowed);

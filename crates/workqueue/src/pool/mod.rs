@@ -53,7 +53,7 @@ pub(crate) mod worker_thread;
 
 pub(crate) use crate::pool::worker::PoolStats;
 
-/// The place of a pool, and how big it may get.
+/// The place of a pool, and its maximum size.
 #[derive(Debug, Clone)]
 pub(crate) struct PoolSpec {
     /// Number of the pod in its scope.
@@ -62,7 +62,7 @@ pub(crate) struct PoolSpec {
     pub(crate) cpus: CpuSet,
     /// The node of the pod, if it lies in one.
     pub(crate) node: Option<u32>,
-    /// The most threads.
+    /// Maximum of threads.
     pub(crate) max: usize,
     /// The other pools of the group, nearest first.
     pub(crate) near: Vec<usize>,
@@ -81,13 +81,13 @@ pub(crate) struct Pool<F: FencePolicy> {
     /// L: is the lock; guards the idle workers and the counts. Locks of lists are taken under it,
     /// never the other way round.
     pub(crate) inner: CachePadded<Mutex<PoolState>>,
-    /// L: waited on with `inner`: once it is closed, told of each worker that leaves.
+    /// L: waited on with `inner`: notified of each worker that leaves a closed pool.
     left: Condvar,
     /// The CPUs on which its workers run now. Never locked together with `inner`.
     pins: Pins,
     /// The lanes in which items offer their forks.
     pub(crate) lanes: Lanes,
-    /// I: how many owners may wait for each other's forks in one chain, and offer one more.
+    /// I: number of owners that may wait for each other's forks in one chain, and offer one more.
     pub(crate) longest_chain: usize,
     pub(crate) stats: PoolStats,
 }
@@ -110,15 +110,15 @@ pub(super) struct PoolState {
     next_worker: u32,
     /// The workers, by number.
     workers: BTreeMap<u32, ending::PoolMember>,
-    /// Once it is closed: threads of workers that have left, about to end.
+    /// Threads of workers that have left a closed pool, about to end.
     ending: Vec<thread::JoinHandle<()>>,
     /// Workers that wait for the others to leave.
     joining: usize,
-    /// The pod has no CPU that can be used.
+    /// True if the pod has no usable CPU.
     away: bool,
     /// The threads that wait for an item of this pool, and could run it.
     pub(crate) wants: PoolWaiters,
-    /// The pod has no share of what may run at once: it takes what is for it alone.
+    /// True if the pod has no share of the CPU quota: it takes only work that is for it alone.
     aside: bool,
 }
 
@@ -128,13 +128,13 @@ pub(super) enum Action {
     None,
     /// Unpark this worker, once it has this CPU alone, if there is one: it is the searcher now.
     Wake(Arc<Worker>, Option<CpuId>),
-    /// Make a worker: it is counted already, and is the searcher.
+    /// Make a worker, which is counted already, and is the searcher.
     Make,
-    /// The pod can't take its work: look for another pod, and have an eye on it.
+    /// The pod can't take its work: look for another pod, and watch this one.
     NoRoom,
-    /// The pool is closed and has no workers: cancel what is in it.
+    /// The pool is closed and has no workers: cancel its items.
     Refuse,
-    /// Wakes one who waits for an item, to run that: there is no room, and no worker can come.
+    /// Wake a waiter to run its awaited item: there is no room, and no worker can come.
     Call(Unparker),
 }
 
@@ -176,7 +176,7 @@ impl<F: FencePolicy> Pool<F> {
         self.pins.are_real() && self.spec.cpus.contains(cpu)
     }
 
-    /// Returns the token of what runs here.
+    /// Returns the placement token for items that run here.
     pub(crate) fn placement(&self) -> Placement {
         Placement { node: self.spec.node, pod: Some(self.spec.pod) }
     }
@@ -199,7 +199,7 @@ impl<F: FencePolicy> Pool<F> {
         self.lists.at(list).append(queued, &self.word)
     }
 
-    /// Returns what is published (a moment ago).
+    /// Returns the word of a moment ago.
     #[inline]
     pub(crate) fn reading(&self) -> Reading {
         self.word.read()
@@ -216,9 +216,9 @@ impl<F: FencePolicy> Pool<F> {
         self.lists.any_waits()
     }
 
-    /// Waits for an append or a refill that is under way, for a worker that found nothing though
-    /// something waits. Returns once that is over, once anything can be taken, or after some 50 us:
-    /// the thread that is at it may have lost its CPU, and nobody else's items wait for that.
+    /// Waits for an append or a refill that is under way, for a worker that found nothing although
+    /// an item waits. Returns once that is over, once any item can be taken, or after some 50 us:
+    /// the appending thread may have lost its CPU, and no other items should wait for it.
     pub(super) fn outwait_a_while(&self) {
         for tries in 0..spin::TRIES {
             if self.lists.iter().any(CpuList::is_to_be_had)
@@ -230,9 +230,9 @@ impl<F: FencePolicy> Pool<F> {
         }
     }
 
-    /// Returns the CPU that a worker made now gets for itself, if that is free: the caller's, if
-    /// something waits there, or nothing anywhere; else one that something waits for. The caller
-    /// goes on there.
+    /// Returns the CPU that a worker made now gets for itself, if that is free. It is the caller's,
+    /// if an item waits there, or none anywhere; else one for which an item waits. The caller
+    /// continues on its own.
     fn cpu_of_a_new_worker(&self) -> Option<CpuId> {
         let here = current_cpu()?;
         let elsewhere =
@@ -240,7 +240,7 @@ impl<F: FencePolicy> Pool<F> {
         if elsewhere { self.pins.free(|cpu| self.lists.waits_for(cpu)) } else { Some(here) }
     }
 
-    /// Waits until nobody is about to append, or to refill a ring (a moment ago).
+    /// Waits until a moment without a thread that appends, or refills a ring.
     pub(super) fn outwait(&self) {
         self.lists.iter().for_each(CpuList::outwait);
     }
@@ -266,8 +266,8 @@ impl<F: FencePolicy> Pool<F> {
 }
 
 impl PoolState {
-    /// Takes an idle worker off the list, and says which CPU it gets first, if any. It is woken
-    /// from `here`, for what waits in one of the lists.
+    /// Takes an idle worker off the list, and returns the CPU that it gets first, if any. It is
+    /// woken from `here`, for an item in one of the lists.
     fn choose<F: FencePolicy>(
         &mut self,
         here: Option<CpuId>,
@@ -308,7 +308,7 @@ impl PoolState {
             && !workers().any(|worker| worker.own_cpu.roams())
     }
 
-    /// Returns the counts as the policy should see them.
+    /// Returns the counts for the policy.
     fn counts(&self) -> Counts {
         let mut counts = self.counts;
         if self.refused.is_some() {
@@ -317,7 +317,7 @@ impl PoolState {
         counts
     }
 
-    /// Returns what is to be published.
+    /// Returns the reading to publish.
     fn reading(&self) -> Reading {
         let (closed, away, aside) = (self.closing, self.away, self.aside);
         let (refused, wanted) = (self.refused.is_some(), !self.wants.is_empty());
@@ -333,21 +333,21 @@ pub(crate) enum WakeReason {
     /// An item in this list, that of other CPUs, and nothing on the caller's. It is for the owner
     /// of one of these.
     OtherCpu(u32),
-    /// A fork of the caller, which goes on. Nothing is queued.
+    /// A fork of the caller, which continues. Nothing is queued.
     Steal,
 }
 
 /// An idle worker, as its waker sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Candidate {
-    /// True if it spins, and takes quickly what comes.
+    /// True if it spins, and takes a coming item quickly.
     pub(crate) awake: bool,
-    /// True if the CPU that the work is for is its own: that of the caller, unless what waits was
-    /// queued for another.
+    /// True if it owns the CPU that the work is for: that of the caller, unless the waiting item
+    /// was queued for another.
     pub(crate) at_home: bool,
     /// True if it has no CPU for itself.
     pub(crate) roams: bool,
-    /// True if its own CPU is the caller's, which goes on there: the work is for another one.
+    /// True if its own CPU is the caller's, which continues there: the work is for another one.
     pub(crate) in_the_way: bool,
 }
 
@@ -379,23 +379,23 @@ pub(crate) struct Choice {
     pub(crate) moves_to: Option<CpuId>,
 }
 
-/// Chooses which of this many idle workers, in the order in which they went idle, is woken from
-/// this CPU: one that spins, and so is awake; the one whose own CPU the work is for; or else the
+/// Chooses the idle worker to wake from this CPU, of this many in the order in which they went
+/// idle: one that spins, and so is awake; the owner of the CPU that the work is for; or else the
 /// one that parked last.
 ///
-/// Work that was queued for another CPU goes there, although the caller's may be free: the queuer
-/// has a reason, and work that is spread over CPUs would pile up on the one from which each wakes
-/// the next.
+/// Work that was queued for another CPU goes there, although the caller's may be free. The queuer
+/// has a reason for its choice. Spread work would otherwise pile up on the CPU from which each
+/// worker wakes the next.
 ///
 /// If the caller waits for the item, its CPU goes to that worker: waking another CPU, and later the
-/// waiter's again, would take longer than most items. If the caller goes on, they share the CPU for
-/// a while, as the scheduler wants. For the same reason the woken worker moves in here if the owner
-/// is `away`: the owner sleeps in an item, and what is queued meanwhile would wait for other CPUs
-/// to wake up. A worker that has another CPU moves only if there is no other.
+/// waiter's again, would take longer than most items. If the caller continues, they share the CPU
+/// for a while, as the scheduler wants. For the same reason the woken worker moves in here if the
+/// owner is `away`: the owner sleeps in an item, and items that are queued meanwhile would wait for
+/// other CPUs to wake up. A worker that has another CPU moves only if there is no other.
 ///
-/// If the caller goes on, the worker of its CPU is woken for other CPUs only if there is no other.
-/// It moves to one of these if that is nobody's. Else the caller would wait for it, and the other
-/// CPU for nothing. The same holds for a thief.
+/// If the caller continues, the worker of its CPU is woken for other CPUs only if there is no other
+/// worker. It moves to one of these if that has no owner. Else the caller would wait for it, and
+/// the other CPU for nothing. The same holds for a thief.
 ///
 /// Each of these preferences shortens the tail latency of mixed work several times.
 pub(crate) fn choose(

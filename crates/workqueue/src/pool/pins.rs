@@ -1,4 +1,4 @@
-//! The CPUs that the workers of a pool run on, and the threads that have to be told when these
+//! The CPUs that the workers of a pool run on, and the threads that are pinned anew when these
 //! change.
 //!
 //! `following.md` has the steps by name.
@@ -24,18 +24,18 @@ pub(crate) enum Pinning {
     Cpu,
 }
 
-/// The CPU that a worker owns, if any: it is pinned to that alone. It is given one when it arrives,
-/// by Move and by Settle; it gives it up by Roam, see `README.md`.
+/// The CPU that a worker owns, if any: the worker is pinned to that alone. It gets a CPU when it
+/// arrives, by Move and by Settle, and gives it up by Roam; see `README.md`.
 #[derive(Debug)]
 pub(super) struct OwnCpu {
     /// A: the CPU's number, or `NO_CPU`. Set under the lock of `Pins`; a hint for the choice of a
     /// worker, so Relaxed.
     cpu: AtomicU32,
-    /// A: it has been given to another worker, and the thread is pinned to it still. Set under the
-    /// lock of `Pins`; the thread looks now and then, so Relaxed.
+    /// A: true if the CPU went to another worker, and the thread is still pinned to it. Set under
+    /// the lock of `Pins`; the thread looks now and then, so Relaxed.
     left: AtomicBool,
-    /// A: it gave its CPU up since others keep it from that, and is given none until it settles.
-    /// Written under the lock of `Pins`; the worker looks now and then, so Relaxed.
+    /// A: true if the worker gave its CPU up since others keep it from that; it gets none until it
+    /// settles. Written under the lock of `Pins`; the worker looks now and then, so Relaxed.
     roams: AtomicBool,
 }
 
@@ -64,7 +64,7 @@ impl OwnCpu {
         self.roams.store(true, Ordering::Relaxed);
     }
 
-    /// Returns true if it gave its CPU up (a moment ago).
+    /// Returns true if it roamed a moment ago.
     pub(super) fn roams(&self) -> bool {
         self.roams.load(Ordering::Relaxed)
     }
@@ -79,12 +79,12 @@ impl OwnCpu {
 pub(super) struct Pins {
     /// I: how threads are pinned, if at all.
     pinning: Pinning,
-    /// L: is the lock; guards where they run and which threads they are, and is held while one of
-    /// them is pinned. So a thread is pinned to what was set last, and none that has ended. Nothing
-    /// else is locked under it.
+    /// L: is the lock; guards the threads and their CPUs, and is held while one of them is pinned.
+    /// So a thread is pinned to the CPUs that were set last, and a thread that has ended never.
+    /// Nothing else is locked under it.
     pins: Mutex<PinState>,
-    /// A: when the last stream of tiny items ended, as the timekeeper tells the time, in
-    /// nanoseconds. A hint: Relaxed.
+    /// A: time of the timekeeper when the last stream of tiny items ended, in nanoseconds. A hint:
+    /// Relaxed.
     streamed: AtomicU64,
 }
 
@@ -128,7 +128,7 @@ impl Pins {
     }
 
     /// Carries out Arrive: pins the calling thread, a worker of the pool, now and at each change
-    /// until the guard is dropped, at its end. Its own CPU is this one, if it can be.
+    /// until the guard is dropped, at its end. It gets this CPU for its own, if that is free.
     pub(super) fn arrive(&self, own: &Arc<OwnCpu>, cpu: Option<CpuId>) -> PinnedThread<'_> {
         let thread = (self.pinning != Pinning::Nowhere).then(Tid::current);
         if let Some(tid) = thread {
@@ -149,13 +149,13 @@ impl Pins {
         PinnedThread { pins: self, thread }
     }
 
-    /// Carries out Pin: these are the CPUs from now on, for the existing threads and those to come.
-    /// `away`: they are borrowed, and nobody owns one of them.
+    /// Carries out Pin: these are the CPUs from now on, for the existing threads and later ones.
+    /// `away`: they are borrowed, and no worker owns one of them.
     ///
-    /// It does so from the outside, since a thread that runs a long item or is parked wouldn't do
-    /// it itself. It does so even if the CPUs are the same as before. The kernel gives a thread
-    /// whose last CPU went offline, and on older kernels each thread of a cpuset that was written,
-    /// a mask of its own choice, and doesn't take it back.
+    /// The caller pins them, since a thread that runs a long item or is parked wouldn't do it
+    /// itself. It does so even if the CPUs are the same as before. The kernel gives a thread whose
+    /// last CPU went offline, and on older kernels each thread of a cpuset that was written, a mask
+    /// of its own choice, and doesn't take it back.
     ///
     /// Returns the threads that couldn't be pinned, to be logged by the caller, which holds locks.
     pub(super) fn set(&self, cpus: CpuSet, away: bool) -> Vec<PinError> {
@@ -166,24 +166,24 @@ impl Pins {
         inner.pin_all()
     }
 
-    /// Carries out Move: this thread owns that CPU now. Its last owner is asleep there, and wakes
-    /// up there, where the timer is: waking another CPU costs this one more. It comes back by
-    /// itself. Does nothing if the CPU isn't one of ours, or nobody may own it.
+    /// Carries out Move: this thread owns that CPU now. The last owner sleeps there, and wakes up
+    /// there, where its timer is: waking another CPU costs this one more. That thread comes back by
+    /// itself. Does nothing if the CPU isn't one of ours, or no worker may own it.
     pub(super) fn move_in(&self, own: &Arc<OwnCpu>, cpu: CpuId) {
         let refused: Vec<PinError> = {
             let mut inner = self.pins.lock();
             inner.hand_over(own, cpu).iter().filter_map(|thread| inner.pin(thread)).collect()
         };
-        // The waker of a worker may have started an item, and has to go on.
+        // The waker of a worker may have started an item, and has to continue.
         refused.into_iter().for_each(|refused| quietly(|| refused.log()));
     }
 
-    /// Returns a CPU of these that no thread owns (a moment ago).
+    /// Returns a CPU of these that no thread owned a moment ago.
     pub(super) fn free(&self, of_these: impl Fn(CpuId) -> bool) -> Option<CpuId> {
         self.pins.lock().free().find(|&cpu| of_these(cpu))
     }
 
-    /// Carries out Come back: the calling thread, whose CPU was given away while it slept, may use
+    /// Carries out Come back: the calling thread, whose CPU went to another while it slept, may use
     /// all now.
     #[inline]
     pub(super) fn come_back(&self, own: &OwnCpu) {
@@ -193,8 +193,8 @@ impl Pins {
     }
 
     /// Carries out Lend: calls `f`, which makes a thread for `cpus`, while the calling thread may
-    /// use these, too. A thread begins where the one that makes it may be. Below one that is pinned
-    /// to a single CPU it would wait there until that one sleeps.
+    /// use these, too. A thread inherits the CPUs of its maker. Below a maker that is pinned to a
+    /// single CPU it would wait there until the maker sleeps.
     pub(super) fn lend<R>(&self, own: &OwnCpu, cpus: &CpuSet, f: impl FnOnce() -> R) -> R {
         self.come_back(own);
         let lent = self.are_real() && {
@@ -204,13 +204,13 @@ impl Pins {
         };
         let made = f();
         if lent {
-            // To what was set last: that may have changed meanwhile.
+            // The CPUs that were set last may have changed meanwhile.
             self.renew(own);
         }
         made
     }
 
-    /// Pins the calling thread to what it is to be pinned to now.
+    /// Pins the calling thread to its present CPUs.
     #[cold]
     fn renew(&self, own: &OwnCpu) {
         let refused = {
@@ -247,8 +247,8 @@ impl Pins {
         refused.into_iter().for_each(PinError::log);
     }
 
-    /// Carries out Settle: the calling thread, which roams, owns the CPU that it is on, if nobody
-    /// else does.
+    /// Carries out Settle: the calling thread, which roams, owns the CPU that it is on, if no other
+    /// does.
     pub(super) fn settle(&self, own: &OwnCpu) {
         let Some(cpu) = current_cpu() else { return };
         let free = {
@@ -264,7 +264,7 @@ impl Pins {
         }
     }
 
-    /// Pins the threads again to what they were pinned to.
+    /// Pins the threads again to the CPUs that they were pinned to.
     pub(super) fn again(&self) {
         let refused = self.pins.lock().pin_all();
         refused.into_iter().for_each(PinError::log);
@@ -349,7 +349,7 @@ impl PinState {
         thread.own.get().map_or_else(|| self.cpus.clone(), |cpu| CpuSet::from_iter([cpu]))
     }
 
-    /// Lets the thread use these CPUs, too; whether it couldn't before, and now can.
+    /// Lets the thread use these CPUs, too; returns whether it couldn't before, and now can.
     fn widen(&self, thread: &Thread, cpus: &CpuSet) -> bool {
         let own = self.cpus_of(thread);
         !cpus.is_subset(&own) && pin_thread(thread.tid, &own.union(cpus)).is_ok()
@@ -401,7 +401,7 @@ mod tests {
         assert_eq!(told.iter().collect::<Vec<_>>(), vec![no_such_cpu; 3]);
     }
 
-    /// Pins that pin nobody, and the CPUs that threads have alone.
+    /// Pins that pin no thread, and the CPUs that threads have alone.
     fn on(cpus: &str, threads: usize) -> (Pins, Vec<Arc<OwnCpu>>) {
         let pins = Pins::new(cpus.parse().expect("a list of CPUs"), Pinning::Cpu);
         let own: Vec<_> = (0..threads).map(|_| Arc::new(OwnCpu::none())).collect();

@@ -1,5 +1,6 @@
-//! The decisions of a pool, as pure functions of plain numbers: who is woken, when a thread is
-//! made, when work may leave its pod. The mechanism (`pool/`) asks; nothing here touches a thread.
+//! The decisions of a pool, as pure functions of plain numbers: which worker wakes, when a thread
+//! is made, when work may leave its pod. The mechanism (`pool/`) asks; nothing here touches a
+//! thread.
 
 use std::time::Duration;
 
@@ -24,10 +25,10 @@ pub(crate) struct Counts {
     pub(crate) base: usize,
     /// Maximum of threads.
     pub(crate) max: usize,
-    /// Active workers that are known to run one tiny item after the other.
+    /// Number of active workers that are known to run one tiny item after the other.
     pub(crate) takers: usize,
-    /// Number of takers that keep up with the queuers; more would only be in each other's way. 0:
-    /// not known.
+    /// Number of takers that keep up with the queuers; more would only hinder each other. 0: not
+    /// known.
     pub(crate) enough: usize,
 }
 
@@ -49,13 +50,13 @@ impl Counts {
     }
 
     /// Returns true if the workers that take from a stream of tiny items keep up with it, so that
-    /// what waits is left to them. This holds until they say otherwise, or are found to be at
-    /// something long.
+    /// what waits is left to them. This holds until they report otherwise, or are found in a long
+    /// item.
     pub(crate) fn has_enough(&self) -> bool {
         self.enough > 0 && self.takers >= self.enough
     }
 
-    /// Returns true if there are more takers than keep up: they are in each other's way.
+    /// Returns true if there are more takers than needed: they hinder each other.
     pub(crate) fn has_too_many(&self) -> bool {
         self.enough > 0 && self.takers > self.enough
     }
@@ -113,20 +114,20 @@ pub(crate) fn is_overdue(pushes: u32) -> bool {
     pushes > 1 && pushes.is_power_of_two()
 }
 
-/// Returns true if others that could have run kept a worker from its CPU for this long, since it
-/// was woken or looked out for work last.
+/// Returns true if a worker was kept from its CPU for too long, given the time since it was woken
+/// or last looked out for work.
 pub(crate) fn is_late(late: Duration) -> bool {
     late > LATE
 }
 
-/// A CPU of a virtual machine that slept deeply wakes up within this, mostly; a slice behind
+/// Mostly a CPU of a virtual machine wakes up from deep sleep within this time; a slice behind
 /// another thread is longer.
 const LATE: Duration = Duration::from_millis(1);
 
 /// Returns true if the workers of a pool give up their own CPUs, after one of the pool's CPUs had a
 /// late worker, this long after the last [stream](is_stream). Never with two CPUs, where a worker
-/// would wait on the other too, away from the cache lines that it knows. And not amid streams:
-/// there the thread that queues on its CPU kept the worker from that. Without the rule, a ping-pong
+/// would wait on the other too, away from the cache lines that it knows. Nor amid streams: there
+/// the thread that queues on a worker's CPU keeps the worker off it. Without the rule, a ping-pong
 /// on busy CPUs would be hundreds of times slower. Without own CPUs, latency and throughput on two
 /// CPUs would suffer.
 pub(crate) fn roams(cpus: usize, streamed: Duration) -> bool {
@@ -134,13 +135,13 @@ pub(crate) fn roams(cpus: usize, streamed: Duration) -> bool {
 }
 
 /// Returns true if a worker that has roamed for this long gets its own CPU again. After a stream
-/// its cache lines are worth finding again, and others leave it that CPU. And others don't disturb
-/// for ever.
+/// its cache lines are worth finding again, and others leave it that CPU. Also, a disturbance
+/// doesn't last for ever.
 pub(crate) fn settles(streamed: bool, roamed: Duration) -> bool {
     streamed || roamed >= Duration::from_secs(1)
 }
 
-/// Returns true if this many items in a row, which took so long, were many and tiny.
+/// Returns true if this many items in a row, which took this time, were many and tiny.
 pub(crate) fn is_stream(items: u64, took: Duration) -> bool {
     items >= TURN_ITEMS && took.as_micros() < u128::from(items) * 10
 }
@@ -166,11 +167,11 @@ pub(crate) fn longest_chain(most: usize, cpus: usize) -> usize {
 /// The machine's CPUs that the pools of some queues are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WantedCpus<'a> {
-    /// Whatever is there for general work.
+    /// The CPUs for general work.
     Housekeeping,
     /// An explicit set, isolated or not.
     These(&'a CpuSet),
-    /// Pools of each CPU, isolated or not: bound work runs where it was queued.
+    /// Each CPU, isolated or not: bound work runs where it was queued.
     Own,
 }
 
@@ -178,7 +179,7 @@ pub(crate) enum WantedCpus<'a> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PoolHome {
     pub(crate) cpus: CpuSet,
-    /// True if these are not CPUs of the pod, since it has none that can be used.
+    /// True if these are not CPUs of the pod, since it has no usable one.
     pub(crate) away: bool,
 }
 
@@ -211,11 +212,12 @@ pub(crate) fn base(pod: &CpuSet, home: &PoolHome) -> usize {
 }
 
 /// Returns how many workers of each pod may hold a core at once if the pods together keep to a
-/// `limit`: a CPU quota, or what the user says. `pods`: how many each may have without ([`base`]).
+/// `limit`: a CPU quota, or what the user says. `pods` has the number of each without a limit
+/// ([`base`]).
 ///
 /// Each gets its share by its CPUs: together just the limit, and at least one, since what is
-/// rounded off one pod goes to another. A pod that gets none still runs what is for it alone, one
-/// item at a time; but work that may run anywhere is for the others.
+/// rounded off one pod goes to another. A pod that gets none still runs work that is for it alone,
+/// one item at a time; but work that may run anywhere is for the others.
 pub(crate) fn shares(limit: Option<usize>, pods: &[usize]) -> Vec<usize> {
     let total: usize = pods.iter().sum();
     let Some(limit) = limit.map(|limit| limit.max(1)).filter(|limit| *limit < total) else {
@@ -231,22 +233,22 @@ pub(crate) fn shares(limit: Option<usize>, pods: &[usize]) -> Vec<usize> {
 }
 
 /// Number of items for which a worker serves the list of its CPU and, if these are long, the time.
-/// Then it looks whether another one is left alone. The line that it reads for that is written with
-/// each item there.
+/// Then it checks whether another list is left alone. The line that it reads for that is written
+/// with each item there.
 pub(crate) const TURN_ITEMS: u64 = 64;
 pub(crate) const TURN: Duration = Duration::from_millis(1);
 
-/// Number of short items after which the worker looks at the clock again: items may have become
-/// long. A look after each item would cost latency.
+/// Number of short items after which the worker reads the clock again: items may have become long.
+/// A reading after each item would cost latency.
 pub(crate) const LOOK_ITEMS: u64 = TURN_ITEMS / 2;
 
-/// Returns true if this many items, which took so long, are short: a turn has room for as many as
-/// it may.
+/// Returns true if this many items, which took this time, are short: a turn may have its maximum of
+/// items.
 pub(crate) fn are_short(items: u64, took: Duration) -> bool {
     items > 0 && took.as_nanos() < TURN.as_nanos() * u128::from(items) / u128::from(TURN_ITEMS)
 }
 
-/// Returns true if the turn is over after this many items that took so long.
+/// Returns true if the turn is over after this many items, which took this time.
 pub(crate) fn turn_is_over(items: u64, took: Duration) -> bool {
     items >= TURN_ITEMS || items > 0 && took >= TURN
 }
@@ -304,9 +306,9 @@ impl Habit {
 }
 
 /// The habit of a worker whose work comes from its own CPU to yield once before it sleeps. The
-/// queuing thread then continues without a system call to wake the worker, and what is queued
-/// meanwhile is one batch. The worker yields only while that pays; else it would wait for the CPU
-/// while its work waits.
+/// queuing thread then continues without a system call to wake the worker, and the items that are
+/// queued meanwhile are one batch. The worker yields only while that pays; else it would wait for
+/// the CPU while its work waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Shares(Proof);
 
@@ -322,13 +324,13 @@ impl Shares {
         self.0.slept(from_here && for_so_long <= SHORT_SLEEP);
     }
 
-    /// Learns whether a yield was well.
+    /// Learns whether a yield paid.
     pub(crate) fn learn(&mut self, well: bool) {
         self.0.tried(well);
     }
 }
 
-/// Returns true if it was well to make way for this long, given the run time of the work that was
+/// Returns true if it paid to make way for this long, given the run time of the work that was
 /// queued meanwhile.
 pub(crate) fn made_way_well(waited: Duration, run: Duration) -> bool {
     waited <= SHORT_SLEEP || run >= waited / 8
@@ -351,14 +353,14 @@ pub(crate) fn yields_before_idle(streak: u64, yields: u32) -> bool {
 /// Number of items one after the other that make a stream.
 const STREAM: u64 = 16;
 
-/// The habit of a worker in the middle of a stream to make way (yield once) before it takes what
-/// was queued on another CPU. It yields if that brought something that was queued on its own CPU
-/// the last time. Each time that it didn't, the worker yields not for twice as many times.
+/// The habit of a worker in the middle of a stream to make way (yield once) before it takes items
+/// that were queued on another CPU. It yields if the last yield brought an item of its own CPU.
+/// After each yield in vain, the worker omits twice as many yields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct YieldHabit {
-    /// Number of times that it doesn't yield now.
+    /// Number of yields that it omits now.
     not_now: u8,
-    /// Number of times that it won't yield after the next time in vain.
+    /// Number of yields that it omits after the next yield in vain.
     patience: u8,
 }
 
@@ -371,7 +373,7 @@ impl YieldHabit {
         now && streak >= STREAM
     }
 
-    /// Learns whether a yield was well.
+    /// Learns whether a yield paid.
     pub(crate) fn learn(&mut self, well: bool) {
         self.patience = if well { 0 } else { self.patience.saturating_mul(2) | 1 };
         self.not_now = self.patience;
@@ -400,7 +402,7 @@ impl YieldHabit {
 pub enum Idle {
     /// The worker sleeps at once. It burns nothing, and each hand-over costs a wake-up.
     Sleep,
-    /// The worker spins for 100 us at most, about what it costs two threads to wake each other, and
+    /// The worker spins for at most 100 us, about the cost of two threads waking each other, and
     /// only while that pays: after work has come to it twice within 100 us, each time from another
     /// CPU. Once it has spun in vain, it wants more such proof, twice as much each time. It stops
     /// at once if other threads want its CPU. The cost: 100 us of CPU each time that a row of such

@@ -1,10 +1,9 @@
-//! How threads are made: those of workers, by the standard library or in a way of the user's, and
-//! those beside the pools' workers (the timekeeper's, a rescuer's, `cw-follow`), whose end is
-//! waited for.
+//! The making of threads. The standard library, or the user's handler, makes those of workers. The
+//! module also makes the threads beside the workers (the timekeeper's, a rescuer's, `cw-follow`),
+//! and waits for their end.
 //!
-//! A thread inherits the niceness and the CPUs of the one that makes it, and should not keep them:
-//! any thread may have to make a worker, one of high priority too, or one that is pinned to another
-//! pod.
+//! A thread inherits the niceness and the CPUs of its maker, and should not keep them. Any thread
+//! may have to make a worker, even one of high priority, or one that is pinned to another pod.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -19,8 +18,8 @@ use corewise_topology::{CpuSet, pin_current_thread};
 /// [`PoolsBuilder::spawn_handler`](crate::PoolsBuilder::spawn_handler). The idea is rayon's
 /// `ThreadBuilder`.
 ///
-/// If it is dropped without [`run`](WorkerThread::run), there is no thread for it: the pool goes on
-/// with the workers that it has, and retries later.
+/// If it is dropped without [`run`](WorkerThread::run), there is no thread for it: the pool
+/// continues with its other workers, and retries later.
 pub struct WorkerThread {
     name: String,
     body: Option<Body>,
@@ -35,15 +34,16 @@ struct Body {
     phase: Arc<Phase>,
 }
 
-/// The progress of a handler with a worker. The finder that it won't run uncounts it, once.
+/// The progress of a handler with a worker. The side that finds that the worker won't run uncounts
+/// it, once.
 struct Phase {
     /// A: one of the constants below.
     now: AtomicU32,
 }
 
-/// The handler has it.
+/// The handler has the worker.
 const ASKED: u32 = 0;
-/// The handler said that it will run.
+/// The handler said that the worker will run.
 const PROMISED: u32 = 1;
 /// The worker runs, or has run.
 const RUNS: u32 = 2;
@@ -61,7 +61,7 @@ impl WorkerThread {
     /// thread that is a worker it returns at once, and the pool goes on without this one.
     pub fn run(mut self) {
         if super::current_worker::pool().is_some() {
-            // This thread is another worker's: dropped, it is lost.
+            // This thread is another worker's: the dropped one is lost.
             return;
         }
         let Some(Body { run, lost, phase }) = self.body.take() else { return };
@@ -77,7 +77,7 @@ impl WorkerThread {
 impl Drop for WorkerThread {
     fn drop(&mut self) {
         let Some(Body { lost, phase, .. }) = self.body.take() else { return };
-        // While the handler is at it, the asker finds out when it returns.
+        // While the handler is still busy, its caller finds out when it returns.
         if phase.now.swap(LOST, Ordering::AcqRel) == PROMISED {
             lost();
         }
@@ -103,9 +103,9 @@ impl Spawner {
         Spawner(Some(Arc::new(handler)))
     }
 
-    /// Makes a thread for a worker that is counted already. On an error it won't run; `lost` is
-    /// called if that comes out after this has returned. Returns a handle if the thread can be
-    /// joined.
+    /// Makes a thread for a worker that is counted already. On an error the worker won't run;
+    /// `lost` is called if that turns out after this has returned. Returns a handle if the thread
+    /// can be joined.
     pub(crate) fn spawn(
         &self,
         name: String,
@@ -128,7 +128,7 @@ impl Spawner {
         let now = &phase.now;
         match said {
             Err(error) => match now.swap(LOST, Ordering::AcqRel) {
-                // It runs all the same.
+                // The worker runs all the same.
                 RUNS => Ok(None),
                 _ => Err(error),
             },
@@ -159,9 +159,9 @@ pub(crate) struct ServiceThread {
     name: String,
     /// I: completed at the end of its body, also by a panic.
     over: Arc<Completion>,
-    /// I: which thread it is.
+    /// I: the thread's id.
     id: ThreadId,
-    /// L: is the lock; guards the thread, until somebody joins it.
+    /// L: is the lock; guards the thread, until it is joined.
     handle: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -170,8 +170,8 @@ pub(crate) struct ServiceThread {
 pub(crate) struct Limit {
     /// `None`: for ever.
     pub(crate) until: Option<Instant>,
-    /// True if the destructors of thread-local values are waited for, too; nobody can do that with
-    /// a limit.
+    /// True if the wait includes the destructors of thread-local values; that isn't possible with a
+    /// limit.
     pub(crate) joins: bool,
 }
 
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
     use std::sync::mpsc::{Receiver, channel};
 
-    /// Spawns a worker that says what it is asked, and returns the outcome of the spawning.
+    /// Spawns a worker with a given answer, and returns the outcome of the spawning.
     fn ask(spawner: &Spawner) -> (io::Result<()>, Receiver<&'static str>) {
         let (tell, told) = channel();
         let lost = tell.clone();

@@ -24,12 +24,12 @@ use crate::task::running::Publication;
 use crate::task::running::{self, ForksTo, Running};
 use crate::task::ticket::Ticket;
 
-/// Time that a fork lies in its ring before a thief takes it: about what it costs both sides to
-/// steal it. A smaller fork its owner calls sooner itself.
+/// Time that a fork lies in its ring before a thief takes it: about the cost of a theft for both
+/// sides. The owner of a smaller fork calls it sooner itself.
 const RIPE: Duration = Duration::from_micros(if hint::IN_MODEL { 0 } else { 4 });
 /// Number of lanes with forks that a thief compares at once.
 const COMPARED: usize = 16;
-/// First sleep of a watcher between two looks. The other is the longest.
+/// First sleep of a watcher between two looks. The other constant is the longest.
 const NAP: Duration = Duration::from_micros(50);
 const LONGEST_NAP: Duration = Duration::from_micros(400);
 /// Number of times that a nap doubles, after thefts in vain: it takes some 13 ms then.
@@ -44,7 +44,7 @@ pub(super) enum WatchEnd {
     Woken,
     /// The watcher has found a fork that is ripe, and is off the idle list.
     Ripe,
-    /// The watch is over, since nobody forks any more.
+    /// The watch is over, since no item forks any more.
     Quiet,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Forks<'a> {
     }
 }
 
-/// Waits for about as long as a fork takes to get ripe, or until `ends`.
+/// Waits for about as long as a fork takes to become ripe, or until `ends`.
 fn ripen(ends: impl Fn() -> bool) {
     let began = time::now();
     while !ends() && time::now().duration_since(began) < RIPE {
@@ -84,7 +84,7 @@ fn ripen(ends: impl Fn() -> bool) {
 }
 
 impl<F: FencePolicy> Group<F> {
-    /// Returns the pools that a thief of this one looks at: its own, and the saturated ones whose
+    /// Returns the pools that a thief of this one searches: its own, and the saturated ones whose
     /// work may leave them, nearest first.
     fn victims(&self, index: usize) -> impl Iterator<Item = &Pool<F>> {
         let others = if self.soft { &self.pools[index].spec.near[..] } else { &[] };
@@ -97,13 +97,13 @@ impl<F: FencePolicy> Group<F> {
     #[cold]
     pub(super) fn steals(self: &Arc<Self>, me: &Worker) -> bool {
         if !self.victims(me.pool).any(|pool| pool.lanes.any()) {
-            // Nobody has ever forked here.
+            // No item has ever forked here.
             return false;
         }
         let pool = &self.pools[me.pool];
         let mut forks = Forks::of(self.victims(me.pool), Lane::fork);
         if forks.is_empty() {
-            // Looked at later: their owners write these lines all the time.
+            // These are read later: their owners write these lines all the time.
             if !self.victims(me.pool).any(|pool| pool.lanes.in_use()) {
                 return false;
             }
@@ -139,14 +139,14 @@ impl<F: FencePolicy> Group<F> {
         stolen
     }
 
-    /// Begins Watch, by a worker that goes idle. Returns the pool whose lanes it looks at from now
+    /// Begins Watch, by a worker that goes idle. Returns the pool whose lanes it inspects from now
     /// on, now and then: its own, or else one that has no idle worker for that.
     pub(super) fn begin_watch(&self, me: &Worker) -> Option<&Pool<F>> {
         self.victims(me.pool).find(|pool| pool.lanes.begin_watch())
     }
 
-    /// Looks at the lanes now and then, as one of the idle workers that has begun the watch.
-    /// `vain`: how often in a row it has found a ripe fork, and could not steal it.
+    /// Inspects the lanes now and then, as the idle worker that has begun the watch. `vain`: number
+    /// of times in a row that it has found a ripe fork, and could not steal it.
     pub(super) fn watches(
         self: &Arc<Self>,
         me: &Arc<Worker>,
@@ -161,7 +161,7 @@ impl<F: FencePolicy> Group<F> {
             if me.park(Some(nap)) {
                 return WatchEnd::Woken;
             }
-            // If a watcher is there, nobody is woken for short closures.
+            // While there is a watcher, short closures wake no worker.
             let wanted = before.ripe().next().is_some() || watched.has_waiting();
             if wanted && self.rouse(me) {
                 return WatchEnd::Ripe;
@@ -176,7 +176,7 @@ impl<F: FencePolicy> Group<F> {
     }
 
     /// Carries out Rouse: an idle worker leaves the idle list by itself, if a core is free. Returns
-    /// true also if somebody else has taken it off; then its token comes.
+    /// true also if another thread has taken it off; then its token comes.
     pub(super) fn rouse(self: &Arc<Self>, me: &Arc<Worker>) -> bool {
         let action = {
             let mut inner = self.pools[me.pool].inner.lock();
@@ -198,8 +198,8 @@ impl<F: FencePolicy> Group<F> {
         true
     }
 
-    /// Handles the first fork that an owner has pushed to its ring. If nobody watches, and a core
-    /// is free here or in another pod, it wakes somebody.
+    /// Handles the first fork that an owner has pushed to its ring. If no worker watches, and a
+    /// core is free here or in another pod, it wakes a worker.
     #[inline]
     pub(crate) fn has_forked(self: &Arc<Self>, index: usize) {
         let pool = &self.pools[index];
@@ -213,15 +213,15 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Returns true if there are forks that nobody looks at, here or in a saturated pod, and a core
-    /// for a thief (a moment ago).
+    /// Returns true if a moment ago there were unwatched forks, here or in a saturated pod, and a
+    /// core for a thief.
     pub(super) fn needs_thief(&self, index: usize, counts: &Counts) -> bool {
         self.pools[index].has_core_for_thief(counts)
             && self.victims(index).any(|pool| pool.lanes.need_thief())
     }
 }
 
-/// Tells the pool when a guest's thread blocks, or does something long.
+/// Reports to the pool when a guest's thread blocks, or computes for long.
 pub(crate) struct GuestBlocks<F: FencePolicy> {
     group: Arc<Group<F>>,
     pool: usize,
@@ -240,7 +240,7 @@ impl<F: FencePolicy> BlockingObserver for GuestBlocks<F> {
         let outer = self.regions.replace(self.regions.get() + 1);
         if outer == 0 {
             self.group.pools[self.pool].lanes.guest_sleeps();
-            // Somebody may steal on its CPU.
+            // A thief may use its CPU.
             self.group.push_slow(self.pool);
         }
     }
@@ -290,8 +290,8 @@ pub(crate) fn leapfrog(own: &Lane, thief: &Lane, awaited: &Fork) -> bool {
     if awaited.is_settled() {
         return true;
     }
-    // Asked when the fork is the caller's: what the thief has pushed by then, it has pushed
-    // before it settles the awaited one, and so as a part of that.
+    // The check comes when the fork is the caller's: the thief has pushed that fork before it
+    // settles the awaited one, and so as a part of that.
     let descends = |_: &Fork| !awaited.is_settled();
     let Some((fork, ticket)) = steal(thief, oldest, own, descends) else { return false };
     current_worker::with_shown(|shown| {
@@ -309,7 +309,7 @@ fn call(shown: &Publication, own: &Lane, victim: &Lane, fork: NonNull<Fork>, tic
         (Stolen::new(fork, victim), site, queue, chain)
     };
     let mut running = Running::new(stolen.item(), Job { ticket: ticket.into(), site });
-    // In the lane of which the fork's owner knows, and nobody else's parts are there.
+    // The lane is the one that the fork's owner knows, and has only parts of this fork.
     running.forks.set(ForksTo { queue, lane: ptr::from_ref(own).cast() });
     fork::in_chain(chain + 1, || running.run(shown, None));
 }

@@ -43,7 +43,7 @@ fn stepped_a_pod_that_loses_a_cpu_runs_one_item_less_and_the_other_pod_is_asked(
     assert!(home.take_wake());
     offline(&machine, [1]);
     follow(&group, &machine, &pods);
-    // Its core was taken away on the way to the item: it leaves that to pod 1.
+    // The worker's core was taken away on the way to the item: it leaves the item to pod 1.
     assert!(matches!(group.step(&home), Step::Park { .. }));
     assert!(other.take_wake());
     assert_eq!(group.step(&other), Step::Again);

@@ -1,5 +1,5 @@
-//! How a worker comes by its next item; and how a particular one is taken out of a pool: a claimed
-//! one, one of a certain queue, all of a pool that nobody serves any more.
+//! How a worker takes its next item; and how a particular item is taken out of a pool: a claimed
+//! one, one of a certain queue, all of a pool without workers.
 //!
 //! `README.md` has the steps (Reserve, Take, Sweep, Refill) and the rules (order, turns).
 
@@ -31,9 +31,9 @@ impl<F: FencePolicy> Pool<F> {
         current_cpu().map_or(me.id as usize % lists, |cpu| self.lists.of(cpu) as usize)
     }
 
-    /// Takes and starts the next item of the batch of `me`, or else one of the list of the CPU that
-    /// it is on, whose lines are here; in turn with those of lists that were left alone, so that
-    /// none starves.
+    /// Takes and starts the next item of the batch of `me`, or else one of the list of its present
+    /// CPU, whose lines are here. It takes turns with lists that were left alone, so that none
+    /// starves.
     pub(super) fn start_at_home(&self, me: &Worker) -> Option<Running> {
         let running = self.start_of_batch(me);
         if running.is_some() { running } else { self.start_batch(me) }
@@ -52,7 +52,7 @@ impl<F: FencePolicy> Pool<F> {
         self.start_at(me, home)
     }
 
-    /// Carries out Take: starts the next item of what `me` has reserved.
+    /// Carries out Take: starts the next item that `me` has reserved.
     #[inline(always)]
     pub(super) fn start_of_batch(&self, me: &Worker) -> Option<Running> {
         me.batch.with(|batch| {
@@ -62,8 +62,8 @@ impl<F: FencePolicy> Pool<F> {
                 if batch.of.len() == 0 {
                     list.ring.over(&batch.of);
                 }
-                // One that runs elsewhere is left to the worker that runs it, a claimed one to its
-                // claimant.
+                // An item that runs elsewhere is left to the worker that runs it, a claimed one to
+                // its claimant.
                 if let Some(running) = queued.and_then(Queued::start) {
                     return Some(running);
                 }
@@ -72,7 +72,7 @@ impl<F: FencePolicy> Pool<F> {
         })
     }
 
-    /// Reserves something of this list, and takes and starts the first of it.
+    /// Reserves items of this list, and takes and starts the first of them.
     #[inline(always)]
     fn start_at(&self, me: &Worker, at: usize) -> Option<Running> {
         let list = self.lists.at(at as u32);
@@ -106,9 +106,9 @@ impl<F: FencePolicy> Pool<F> {
         if list.overflows() { list.refill() } else { None }
     }
 
-    /// Takes and starts an item of another list, if it is the turn of that: nobody had taken
-    /// anything from it since the last look at it. And of what another worker has reserved and not
-    /// come to since then.
+    /// Takes and starts an item of another list, if that has a turn: no item was taken from it
+    /// since the last look. Likewise for items that another worker has reserved and not reached
+    /// since then.
     #[cold]
     fn start_by_turns(&self, me: &Worker, home: usize) -> Option<Running> {
         let lists = self.lists.len();
@@ -128,7 +128,7 @@ impl<F: FencePolicy> Pool<F> {
         if lists == 1 {
             return None;
         }
-        // Each one twice in a row, its own as well: to remember, and to compare.
+        // It visits each list twice in a row, its own as well: to remember, and to compare.
         let at = (home + 1 + (look / 2) as usize % lists) % lists;
         let list = self.lists.at(at as u32);
         let left = list.ring.left();
@@ -148,7 +148,7 @@ impl<F: FencePolicy> Pool<F> {
         running
     }
 
-    /// Carries out Adopt: takes over what is left of a batch whose worker may have lost its CPU.
+    /// Carries out Adopt: takes over the rest of a batch whose worker may have lost its CPU.
     #[cold]
     fn start_adopted(&self, me: &Worker, at: usize) -> Option<Running> {
         let of = self.lists.at(at as u32).ring.adopt()?;
@@ -166,7 +166,7 @@ impl<F: FencePolicy> Pool<F> {
         let lists = self.lists.len();
         if lists > 1 && self.lists.any_may_wait() && me.makes_way() {
             // The queuer here may wait for this CPU, and items that are queued elsewhere are for
-            // the workers there: each CPU for itself nobody waits for another one's lines.
+            // the workers there: if each CPU serves itself, none waits for another one's lines.
             me.carry.stops();
             thread::yield_now();
             let running = self.start_at(me, self.home_of(me));
@@ -177,8 +177,8 @@ impl<F: FencePolicy> Pool<F> {
         }
         me.batch.with(Batch::pauses);
         let home = self.home_of(me);
-        // Round the others: on with the last one if there is a batch for it, whose lines are here;
-        // else from the next one on, so that all that have something are served.
+        // Go round the others: continue with the last one if there is a batch for it, whose lines
+        // are here; else from the next one on, so that all lists with items are served.
         let last = me.batch.with(|batch| batch.list);
         let first = last + usize::from(self.lists.at(last as u32).ring.len() < worker::BATCH_MOST);
         let mut others = (first..first + lists).map(|at| at % lists).filter(|at| *at != home);
@@ -202,7 +202,7 @@ impl<F: FencePolicy> Pool<F> {
         })
     }
 
-    /// Takes and starts an item for a worker of another pod, which sees to no more than that.
+    /// Takes and starts an item for a worker of another pod, which has no other duty here.
     pub(super) fn start_for(&self, me: &Worker) -> Option<Running> {
         let lists = self.lists.len();
         let first = me.id as usize % lists;
@@ -222,7 +222,7 @@ fn is_awaited(item: &Header, queue: u64, awaited: AwaitedColours) -> bool {
     ticket.is_some_and(|ticket| ticket.home().queue == queue && awaited.has(ticket.colour()))
 }
 
-/// Number of items of a list that are looked through for one that a flush waits for.
+/// Number of items of a list that are searched for one that a flush waits for.
 const NEAR: usize = 64;
 
 impl<F: FencePolicy> Group<F> {
@@ -237,8 +237,8 @@ impl<F: FencePolicy> Group<F> {
     ) -> Option<Queued> {
         let list = self.pools[index].lists.at(list);
         if let Container::Ring(cell) = place {
-            // It is out if that succeeds, and nobody else has it or gets it. Else its appender
-            // hasn't filled the cell yet, or its taker will say `Nowhere`.
+            // If this succeeds, the item is out, and no other thread has it or gets it. Else its
+            // appender hasn't filled the cell yet, or its taker will set `Nowhere`.
             let found = list.ring.take_this(cell, item.pointer());
             // SAFETY: it was in the ring, and is out.
             return found.then(|| unsafe { Queued::from_raw(item.pointer()) });
@@ -246,7 +246,7 @@ impl<F: FencePolicy> Group<F> {
         let mut overflow = list.lock();
         overflow.drain();
         // SAFETY: an item is made `Listed` under the lock of the list of its link's pool that its
-        // ticket names. Its popper starts it, hands it over, puts it into the ring or says
+        // ticket names. Its popper starts it, hands it over, puts it into the ring or sets
         // `Nowhere`, under the same lock. It is claimed and wasn't handed over, so a `Listed` one
         // is in the list.
         (item.place(item.state.snapshot().seq()) == Container::Listed)

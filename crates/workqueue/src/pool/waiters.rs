@@ -65,7 +65,7 @@ impl PoolWaiters {
 }
 
 impl PoolState {
-    /// Returns whom to wake, if work waits and no worker can come for it.
+    /// Returns the thread to wake, if work waits and no worker can come for it.
     pub(super) fn call(&mut self) -> Option<Unparker> {
         if self.wants.is_empty() || !self.counts().is_short() { None } else { self.wants.call() }
     }
@@ -128,8 +128,8 @@ impl<F: FencePolicy> PoolWait<'_, F> {
         self.item.may_be_taken_back() && self.group.is_short(self.pool)
     }
 
-    /// Notes that the caller was woken, maybe because it was called, and goes on waiting: somebody
-    /// else may be called.
+    /// Notes that the caller was woken, maybe because it was called, and goes on waiting: another
+    /// thread may be called.
     pub(crate) fn declines(&self) {
         self.group.change_wants(self.pool, |wants| {
             let own = wants.wants.iter_mut().find(|want| want.id == self.id);

@@ -201,7 +201,6 @@ const FIRST_LOOKS: u32 = 32;
 /// most.
 const LOOKS: u32 = 256;
 /// Longest yield that counts as alone. A yield that took longer has let another thread run: the CPU
-/// Longest yield that counts as alone. A yield that took longer has let another thread run: the CPU
 /// isn't free, and a worker that spun on would delay that thread.
 const ALONE: Duration = Duration::from_micros(6);
 /// Number of runs that a search has found of which one is timed: a clock costs as much as a small

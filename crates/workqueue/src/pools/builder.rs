@@ -20,15 +20,15 @@ use crate::timekeeper::follow::Follower;
 use crate::timekeeper::stall::StallReport;
 use crate::timekeeper::{Settings, Timekeeper};
 
-/// Threads that one pool may have, blocked ones included.
+/// Maximum of threads of one pool, blocked ones included.
 pub const DEFAULT_MAX_WORKERS: usize = 256;
-/// Threads that all pools may have together, beside some for each pool in any case: as many as
-/// tokio has for what blocks. More keep no disk busier; each costs some 30 KiB, and containers
-/// often may have a few thousand.
+/// Maximum of threads of all pools together, beside some for each pool in any case: as many as
+/// tokio has for blocking work. More keep no disk busier. Each costs some 30 KiB, and containers
+/// often may have only a few thousand.
 pub const DEFAULT_MAX_THREADS: usize = 512;
-/// Time that a worker its pod doesn't need stays idle before it leaves. The worker that parked last
-/// is woken first. So a worker that leaves wasn't needed all that time, whatever the others did.
-/// One worker a CPU may stay.
+/// Time that a surplus worker stays idle before it leaves. The worker that parked last is woken
+/// first. So a worker that leaves wasn't needed all that time, whatever the others did. One worker
+/// a CPU may stay.
 pub const DEFAULT_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Sets up [`WorkerPools`]; see the constants of this module for the defaults.
@@ -43,7 +43,7 @@ pub struct PoolsBuilder {
     pub(super) idle_timeout: Duration,
     pub(super) spawner: Spawner,
     time: Settings,
-    /// A test's own.
+    /// Settings of a test.
     keeper: Option<Arc<Timekeeper>>,
     follow: bool,
 }
@@ -58,27 +58,27 @@ impl PoolsBuilder {
 
     /// Sets how many core-holding items the pools of a set of attributes run at once. Items that
     /// block or compute for long don't count. The number is divided among the pods by CPUs, at most
-    /// one a CPU. A pod without a share runs only what is asked for by its CPUs or node, one item
-    /// at a time, and so does each pod of a strict queue. 0 counts as 1.
+    /// one a CPU. A pod without a share runs only work for its named CPUs or node, one item at a
+    /// time, and so does each pod of a strict queue. 0 counts as 1.
     ///
     /// Default: the number of CPUs or, if the process has a CPU quota, the quota's worth of CPUs,
     /// whichever is less. The default follows the [`Machine`]. With more threads the quota would be
-    /// used up before its period is over, and whatever runs or is queued would wait for the next
-    /// period. An explicit number holds whatever the quota is: `usize::MAX` is all CPUs.
+    /// used up before its period is over, and all items would wait for the next period. An explicit
+    /// number holds whatever the quota is: `usize::MAX` is all CPUs.
     pub fn concurrency(mut self, items: usize) -> Self {
         self.concurrency = Some(items);
         self
     }
 
-    /// Sets how many threads one pool may have, those that block included; at least one a CPU of
-    /// the pod. Default [`DEFAULT_MAX_WORKERS`].
+    /// Sets the maximum of threads of one pool, blocked ones included; at least one a CPU of the
+    /// pod. Default [`DEFAULT_MAX_WORKERS`].
     pub fn max_workers(mut self, threads: usize) -> Self {
         self.max_workers = threads;
         self
     }
 
-    /// Sets how many worker threads all pools may have together, those that block included. Each
-    /// pool may always have eight more than may hold a core. At the limit, work that needs a thread
+    /// Sets the maximum of worker threads of all pools together, blocked ones included. Each pool
+    /// may always have eight more than may hold a core. At the limit, work that needs a thread
     /// waits until an item that blocks is over. The pools log this once and retry each second.
     /// Default [`DEFAULT_MAX_THREADS`].
     pub fn max_threads(mut self, threads: usize) -> Self {
@@ -104,19 +104,19 @@ impl PoolsBuilder {
     /// if the item had called [`long_running`](corewise_sync::context::long_running). Such an item
     /// is counted, and a function that is caught often is logged (at debug level). Items are
     /// sampled only while work waits for a core. The first sample comes after 100 us: two samples
-    /// that far apart find an item that sleeps without saying so. While no such item is found,
-    /// samples become rarer, up to this time and to 10 ms (and at least to 1 ms). A sample takes
-    /// the timekeeper's thread some 10 us. Default
+    /// that far apart find an item that sleeps undeclared. While no such item is found, samples
+    /// become rarer, up to this time and to 10 ms (and at least to 1 ms). A sample takes the
+    /// timekeeper's thread some 10 us. Default
     /// [`DEFAULT_CPU_INTENSIVE_AFTER`](crate::DEFAULT_CPU_INTENSIVE_AFTER). Zero turns sampling
-    /// off, also for items that block without saying so.
+    /// off, also for items that block undeclared.
     pub fn cpu_intensive_after(mut self, time: Duration) -> Self {
         self.time.cpu_intensive_after = time;
         self
     }
 
-    /// Sets after how long a pool with waiting work, of which no worker takes anything, is reported
-    /// as stalled: in the log, and to [`on_stall`](PoolsBuilder::on_stall). The report is repeated
-    /// each time the stall has lasted that long once more. Default
+    /// Sets the time after which a pool is reported as stalled, if work waits and no worker takes
+    /// any: in the log, and to [`on_stall`](PoolsBuilder::on_stall). The report is repeated each
+    /// time the stall has lasted that long once more. Default
     /// [`DEFAULT_STALL_AFTER`](crate::DEFAULT_STALL_AFTER); zero: never.
     pub fn stall_after(mut self, time: Duration) -> Self {
         self.time.stall_after = time;
@@ -137,16 +137,16 @@ impl PoolsBuilder {
         self
     }
 
-    /// Sets how worker threads are made. `handler` gets each worker that wants a thread, and has to
+    /// Sets how worker threads are made. `handler` gets each worker that needs a thread, and has to
     /// call its [`run`](WorkerThread::run) on one, now or soon. Default: `std::thread::Builder`,
     /// with the worker's name.
     ///
-    /// The handler is called with no lock held, on the thread that finds that a worker is wanted:
-    /// one that queues, one that builds a queue, a worker, or the timekeeper. If the handler fails,
-    /// panics, or drops the worker, the pool continues with the workers that it has. It retries
-    /// when one of them has taken work, and every second while work waits. The handler doesn't make
-    /// the timekeeper's thread or the rescuers'. [`WorkerPools::shutdown`] waits until the workers
-    /// have left their pools, and not for the end of these threads.
+    /// The handler is called with no lock held, on the thread that needs a worker: one that queues,
+    /// one that builds a queue, a worker, or the timekeeper. If the handler fails, panics, or drops
+    /// the worker, the pool continues with the workers that it has. It retries when one of them has
+    /// taken work, and every second while work waits. The handler doesn't make the timekeeper's
+    /// thread or the rescuers'. [`WorkerPools::shutdown`] waits until the workers have left their
+    /// pools, and not for the end of these threads.
     ///
     /// The handler is dropped with the last worker, on that worker's thread or where the pools are
     /// dropped.
@@ -158,12 +158,12 @@ impl PoolsBuilder {
         self
     }
 
-    /// Sets whether the pools watch their machine, if that is the one that this process runs on. A
-    /// thread `cw-follow` sleeps until the kernel announces that CPUs went offline or came online,
-    /// or that the process's cpuset was written. It then calls
+    /// Sets whether the pools watch their machine, if that is the live one. A thread `cw-follow`
+    /// sleeps until the kernel announces that CPUs went offline or came online, or that the
+    /// process's cpuset was written. It then calls
     /// [`Machine::refresh`](corewise_topology::Machine::refresh), and notifies the machine's
     /// listeners. [`WorkerPools::shutdown`] ends and joins it. Default: no. The pools follow their
-    /// machine all the same if somebody changes or refreshes it.
+    /// machine all the same if the program changes or refreshes it.
     ///
     /// If the kernel doesn't announce such changes, as in most containers, this is logged once; see
     /// [`Watch`](corewise_topology::Watch). The thread then also checks each second while work
@@ -173,15 +173,16 @@ impl PoolsBuilder {
         self
     }
 
-    /// Makes the handle. Starts no thread (the first queue of a set of attributes does), but the
-    /// one of [`PoolsBuilder::follow`]. If the system refuses that thread, a warning is logged.
+    /// Makes the handle. Starts no thread except that of [`PoolsBuilder::follow`]: the first queue
+    /// of a set of attributes starts workers. If the system refuses that thread, a warning is
+    /// logged.
     pub fn build(mut self) -> WorkerPools {
         let pods = self.machine.pods(self.shard_size);
         let inner = Arc::new_cyclic(|pools: &Weak<Inner>| {
             let follower = self.follow.then(|| follower(&self.machine, pools)).flatten();
             self.time.reminder = follower.as_ref().and_then(Follower::reminder).cloned();
             let time = mem::take(&mut self.time);
-            // On the thread that changes the machine.
+            // This runs on the thread that changes the machine.
             let pools = Weak::clone(pools);
             let follow = move |change: &Change| {
                 pools.upgrade().into_iter().for_each(|pools| pools.follow(&change.after));

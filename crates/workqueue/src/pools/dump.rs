@@ -1,4 +1,4 @@
-//! How a dump is read: pools first, then queues, so that a queue's new pool may be missing and no
+//! The collection of a dump: pools first, then queues. So a queue's new pool may be missing, but no
 //! pool's number is wrong.
 
 use std::collections::HashMap;
@@ -19,8 +19,8 @@ type PoolIds = HashMap<(usize, usize), usize>;
 
 impl WorkerPools {
     /// Collects everything about the pools and their queues, for observers and their programs. It
-    /// may be called at any time, also after [`WorkerPools::shutdown`]. It delays nobody: it takes
-    /// each pool's lock for a moment. Allocates; not for an atomic section.
+    /// may be called at any time, also after [`WorkerPools::shutdown`]. It delays no thread: it
+    /// takes each pool's lock for a moment. Allocates; not for an atomic section.
     pub fn dump(&self) -> Dump {
         let groups = self.inner.groups();
         let (queues, armed) = (self.queues(), self.inner.keeper.armed());
@@ -56,7 +56,8 @@ impl WorkerPools {
 }
 
 impl Dump {
-    /// Reads all pools in the order of class, priority, scope and pod, and what their workers run.
+    /// Reads all pools in the order of class, priority, scope and pod, and the items of their
+    /// workers.
     fn read_pools(&mut self, groups: &[Arc<Group>]) -> PoolIds {
         let mut all: Vec<(&Arc<Group>, usize, PoolReport)> = Vec::new();
         for group in groups {
@@ -64,8 +65,7 @@ impl Dump {
             all.extend(reports.map(|(index, report)| (group, index, report)));
         }
         all.sort_by_key(|(group, index, pool)| {
-            // The leftover of the key, the CPUs asked for, is told apart by nothing that has an
-            // order; the pools' own CPUs do.
+            // The rest of the key, the requested CPUs, has no order; the pools' own CPUs have one.
             let cpus = pool.cpus.first();
             (group.kind as u8, group.nice, pool.scope, pool.strict, cpus, pool.pod, *index)
         });

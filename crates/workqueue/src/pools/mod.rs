@@ -1,5 +1,5 @@
-//! The handle that owns the worker pools of a machine; and the groups of pools by their attributes,
-//! which queues with the same attributes share, and which end when no queue uses them any more.
+//! The handle that owns the worker pools of a machine; and the groups of pools by their attributes.
+//! Queues with the same attributes share a group, which ends when no queue uses it any more.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher};
@@ -32,16 +32,16 @@ pub use shutdown::{StillRunning, Unfinished};
 
 /// The worker pools of one machine. Queues with equal attributes share pools, as in the kernel.
 ///
-/// A pool's first worker on each CPU is pinned to that CPU alone, and is woken for what is queued
-/// from there; the others may run on each CPU of their pod. If the queuer then waits, on the same
-/// CPU, an item takes some 4 us. To wake another CPU that has been halted, and to be woken by it,
-/// would take 50 us. A queuer that goes on computing shares its CPU with the worker until the item
-/// is over. A real-time thread that never pauses keeps the worker of its CPU from running: isolate
-/// the CPUs of such threads.
+/// A pool's first worker on each CPU is pinned to that CPU alone, and wakes for items that are
+/// queued from there; the others may run on each CPU of their pod. If the queuer then waits, on the
+/// same CPU, an item takes some 4 us. To wake another CPU that has been halted, and to be woken by
+/// it, would take 50 us. A queuer that continues to compute shares its CPU with the worker until
+/// the item is over. A real-time thread that never pauses keeps the worker of its CPU from running:
+/// isolate the CPUs of such threads.
 ///
 /// The type is a cheap handle. When the last one is gone, and the last
-/// [`Workqueue`](crate::Workqueue) built on it, the workers run what is still queued and leave;
-/// nobody waits for them, so a drop can't deadlock. [`WorkerPools::shutdown`] does the same and
+/// [`Workqueue`](crate::Workqueue) built on it, the workers run the queued items and leave; no
+/// thread waits for them, so a drop can't deadlock. [`WorkerPools::shutdown`] does the same and
 /// waits.
 #[derive(Clone)]
 pub struct WorkerPools {
@@ -53,22 +53,22 @@ impl std::panic::UnwindSafe for WorkerPools {}
 impl std::panic::RefUnwindSafe for WorkerPools {}
 
 struct Inner {
-    /// I: how they were set up.
+    /// I: the settings of the builder.
     asked: PoolsBuilder,
     pods: Pods,
     threads: Arc<Threads>,
     keeper: Arc<Timekeeper>,
     /// L: is the lock; guards the groups made so far, and whether they are closed.
     groups: Mutex<Groups>,
-    /// I: who is in the middle of a push.
+    /// I: the hazard pointers of threads in the middle of a push.
     hazards: Arc<Hazards>,
-    /// I: that of the thread that made the pools.
+    /// I: niceness of the thread that made the pools.
     niceness: i32,
     /// A: number of the queue made last; only its uniqueness matters, so Relaxed.
     last_queue: AtomicU64,
-    /// I: has the pools follow the machine.
+    /// I: the subscription by which the pools follow the machine.
     _following: Subscription,
-    /// I: drives a live machine, if that was asked for.
+    /// I: the follower of a live machine, if the builder asked for one.
     follower: Option<Follower>,
 }
 
@@ -90,14 +90,14 @@ impl WorkerPools {
         &self.inner.asked.machine
     }
 
-    /// Returns how many threads one pool may have while the others have none: see
+    /// Returns the maximum of threads of one pool while the others have none: see
     /// [`PoolsBuilder::max_workers`](crate::PoolsBuilder::max_workers) and
     /// [`PoolsBuilder::max_threads`](crate::PoolsBuilder::max_threads).
     pub fn max_workers(&self) -> usize {
         self.inner.asked.max_workers.min(self.inner.threads.most())
     }
 
-    /// Returns the machine's pods, as these pools are cut.
+    /// Returns the machine's pods, with the shard size of these pools.
     pub fn pods(&self) -> &Pods {
         &self.inner.pods
     }
@@ -115,7 +115,7 @@ impl WorkerPools {
         self.inner.last_queue.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Makes a queue known.
+    /// Registers a queue.
     pub(crate) fn register(&self, queue: Arc<dyn Registered>) {
         let mut queues = self.inner.keeper.queues.lock();
         queues.add(&queue);
@@ -126,7 +126,7 @@ impl WorkerPools {
         }
     }
 
-    /// Returns the queues that exist, by number.
+    /// Returns the existing queues, by number.
     pub(crate) fn queues(&self) -> Vec<Arc<dyn Registered>> {
         self.inner.keeper.queues.lock().alive()
     }
@@ -167,19 +167,19 @@ impl WorkerPools {
     }
 
     /// Returns the pools for these attributes: the existing ones, or new ones with a first worker
-    /// each. They stay for as long as somebody has the lease.
+    /// each. They stay for as long as the lease exists.
     pub(crate) fn lease(&self, name: &str, key: PoolKey) -> Result<Arc<Lease>, BuildError> {
         if let Some(lease) = self.inner.groups.lock().lease(name, &key)? {
             return Ok(lease);
         }
-        // With no lock held: a spawn handler is the user's.
+        // No lock is held: a spawn handler is the user's.
         let group = self.new_group(name, &key)?;
         let started = group.start().map_err(|error| BuildError::threads(name, &error));
         let mut groups = self.inner.groups.lock();
         let leased = started.and_then(|()| groups.lease(name, &key));
         let lease = match leased.transpose() {
             None => groups.insert(key, &group),
-            // It is refused, or somebody else was faster.
+            // It is refused, or another thread was faster.
             Some(leased) => {
                 groups.retire(&group);
                 return leased;
@@ -187,8 +187,7 @@ impl WorkerPools {
         };
         drop(groups);
         self.inner.keeper.look_after(&group);
-        // The machine may have changed meanwhile. From here on the group is among those that are
-        // told, by `Inner::follow`.
+        // The machine may have changed meanwhile. From here on `Inner::follow` includes the group.
         group.follow(&self.inner.asked.machine.masks());
         Ok(lease)
     }
@@ -272,7 +271,7 @@ impl Inner {
     }
 
     fn close(&self) -> Vec<Arc<Group>> {
-        // Held items run, as everything that is queued.
+        // Held items run, like all queued ones.
         let queues = {
             let mut queues = self.keeper.queues.lock();
             queues.closed = true;
@@ -288,7 +287,8 @@ impl Inner {
             groups.all()
         };
         self.keeper.close();
-        // With no lock held: what has no worker is cancelled, and that runs the user's destructors.
+        // No lock is held: items without a worker are cancelled, and that runs the user's
+        // destructors.
         for group in &all {
             group.close();
         }
@@ -323,7 +323,7 @@ impl fmt::Debug for WorkerPools {
     }
 }
 
-/// The pools that there are.
+/// All existing pools.
 #[derive(Default)]
 pub(crate) struct Groups {
     // Hashed alike in each process: a seed then replays a schedule.
@@ -333,7 +333,7 @@ pub(crate) struct Groups {
     pub(crate) closed: bool,
 }
 
-/// Makes a group of pools stay, for as long as somebody has it.
+/// A lease that keeps a group of pools.
 pub(crate) struct Lease {
     /// I: the pools.
     pub(crate) group: Arc<Group>,

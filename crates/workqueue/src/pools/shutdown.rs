@@ -1,4 +1,4 @@
-//! The end of the pools: whom it waits for, and what it names if that takes long.
+//! The end of the pools: its waits, and its report if they take long.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -19,7 +19,7 @@ use crate::task::running::RunSnapshot;
 use crate::timekeeper::rescuer::Rescuer;
 use crate::timekeeper::stall::ItemReport;
 
-/// The pools aren't shut down: this is what was left when the time was up. See
+/// The rest of a shutdown whose time ran out: the pools aren't shut down. See
 /// [`WorkerPools::shutdown_timeout`]. [`Display`](fmt::Display) writes it as some lines of text.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -32,7 +32,7 @@ pub struct Unfinished {
     /// queue.
     pub waiting: u64,
     /// Threads beside the pools that haven't ended: the timekeeper's (`cw-time`), rescuers'
-    /// (`cw-r-` and the queue's name) with what they run, `cw-follow`.
+    /// (`cw-r-` and the queue's name) with their items, `cw-follow`.
     pub threads: Vec<String>,
 }
 
@@ -87,19 +87,21 @@ type RunningBefore = HashMap<Key, u64>;
 
 impl WorkerPools {
     /// Takes no more work, lets the workers run what is queued, and waits until all have left and
-    /// their threads have ended. A work item may call it: it doesn't wait for its own worker, nor
-    /// for one whose item is in here too, nor for the threads beside the pools (the timekeeper's,
-    /// the rescuers', `cw-follow`), which end by themselves then. Several threads may call it at
-    /// once, and each of them waits; the threads are then joined by one of them. Later queueing is
-    /// refused: `queue` returns [`QueueError::Closed`](crate::QueueError::Closed), and a spawned
-    /// closure ends as cancelled; so do spawned futures that wait to be woken, which are dropped by
-    /// the calling thread. So does what was held back and is let through only afterwards, by a
-    /// thread that isn't done with cancelling the item before it: nothing runs once this has
-    /// returned, unless a work item called it. May block.
+    /// their threads have ended. A work item may call it. It then doesn't wait for its own worker,
+    /// nor for one whose item has called it too, nor for the threads beside the pools (the
+    /// timekeeper's, the rescuers', `cw-follow`). These end by themselves. Several threads may call
+    /// it at once, and each of them waits; one of them joins the threads.
     ///
-    /// An item that never returns is waited for for ever, and so is what is queued behind it: what
-    /// is left is logged each time that [`stall_after`](crate::PoolsBuilder::stall_after) has
-    /// passed. [`WorkerPools::shutdown_timeout`] has a limit.
+    /// Later queueing is refused: `queue` returns
+    /// [`QueueError::Closed`](crate::QueueError::Closed), and a spawned closure ends as cancelled.
+    /// The calling thread drops spawned futures that wait to be woken, which end as cancelled too.
+    /// A held item may be let through only afterwards, by a thread that still cancels the item
+    /// before it: that item ends as cancelled. So nothing runs once this has returned, unless a
+    /// work item called it. May block.
+    ///
+    /// It waits for ever for an item that never returns, and for the items behind it. Each time
+    /// that [`stall_after`](crate::PoolsBuilder::stall_after) has passed, it logs the items that
+    /// are left. [`WorkerPools::shutdown_timeout`] has a limit.
     #[track_caller]
     pub fn shutdown(&self) {
         // In a model no time passes.
@@ -115,12 +117,12 @@ impl WorkerPools {
     /// pools end in time, the call returns as that does, but doesn't wait for the destructors of
     /// thread-local values of workers that have left.
     ///
-    /// Else the pools stay closed. Their workers finish what is queued and then leave, and either
-    /// call may be made again. So a program may end although an item hangs: a callback of a device,
-    /// say, that a shutdown of devices has skipped. May block.
+    /// Otherwise the pools stay closed. Their workers finish the queued items and then leave, and
+    /// either call may be made again. So a program may end although an item hangs: a callback of a
+    /// device, say, that a shutdown of devices has skipped. May block.
     ///
     /// # Errors
-    /// [`Unfinished`] names what is left when the time is up.
+    /// [`Unfinished`] names the rest when the time is up.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -140,7 +142,7 @@ impl WorkerPools {
         self.end(time::now(), Some(timeout), false)
     }
 
-    /// Shuts down, and waits up to the limit. `began`: when that was asked for first.
+    /// Shuts down, and waits up to the limit. `began` is the time of the first request for it.
     #[track_caller]
     fn end(
         &self,
@@ -165,10 +167,12 @@ impl WorkerPools {
         })
     }
 
-    /// Waits for all that has to end: `Err` with the threads beside the pools that haven't.
+    /// Waits for all workers and threads. Returns an error with the threads beside the pools that
+    /// haven't ended.
     fn end_all(&self, groups: &[Arc<Group>], limit: Limit) -> Result<(), Vec<String>> {
         let own = groups.iter().find(|group| group.enter_join());
-        // Whose workers leave may make one in another pool: until all have left at one look.
+        // Workers that leave may make one in another pool, so this waits until one look finds that
+        // all have left.
         let wait = || {
             loop {
                 let left = groups.iter().map(|group| group.wait_left(own.is_some(), limit.until));
@@ -188,9 +192,9 @@ impl WorkerPools {
         let rescuers = || queues.iter().filter_map(|queue| queue.rescuer());
         let by_item = own.is_some() || running::current(|job| job.is_some());
         if !by_item {
-            // Their last items may let held ones through, which are run.
+            // Their last items may let held ones through, and these are run.
             late(rescuers().map(|rescuer| rescuer.end(limit)))?;
-            // Seal, and look again: what had just got a worker ends before this returns.
+            // Seal, and look again: an item that had just got a worker ends before this returns.
             groups.iter().for_each(|group| group.seal());
             wait()?;
         }
@@ -199,8 +203,8 @@ impl WorkerPools {
         }
         let follower = self.inner.follower.as_ref();
         if by_item {
-            // One of them may be in here too, and wait for the worker that runs this item. They
-            // end by themselves.
+            // One of them may have called this too, and wait for the worker that runs this item.
+            // They end by themselves.
             rescuers().for_each(Rescuer::stop);
             follower.into_iter().for_each(|follower| follower.stop());
             return Ok(());
@@ -209,7 +213,7 @@ impl WorkerPools {
         late(ends.into_iter())
     }
 
-    /// Returns what is left after this time, in all and since the first look at what runs.
+    /// Returns the rest after this time; running items count from the first look.
     fn unfinished(
         &self,
         groups: &[Arc<Group>],
@@ -241,7 +245,7 @@ impl WorkerPools {
     }
 }
 
-/// Returns what runs.
+/// Returns the running instances.
 fn running(groups: &[Arc<Group>]) -> impl Iterator<Item = (Key, Arc<Worker>, RunSnapshot)> {
     let pools = groups.iter().enumerate().flat_map(|(at, group)| {
         (0..group.pools.len()).map(move |pool| (at, pool, group.running(pool)))

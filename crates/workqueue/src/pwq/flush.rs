@@ -1,14 +1,15 @@
-//! The colours of a queue: how a queuer is counted in, how an instance is counted out, and what a
-//! flush waits for: the colours that were in use before it.
+//! The colours of a queue: how a queuer is counted in, and an instance counted out. A flush waits
+//! for the colours that were in use before it.
 //!
 //! The kernel's scheme (`flush_workqueue`), with the counts kept per pwq (queue and pod) and CPU
 //! (`slot.rs`), so that queueing on different CPUs shares no cache line. A flush moves the queue on
-//! to a colour that nobody uses, and waits until each other colour that was in use has drained.
-//! Work queued after it gets the new colour and isn't waited for.
+//! to an unused colour, and waits until each other colour that was in use has drained. Work queued
+//! after it gets the new colour and isn't waited for.
 //!
-//! A *pair* is the two counts of one colour on one stripe of one pwq: how many came, and how many
-//! are over. It has drained if they are equal, those that are over read first: each of them is
-//! among those that came, which are read after, and so are all that were queued before the flush.
+//! A *pair* is the two counts of one colour on one stripe of one pwq: the instances that came, and
+//! those that are over. It has drained if the counts are equal. The flush reads those that are over
+//! first: each of them is among those that came, which it reads after, and so are all that were
+//! queued before the flush.
 //!
 //! The race is between the last instance of a pair and the flusher, which decides in one and the
 //! same word:
@@ -20,9 +21,9 @@
 //! Count again
 //! ```
 //!
-//! Either Leave comes first, and is counted again, or it finds the word changed and looks again. A
-//! thread that would be the last of a watched pair leaves under the lock, and tells those who wait:
-//! it has a reference to the queue by then, which may be gone once it has left. All others touch
+//! Either Leave comes first, and Count sees it, or it finds the word changed and looks again. A
+//! thread that would be the last of a watched pair leaves under the lock, and notifies the waiters.
+//! By then it has a reference to the queue, which may be gone once it has left. All others touch
 //! nothing after Leave. `tests/loom/flush.rs`; without Look, or with a Count in the other order,
 //! that model fails.
 //!
@@ -59,7 +60,7 @@ pub(crate) struct Colours<C: CountPolicy, L: SlotContent> {
     care: PhantomData<C>,
 }
 
-/// The queue's slots (`README.md`), and the waiters for what is queued there.
+/// The queue's slots (`README.md`), and the waiters for their instances.
 pub(crate) struct Members<L: SlotContent> {
     /// The slots with a pwq, oldest first, also of former attributes.
     pub(crate) slots: Vec<SlotBox<L>>,
@@ -88,7 +89,7 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         }
     }
 
-    /// Calls `see` with each slot that has a pwq, and that, under the lock.
+    /// Calls `see` with each slot that has a pwq, and the pwq, under the lock.
     pub(crate) fn each(&self, mut see: impl FnMut(&PwqSlot<L>, &L)) {
         for owned in &self.members.lock().slots {
             let slot: &PwqSlot<L> = owned.slot();
@@ -97,7 +98,7 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         }
     }
 
-    /// Returns the colour of what is counted in now.
+    /// Returns the colour of instances that are counted in now.
     #[inline]
     pub(crate) fn colour(&self) -> u8 {
         // A colour read a moment before a flush moves on makes the two concurrent: that flush
@@ -137,7 +138,8 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         }
     }
 
-    /// Returns what the flush with this event waits for (a moment ago); `None` if it is over.
+    /// Returns the colours that the flush with this event waited for a moment ago; `None` if it is
+    /// over.
     pub(crate) fn awaited_by(&self, event: &Completion) -> Option<AwaitedColours> {
         let members = self.members.lock();
         let mut waiters = members.flushes.waiters.iter();
@@ -156,7 +158,7 @@ impl<L: SlotContent> Members<L> {
         live.chain(self.spares.iter().map(|owned| (owned.slot(), None)))
     }
 
-    /// Watches each pair that hasn't drained; the colours of these, a bit each.
+    /// Watches each pair that hasn't drained. Returns the colours of these, a bit each.
     fn watch<C: CountPolicy>(&mut self) -> u32 {
         // Pairs with the queuers' Enter and ReadGate. The accesses are SeqCst.
         FullFence::implied();
@@ -171,7 +173,7 @@ impl<L: SlotContent> Members<L> {
 
 impl Flushes {
     /// Notes that one more pair of a colour has drained. Takes out the flushes that have nothing
-    /// left to wait for, to be told.
+    /// left to wait for; the caller notifies them.
     pub(crate) fn drained(&mut self, colour: usize) -> Vec<Arc<Completion>> {
         self.watched[colour] -= 1;
         let mut ended = Vec::new();
@@ -192,7 +194,7 @@ impl Flushes {
     }
 }
 
-/// Orders the accesses around it in loom: they are SeqCst, which loom takes for weaker ones.
+/// Orders the accesses around it under loom: they are SeqCst, and loom takes these for weaker ones.
 #[inline]
 fn order<C: CountPolicy>() {
     if C::ORDERED {
@@ -259,8 +261,8 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
         }
     }
 
-    /// Carries out Leave, if somebody may watch, and these are the last. The caller has a reference
-    /// to the colours beside that of the pwq's.
+    /// Carries out Leave, if the pair may be watched, and these are the last. The caller has a
+    /// reference to the colours beside the pwq's.
     #[cold]
     pub(crate) fn leave_watched(
         &self,
@@ -317,8 +319,8 @@ impl<L: SlotContent> Members<L> {
     }
 }
 
-/// The slot and stripe that a queuer has Picked: nothing of it is to be trusted before it has
-/// Entered and Validated.
+/// The slot and stripe that a queuer has Picked. It relies on nothing of them before it has Entered
+/// and Validated.
 pub(crate) struct PickedEntry<'a, L> {
     entry: &'a CpuEntry<L>,
     /// The place, as it was in the entry.
@@ -328,7 +330,7 @@ pub(crate) struct PickedEntry<'a, L> {
 }
 
 impl<L> PickedEntry<'_, L> {
-    /// Returns where it would Enter.
+    /// Returns the place where it would Enter.
     #[inline]
     pub(crate) fn spot(&self) -> Spot {
         let (slot, stripe) = CpuEntry::parts(self.place);
@@ -342,7 +344,7 @@ impl<L> PickedEntry<'_, L> {
 /// colours are needed after.
 ///
 /// # Safety
-/// As many such places of an `L`'s were [Entered](Colours::enter), or taken over, and aren't used
+/// This many such places of an `L` were [Entered](Colours::enter), or taken over, and aren't used
 /// again.
 #[inline]
 pub(crate) unsafe fn leave<C: CountPolicy, L: SlotContent, S: AsRef<Colours<C, L>> + ?Sized>(

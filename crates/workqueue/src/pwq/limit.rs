@@ -1,6 +1,6 @@
-//! How many instances of a queue are active at once, and which wait: `max_active`, ordered queues
-//! and draining. A slot counts instances against a maximum and holds those beyond it back; a
-//! limiter divides a queue's maximum among its slots.
+//! Limits on the active instances of a queue: `max_active`, ordered queues and draining. A slot
+//! counts instances against a maximum and holds those beyond it back; a limiter divides a queue's
+//! maximum among its slots.
 //!
 //! Read `limit.md` beside this file first: the comments here use its names for the steps.
 
@@ -15,23 +15,22 @@ use crate::pools::UsableCpus;
 
 /// Gate bit: there is a maximum.
 const LIMITED: u32 = 1;
-/// Instances are held back, or somebody is about to push some that were.
+/// Gate bit: instances are held back, or a thread is about to push some that were.
 const HELD: u32 = 1 << 1;
-/// Gate bit: only what the queue's own items queue is accepted.
+/// Gate bit: only items that the queue's own items queue are accepted.
 const DRAINING: u32 = 1 << 2;
 /// Gate bit: nothing is accepted any more.
 const CLOSED: u32 = 1 << 3;
 
-/// A thing that a slot can hold back, and the list for it.
+/// An instance that a slot can hold back, and the list for it.
 pub(crate) trait Hold: Sized + Send {
     /// A list, first in, first out, whose items can be taken out of its middle too.
     type List: Default + Send;
-    /// Appends.
+    /// Appends an instance.
     fn append(self, list: &mut Self::List);
-    /// Takes out the oldest that nobody else has claimed; drops those that somebody has from the
-    /// list.
+    /// Takes out the oldest unclaimed one; drops claimed ones from the list.
     fn take(list: &mut Self::List) -> Option<Self>;
-    /// Returns how many are in there.
+    /// Returns their number.
     fn len(list: &Self::List) -> usize;
 }
 
@@ -40,7 +39,7 @@ pub(crate) trait Hold: Sized + Send {
 pub(crate) struct Gate(u32);
 
 impl Gate {
-    /// Returns true if nothing has to be asked: no limit, and nothing out of the ordinary.
+    /// Returns true if nothing has to be checked: there is no limit, drain or close.
     #[inline]
     pub(crate) fn open(self) -> bool {
         self.0 == 0
@@ -53,7 +52,7 @@ impl Gate {
     pub(crate) fn closed(self) -> bool {
         self.0 & CLOSED != 0
     }
-    /// Returns true if an instance may try to get through without the lock: nobody is before it.
+    /// Returns true if an instance may try to get through without the lock: no other is before it.
     fn unobstructed(self) -> bool {
         self.0 & HELD == 0
     }
@@ -74,15 +73,15 @@ pub(crate) enum Admission {
     Wait,
 }
 
-/// A slot: how many are active, how many may be, and those that wait.
+/// A slot: the number of active instances, their maximum, and those that wait.
 pub(crate) struct LimitSlot<T: Hold, F: FencePolicy = FullFence> {
-    /// A: bits; written under the lock of `inner`, read by everybody who queues.
+    /// A: bits; written under the lock of `inner`, read by each queuer.
     gate: AtomicU32,
     /// A: instances that are counted: let through and not over.
     active: AtomicUsize,
-    /// A: how many may be; written under the lock of `inner`.
+    /// A: maximum of active instances; written under the lock of `inner`.
     max: AtomicUsize,
-    /// L: is the lock; guards those that are held back, and what the gate mirrors.
+    /// L: is the lock; guards the held instances, and the state that the gate mirrors.
     inner: Mutex<SlotState<T>>,
     fence: PhantomData<F>,
 }
@@ -90,10 +89,10 @@ pub(crate) struct LimitSlot<T: Hold, F: FencePolicy = FullFence> {
 struct SlotState<T: Hold> {
     /// The held instances, by pwq. The pwq whose turn it is comes first, and none is empty.
     held: VecDeque<(usize, T::List)>,
-    /// Number of times that an instance came to be held, or ceased to be: two equal readings mean
-    /// that the same ones were held all the while.
+    /// Number of times that an instance came to be held, or ceased to be: between two equal
+    /// readings the same ones were held.
     moves: u64,
-    /// True while somebody pushes what was held: the only one who does, so that the order is kept.
+    /// True while a thread pushes held instances. Only one does, so that the order is kept.
     moving: bool,
     /// Number of times that the limit or the marks were set.
     changes: u64,
@@ -121,10 +120,10 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         }
     }
 
-    /// Returns what stands in the way. The caller has counted its instance in, in its pwq, before:
-    /// the thread that changes the gate looks at those counts afterwards, and one of the two sees
-    /// the other. Both accesses of both sides are `SeqCst`, so no fence is needed (but for loom,
-    /// which takes `SeqCst` accesses for weaker ones).
+    /// Returns the obstacles. The caller has counted its instance in, in its pwq, before. The
+    /// thread that changes the gate reads those counts afterwards, and one of the two sees the
+    /// other. Both accesses of both sides are `SeqCst`, so no fence is needed (but for loom, which
+    /// takes `SeqCst` accesses for weaker ones).
     #[inline]
     pub(crate) fn gate(&self) -> Gate {
         F::implied();
@@ -137,7 +136,7 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         Gate(self.gate.load(Ordering::Relaxed))
     }
 
-    /// Returns true if the limit has a place for one more (a moment ago).
+    /// Returns true if the limit had a place for one more a moment ago.
     pub(crate) fn has_place(&self) -> bool {
         let gate = self.glance();
         gate.open()
@@ -160,8 +159,8 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         }
     }
 
-    /// Holds an instance back, behind the older ones of its pwq; gets it through, by `push`, as
-    /// soon as it may be: maybe at once.
+    /// Holds an instance back, behind the older ones of its pwq; lets it through, by `push`, as
+    /// soon as it may go: maybe at once.
     pub(crate) fn hold(&self, pwq: usize, item: T, push: &mut dyn FnMut(T)) {
         let mut inner = self.inner.lock();
         inner.append(pwq, item);
@@ -173,7 +172,7 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
     /// Gives the place of a counted instance back, which is over: the next one may go.
     #[inline]
     pub(crate) fn put(&self, push: &mut dyn FnMut(T)) {
-        // Give. Release: what this instance did is seen by the one that gets its place.
+        // Give. Release: the instance that gets its place sees this one's writes.
         self.active.fetch_sub(1, Ordering::Release);
         // Pairs with the fence in `move_on`.
         F::full();
@@ -186,8 +185,8 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
     /// Carries out Lend: a place beyond the maximum, to be [`put`](LimitSlot::put) back, for an
     /// instance that the holder of another place waits for.
     pub(crate) fn lend(&self) {
-        // Relaxed: nobody gave this place up. A look for one meanwhile finds one less, as it has
-        // to.
+        // Relaxed: no instance gave this place up. A look for one meanwhile finds one less, as it
+        // has to.
         self.active.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -197,7 +196,7 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         inner.held.iter().find(|(of, _)| *of == pwq).map(|(_, list)| see(list))
     }
 
-    /// Calls `take` to take one of a pwq's held instances, if any are there, under the lock: for
+    /// Calls `take` to take one of a pwq's held instances, if there are any, under the lock: for
     /// its claimant.
     pub(crate) fn take_held(
         &self,
@@ -212,7 +211,7 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         taken
     }
 
-    /// Changes the maximum. Instances that are active beyond a lower one go on. If it rises,
+    /// Changes the maximum. Instances that are active beyond a lower one continue. If it rises,
     /// `settle` has to follow.
     pub(crate) fn set_limit(&self, limit: usize) {
         self.change(|inner| inner.limit = limit);
@@ -223,26 +222,26 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         self.mark(DRAINING, draining);
     }
 
-    /// Accepts nothing from now on. Held instances will still be let through.
+    /// Refuses all instances from now on. Held instances will still be let through.
     pub(crate) fn close(&self) {
         self.mark(CLOSED, true);
     }
 
-    /// Lets those through that may go. A step of its own, since `push` may come to user code (a
-    /// handler that makes threads), and so is called without any lock.
+    /// Lets the instances through that may go. This is a step of its own, since `push` may call
+    /// user code (a handler that makes threads), and so runs without any lock.
     pub(crate) fn settle(&self, push: &mut dyn FnMut(T)) {
         self.move_on(self.inner.lock(), push);
     }
 
-    /// Returns how many are counted as active, how many may be ([`UNLIMITED`]: any number), and how
-    /// many are held back (a moment ago).
+    /// Returns the numbers of active instances, of their maximum ([`UNLIMITED`]: none), and of held
+    /// ones, a moment ago.
     pub(crate) fn sizes(&self) -> (usize, usize, usize) {
         let inner = self.inner.lock();
         (self.active.load(Ordering::Relaxed), inner.limit, inner.many())
     }
 
-    /// Returns how many are counted as active, if all of them have to go on before one that is held
-    /// back can; `None`: one may go at once, let through by any thread. Returns, too, how often the
+    /// Returns the number of active instances, if all of them have to proceed before a held one
+    /// can; `None` if one may go at once, let through by any thread. Returns, too, how often the
     /// limit or the marks were set.
     pub(crate) fn in_the_way(&self) -> (Option<usize>, u64) {
         let inner = self.inner.lock();
@@ -250,7 +249,7 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         ((active >= inner.limit).then_some(active), inner.changes)
     }
 
-    /// Returns how many are held back, and how often that has changed.
+    /// Returns the number of held instances, and how often that has changed.
     pub(crate) fn held(&self) -> (usize, u64) {
         let inner = self.inner.lock();
         (inner.many(), inner.moves)
@@ -269,7 +268,7 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         self.publish(&inner);
     }
 
-    /// Mirrors what the lock guards. SeqCst: see `gate`; the fence that follows is for loom.
+    /// Mirrors the guarded state. SeqCst: see `gate`; the fence that follows is for loom.
     fn publish(&self, inner: &SlotState<T>) {
         let gate = inner.gate();
         self.max.store(inner.limit, Ordering::Relaxed);
@@ -305,8 +304,8 @@ impl<T: Hold, F: FencePolicy> LimitSlot<T, F> {
         }
         let next = inner.next();
         if next.is_none() {
-            // All of them were claimed. Nobody has to look: who missed the place meanwhile has yet
-            // to take the lock.
+            // All of them were claimed. No thread has to look: one that missed the place meanwhile
+            // has yet to take the lock.
             self.active.fetch_sub(1, Ordering::Release);
         }
         next
@@ -371,14 +370,14 @@ pub(crate) enum CountedBy {
 
 /// The slots of a queue. They are the queue's for its whole life, whatever its attributes.
 pub(crate) struct Limiter<T: Hold, F: FencePolicy = FullFence> {
-    /// I: what they stand for.
+    /// I: the scope of a slot.
     pub(crate) counted_by: CountedBy,
-    /// I: the slots; what changes in them, they guard.
+    /// I: the slots, which guard their own changes.
     slots: Box<[CachePadded<LimitSlot<T, F>>]>,
 }
 
 impl<T: Hold, F: FencePolicy> Limiter<T, F> {
-    /// Creates a limiter without a limit yet. `places`: how many nodes or pools there are.
+    /// Creates a limiter without a limit yet. `places` is the number of nodes or pools.
     pub(crate) fn new(counted_by: CountedBy, places: usize) -> Self {
         let (slots, limit) = match counted_by {
             CountedBy::Node => (places + 1, UNLIMITED),
@@ -401,7 +400,7 @@ impl<T: Hold, F: FencePolicy> Limiter<T, F> {
         }
     }
 
-    /// Returns the key of a pwq among those that wait: with ordered queues they all wait in one
+    /// Returns the key of a pwq among the waiting ones: with ordered queues they all wait in one
     /// line.
     pub(crate) fn line_of(&self, pwq: usize) -> usize {
         if self.counted_by == CountedBy::Queue { 0 } else { pwq }
@@ -450,9 +449,9 @@ pub(crate) fn effective(max_active: usize) -> usize {
     if max_active == 0 { UNLIMITED } else { max_active }
 }
 
-/// Returns how much of an unbound queue's `max_active` a node gets: its share by CPUs, rounded up,
-/// at least 8 (or all of it, if that is less), at most all of it. `node_cpus` and `total_cpus` are
-/// the CPUs that the queue may use now, on the node and in all.
+/// Returns a node's part of an unbound queue's `max_active`: its share by CPUs, rounded up, at
+/// least 8 (or all of it, if that is less), at most all of it. `node_cpus` and `total_cpus` are the
+/// CPUs that the queue may use now, on the node and in all.
 ///
 /// `node_update_max_active` of the kernel. How many pods the node is divided into doesn't matter.
 pub(crate) fn node_max(max_active: usize, node_cpus: usize, total_cpus: usize) -> usize {

@@ -53,9 +53,9 @@ pub(crate) struct Pwq {
     pub(crate) shared: Arc<QueueCore>,
     /// I: the pools of the queue's attributes, as they were when this pwq was made.
     pub(crate) group: Arc<Group>,
-    /// I: which of them.
+    /// I: index of the pool among them.
     pub(crate) pool: usize,
-    /// I: that one.
+    /// I: the pool itself.
     pub(crate) at: ArcField<Group, Pool<FullFence>>,
     /// I: the slot of the limiter that its instances are counted in.
     pub(crate) slot: ArcField<QueueCore, LimitSlot<Queued>>,
@@ -95,7 +95,7 @@ impl Pwq {
         unsafe { slot.as_ref().pwq() }
     }
 
-    /// Returns what was counted here, and on its slot since it has that.
+    /// Returns the counts of this pwq, and of its slot since the pwq has that.
     pub(crate) fn stats(&self, slot: &PwqSlot<Pwq>, carried: &Deferred) -> QueueStats {
         let mut stats = QueueStats::default();
         carried.add_to(&mut stats, slot, Tally::queued_on_pwq);
@@ -108,7 +108,7 @@ impl Pwq {
         self.shared.limiter.line_of(ptr::from_ref(self) as usize)
     }
 
-    /// Returns the colours of what the limiter holds back here.
+    /// Returns the colours of the instances that the limiter holds back here.
     pub(crate) fn colours_held(&self) -> HashSet<u8> {
         // SAFETY: each is in the list, whose lock is held: its slot is filled, and a claimant
         // writes it only when the item is out of there.
@@ -117,8 +117,8 @@ impl Pwq {
         seen.unwrap_or_default()
     }
 
-    /// Takes an item that the caller has claimed out of the list of those that the limiter holds
-    /// back; returns `None` if it has left that.
+    /// Takes an item that the caller has claimed out of the limiter's list of held ones; returns
+    /// `None` if it has left the list.
     pub(crate) fn release(&self, item: LentItem<'_>) -> Option<Queued> {
         self.slot.take_held(self.line(), |held| {
             let here = item.place(item.state.snapshot().seq()) == Container::Held;
@@ -150,7 +150,7 @@ impl SlotContent for Pwq {
 /// Carries out Protect and Push, of an instance that was Entered just now.
 #[inline(always)]
 pub(super) fn push_new(hazard: Hazard, queued: Queued) {
-    // Plain pointers: it may be over before the push is, and the pwq gone.
+    // These are plain pointers: the instance may be over before the push is, and the pwq gone.
     let (group, at, pool, stripe) = {
         let ticket = queued.ticket().expect("it was Entered");
         let pwq = Pwq::of(ticket);
@@ -243,7 +243,7 @@ impl QueueCore {
         if queued.refuse() { Err(error) } else { Ok(()) }
     }
 
-    /// Sends the instance to the pool, or to those that are held back.
+    /// Sends the instance to the pool, or holds it back.
     #[cold]
     #[inline(never)]
     pub(super) fn admit(&self, gate: Gate, queued: Queued) {
@@ -263,7 +263,7 @@ impl QueueCore {
         }
     }
 
-    /// Checks that the queue takes it, as it stands.
+    /// Checks that the queue takes the instance in its present state.
     #[inline]
     pub(super) fn check(&self, gate: Gate, accepted: bool) -> Result<(), QueueError> {
         if gate.open() { Ok(()) } else { self.check_closely(gate, accepted) }
@@ -285,8 +285,8 @@ impl QueueCore {
         Err(QueueError::Draining)
     }
 
-    /// Returns true if the calling thread runs an item of this queue: what it queues is chained
-    /// work.
+    /// Returns true if the calling thread runs an item of this queue: the items that it queues are
+    /// chained work.
     pub(crate) fn runs_here(&self) -> bool {
         running::current(|job| {
             let ticket = job.and_then(Running::ticket);
@@ -374,7 +374,7 @@ impl Schedule for OfPwq {
     }
 }
 
-/// Derefs to the part, and keeps the whole.
+/// A reference to a part that keeps the whole.
 pub(crate) struct ArcField<W, T> {
     part: NonNull<T>,
     _whole: Arc<W>,
@@ -386,7 +386,7 @@ unsafe impl<W: Send + Sync, T: Sync> Send for ArcField<W, T> {}
 unsafe impl<W: Send + Sync, T: Sync> Sync for ArcField<W, T> {}
 
 impl<W, T> ArcField<W, T> {
-    /// Creates a reference to what `find` finds in the whole.
+    /// Creates a reference to the part that `find` returns.
     pub(crate) fn of(whole: &Arc<W>, find: impl FnOnce(&W) -> &T) -> Self {
         ArcField { part: NonNull::from(find(whole)), _whole: Arc::clone(whole) }
     }

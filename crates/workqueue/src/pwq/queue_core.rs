@@ -38,18 +38,18 @@ pub(crate) struct QueueCore {
     /// I: the rescuer, which runs its work if no worker can.
     pub(crate) rescuer: Option<Rescuer>,
     pub(crate) colours: Colours<RealCounts, Pwq>,
-    /// The limiter, which says which instances may be active, and holds the others back.
+    /// The limiter, which decides which instances may be active, and holds the others back.
     pub(crate) limiter: Limiter<Queued>,
-    /// L: is the lock, held while a change is committed and the limiter is told; guards the
+    /// L: is the lock, held while a change is committed and passed to the limiter; guards the
     /// attributes.
     pub(crate) attributes: Mutex<Attributes>,
     /// The futures that wait to be woken.
     pub(crate) waiting: WaitList<Weak<dyn Waits>>,
     /// Counts of the pwqs that are gone.
     pub(crate) former: Counters,
-    /// The pools'.
+    /// The timekeeper of the pools.
     pub(crate) hazards: Arc<Hazards>,
-    /// Keeps the pools open for as long as anything is queued, or can be.
+    /// A lease that keeps the pools open for as long as an item is queued, or can be.
     pub(crate) pools: WorkerPools,
     /// I: the places for closures of `try_spawn`, if they are limited.
     pub(crate) room: Option<Arc<Room>>,
@@ -58,13 +58,13 @@ pub(crate) struct QueueCore {
 /// The traits of a queue, which never change.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Traits {
-    /// I: what it is.
+    /// I: the kind.
     pub(crate) kind: QueueKind,
-    /// I: whether it is counted how long its items run.
+    /// I: true if the queue measures the run time of its items.
     pub(crate) timed: bool,
-    /// I: how many closures of `try_spawn` it takes at once, if it counts them.
+    /// I: maximum of closures of `try_spawn` at once, if it counts them.
     pub(crate) capacity: Option<usize>,
-    /// I: whether it is the queue below another one, which takes work also while it is drained.
+    /// I: true for a queue below another one, which takes work also while it is drained.
     pub(crate) is_below: bool,
 }
 
@@ -95,7 +95,7 @@ impl QueueCore {
         })
     }
 
-    /// Returns how many come before an item that is held back, of an ordered queue.
+    /// Returns the number of items before a held one, of an ordered queue.
     pub(crate) fn before(&self, item: LentItem<'_>) -> usize {
         let (slot, line) = (self.limiter.slot(0), self.limiter.line_of(0));
         let before = slot.see_held(line, |held| {
@@ -106,7 +106,7 @@ impl QueueCore {
     }
 
     /// Returns the counters of all pwqs, former ones included, and the instances in flight. Each is
-    /// true, of slightly different moments.
+    /// exact, but they are of slightly different moments.
     pub(crate) fn stats(&self) -> QueueStats {
         let carried = Deferred::of(self);
         let mut stats = QueueStats::default();
@@ -120,8 +120,8 @@ impl QueueCore {
         stats
     }
 
-    /// Instances queued and not over, and those ever queued. Those that workers carry count as not
-    /// over: that none is in flight is sure, and that some are may be true for a moment longer.
+    /// Returns the numbers of instances in flight and of those ever queued. Carried ends count as
+    /// in flight: if the number is 0, none is in flight, but it may be above 0 for a moment longer.
     pub(crate) fn counts(&self) -> (u64, u64) {
         let members = self.colours.members.lock();
         members.all().fold((0, 0), |(in_flight, queued), (slot, _)| {
@@ -129,19 +129,20 @@ impl QueueCore {
         })
     }
 
-    /// Returns true if nothing is queued and nothing runs: true of one moment during the call, if
-    /// nothing is queued from outside.
+    /// Returns true if nothing was queued and nothing ran at one moment during the call, if nothing
+    /// is queued from outside.
     pub(crate) fn is_empty(&self) -> bool {
-        // An item may queue another on a pwq that was looked at already, and end before its own is.
-        // Then the number of those ever queued has changed.
+        // An item may queue another on a pwq that was read already, and end before its own pwq is
+        // read. Then the number of those ever queued has changed.
         let before = self.counts();
-        // Pairs with the Release of the ends that it saw: what those items queued is seen below.
+        // Pairs with the Release of the ends that it saw: the items that those queued are seen
+        // below.
         fence(Ordering::Acquire);
         let after = self.counts();
         before.0 == 0 && before == after
     }
 
-    /// Instances that were let through to a pool and aren't over (a moment ago).
+    /// Returns the number of active instances a moment ago.
     pub(crate) fn active(&self) -> u64 {
         let held = || {
             let of_slot = self.limiter.slots().map(|slot| slot.held());
@@ -158,7 +159,7 @@ impl QueueCore {
             }
             before = after;
         }
-        // They come and go too fast to tell.
+        // They come and go too fast to count.
         self.stats().in_flight().saturating_sub(before.0).max(1)
     }
 
@@ -174,8 +175,7 @@ impl QueueCore {
         self.limiter.set_max_active(max_active, &usable);
     }
 
-    /// Logs if a maximum is more than there can be. Called with no lock held: a subscriber is the
-    /// user's code.
+    /// Logs a maximum that is too large. The caller holds no lock: a subscriber is the user's code.
     pub(crate) fn warn_of_cut(&self, max_active: usize) {
         if max_active > MAX_ACTIVE_LIMIT {
             tracing::warn!(
@@ -249,11 +249,11 @@ impl AsRef<Colours<RealCounts, Pwq>> for QueueCore {
 
 /// A limited number of places for closures.
 pub(crate) struct Room {
-    /// I: how many there are.
+    /// I: number of places.
     places: usize,
-    /// A: how many are taken. It says nothing of other memory, so Relaxed.
+    /// A: number of taken places. It orders no other memory, so Relaxed.
     taken: AtomicUsize,
-    /// A: how often none was free. A counter, so Relaxed.
+    /// A: number of times that none was free. A counter, so Relaxed.
     refused: AtomicU64,
 }
 
@@ -335,8 +335,8 @@ fn limit(max: usize) -> Option<usize> {
     (max != UNLIMITED).then_some(max)
 }
 
-/// Returns those that have a limit, or hold something back. `pods`: the pod of each pool, by its
-/// index.
+/// Returns the slots that have a limit, or hold an instance back. `pods`: the pod of each pool, by
+/// its index.
 fn slots(queue: &QueueCore, pods: &[(usize, u32)]) -> Vec<SlotDump> {
     let last = queue.limiter.slots().count().saturating_sub(1);
     let slots = queue.limiter.slots().enumerate().filter_map(|(index, slot)| {
@@ -354,15 +354,14 @@ fn slots(queue: &QueueCore, pods: &[(usize, u32)]) -> Vec<SlotDump> {
     slots.collect()
 }
 
-/// The counts that the workers that may run a queue's work carry (a moment ago), by the slot's
-/// address.
+/// The counts that the workers of a queue carried a moment ago, by the slot's address.
 pub(crate) struct Deferred(BTreeMap<usize, OfSlot>);
 
 #[derive(Clone, Copy, Default)]
 struct OfSlot {
-    /// Number of instances that were over, before the workers were looked at.
+    /// Number of instances that were over, before the workers were read.
     over: u64,
-    /// Number of instances that had been queued by Reuse, as far as the slot knew.
+    /// Number of instances that had been queued by Reuse, by the slot's count.
     again: u64,
     carried: u64,
     /// Number of instances that the slot doesn't know of.
@@ -370,7 +369,7 @@ struct OfSlot {
 }
 
 impl Deferred {
-    /// Looks at them. Takes short locks.
+    /// Reads the workers. Takes short locks.
     pub(crate) fn of(queue: &QueueCore) -> Deferred {
         let mut slots = BTreeMap::new();
         let mut groups: Vec<Arc<Group>> = Vec::new();
@@ -390,9 +389,9 @@ impl Deferred {
             let now = worker.carry.look();
             let Some(slot) = slots.get_mut(&now.home) else { continue };
             slot.more += now.again();
-            // A number that doesn't change between two rounds was there at one moment together:
-            // none of it is on its way from one worker to another, by Reuse. One that does is taken
-            // for instances in flight.
+            // The parts of a number that doesn't change between two rounds existed together at one
+            // moment: none of them was on its way from one worker to another, by Reuse. A number
+            // that changes counts as in flight.
             if now == first {
                 slot.carried += now.many();
             }
@@ -400,8 +399,8 @@ impl Deferred {
         Deferred(slots)
     }
 
-    /// Adds the instances queued here so far, and those of them that are over: what workers carry
-    /// is. `known`: those queued of which the slot knows.
+    /// Adds the instances queued here so far, and those of them that are over; carried ends are
+    /// over. `known` is the slot's count of those queued.
     pub(crate) fn add_to(
         &self,
         stats: &mut QueueStats,
@@ -410,11 +409,11 @@ impl Deferred {
     ) {
         let (tally, seen) = (&slot.tally, self.0.get(&ptr::from_ref(slot).addr()));
         let OfSlot { over, again, carried, more } = seen.copied().unwrap_or_default();
-        // Not less than there were at one moment since this was made: those over were counted
-        // before, and those that came are after.
+        // The result is at least the number at one moment since this was made: those over were
+        // counted before, and those that came are counted after.
         let in_flight = tally.in_flight().min(tally.ever_came().saturating_sub(over + carried));
-        // After that: what is in flight then is among those that were queued. An end that the slot
-        // was told meanwhile isn't counted twice.
+        // This comes after: the instances in flight then are among those that were queued. An end
+        // that the slot learned of meanwhile isn't counted twice.
         let queued = known(tally) + (again + more).saturating_sub(tally.again());
         stats.queued += queued;
         stats.completed += queued.saturating_sub(in_flight);

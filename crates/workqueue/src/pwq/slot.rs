@@ -19,14 +19,14 @@ use crate::task::ticket::{ADDRESS_BITS, COLOURS, QueueHome, STRIPES};
 
 /// The content of a slot: a [`Pwq`](crate::pwq::Pwq), or a model's.
 pub(crate) trait SlotContent: Send + Sync {
-    /// Returns what stands at the head of its slot: the same for all of a queue.
+    /// Returns the head of its slot: the same for all pwqs of a queue.
     fn home(&self) -> QueueHome;
-    /// Notes that it was taken off its slot: all that was queued there is over. Called under the
+    /// Notes that it was taken off its slot: all instances there are over. The caller holds the
     /// lock of the colours.
     fn collected(&self);
 }
 
-/// A place for a pwq, and the counts of what is queued there.
+/// A place for a pwq, and the counts of its instances.
 #[repr(C, align(128))]
 pub(crate) struct PwqSlot<L> {
     /// The home, at the head, where a ticket's word points.
@@ -40,7 +40,7 @@ pub(crate) struct PwqSlot<L> {
 // A ticket names a slot by its home.
 const _: () = assert!(align_of::<PwqSlot<()>>() == STRIPES && offset_of!(PwqSlot<()>, home) == 0);
 
-// SAFETY: the pwq is written while nobody reads it (`README.md`), and shared: `L: Send + Sync`.
+// SAFETY: the pwq is written while no thread reads it (`README.md`), and shared: `L: Send + Sync`.
 unsafe impl<L: Send + Sync> Send for PwqSlot<L> {}
 // SAFETY: as above.
 unsafe impl<L: Send + Sync> Sync for PwqSlot<L> {}
@@ -49,8 +49,8 @@ impl<L> PwqSlot<L> {
     /// Returns the pwq.
     ///
     /// # Safety
-    /// One is there, for as long as the reference lives: the slot is on the list and the lock is
-    /// held, or the caller's instance isn't over, or the caller has Validated and hasn't pushed
+    /// The slot has a pwq for as long as the reference lives: the slot is on the list and the lock
+    /// is held; or the caller's instance isn't over; or the caller has Validated and hasn't pushed
     /// yet.
     #[inline]
     pub(crate) unsafe fn pwq(&self) -> &L {
@@ -64,7 +64,7 @@ impl<L> PwqSlot<L> {
     }
 }
 
-/// Owns a slot. Others have pointers to it.
+/// The owner of a slot, to which others have pointers.
 pub(crate) struct SlotBox<L>(pub(super) NonNull<PwqSlot<L>>);
 
 // SAFETY: as a `Box` of it.
@@ -87,24 +87,24 @@ impl<L> SlotBox<L> {
 
     /// Carries out Fill.
     pub(super) fn fill(&self, pwq: L) {
-        // SAFETY: it is spare: no entry has named it since it was collected, so nobody has
+        // SAFETY: it is spare: no entry has named it since it was collected. So no thread has
         // Validated, and one that hasn't reads no pwq.
         self.slot().pwq.with_mut(|place| unsafe { *place = Some(pwq) });
     }
 
     /// Takes the pwq off.
     pub(super) fn empty(&self) -> Option<L> {
-        // SAFETY: it is quiet and retired: all that was queued is over, and nobody Validates any
-        // more. `is_quiet` acquires what they did.
+        // SAFETY: it is quiet and retired: all its instances are over, and no thread Validates any
+        // more. `is_quiet` acquires their writes.
         self.slot().pwq.with_mut(|place| unsafe { (*place).take() })
     }
 }
 
 impl<L> Drop for SlotBox<L> {
     fn drop(&mut self) {
-        // SAFETY: it came from a box. It is dropped with the queue, which is there for as long as
-        // there is a handle, so that no queuer has a pointer to it, or a pwq on any slot, so that
-        // no instance has.
+        // SAFETY: it came from a box, and is dropped with the queue. The queue exists for as long
+        // as there is a handle, or a pwq on any slot. So neither a queuer nor an instance has a
+        // pointer to the slot.
         drop(unsafe { Box::from_raw(self.0.as_ptr()) });
     }
 }
@@ -112,7 +112,7 @@ impl<L> Drop for SlotBox<L> {
 /// The entry of a CPU: the slot that its work goes to, and the stripe there.
 pub(crate) struct CpuEntry<L> {
     /// A: the slot, and the stripe in its lowest bits; null if the CPU has no pwq. Stored under the
-    /// lock of the attributes, read by everybody who queues.
+    /// lock of the attributes, read by each queuer.
     pub(super) place: AtomicPtr<PwqSlot<L>>,
 }
 
@@ -140,9 +140,10 @@ impl<L> CpuEntry<L> {
     }
 }
 
-/// A flush waits for this pair of counts: who would make them equal tells it.
+/// Mark: a flush waits for this pair of counts. The thread that would make them equal notifies it.
 const WATCHED: u64 = 1;
-/// The pwq takes nothing new, and is collected once all is over: who ends the last looks for that.
+/// Mark: the pwq takes no new instance, and is collected once all are over. The thread that ends
+/// the last checks for this.
 const RETIRED: u64 = 1 << 1;
 /// One instance, in a count that has marks.
 const ONE: u64 = 1 << 2;
@@ -151,7 +152,7 @@ const ONE: u64 = 1 << 2;
 /// another.
 #[allow(unreachable_pub, reason = "models name it")]
 pub trait CountPolicy: Send + Sync + 'static {
-    /// True if Count reads those that are over before those that came.
+    /// True if Count reads the ended instances before those that came.
     const OVER_FIRST: bool;
     /// True if Leave looks for watchers.
     const LOOKS: bool;
@@ -189,10 +190,10 @@ struct Stripe {
 }
 
 struct Arrivals {
-    /// A: of those that came, those that Retracted.
+    /// A: instances that came and Retracted.
     undone: AtomicU64,
-    /// A: statistics: instances that were queued and not counted in, since they took another's
-    /// place over.
+    /// A: statistics: instances that were queued without being counted in, since they took
+    /// another's place over.
     again: AtomicU64,
     /// A: instances ever counted in, by colour.
     by_colour: [AtomicU64; COLOURS],
@@ -219,20 +220,20 @@ impl Tally {
     #[inline]
     fn stripe(&self, stripe: u32) -> &Stripe {
         let stripes = self.stripes.len();
-        // If there is one, or it is one of them, as always in product code but for tests' CPUs: no
-        // division.
+        // With one stripe, or a number in range, no division is needed: always so except for CPUs
+        // of tests.
         let stripe = stripe as usize;
         &self.stripes[if stripe < stripes { stripe } else { stripe % stripes }]
     }
 
-    /// Takes back what came here and never was queued: it will Leave.
+    /// Takes an instance back that came here and never was queued: it will Leave.
     pub(crate) fn undo(&self, stripe: u32) {
         // Release: see `queued`.
         self.stripe(stripe).came.undone.fetch_add(1, Ordering::Release);
     }
 
-    /// Returns what Enter and Leave need of a stripe. It is all that Leave touches: the tally may
-    /// be gone once it has left.
+    /// Returns the pair for Enter and Leave. Leave touches nothing else: the tally may be gone
+    /// after it.
     #[inline]
     pub(crate) fn pair(&self, stripe: u32, colour: u8) -> Pair<'_> {
         let stripe = self.stripe(stripe);
@@ -268,8 +269,8 @@ impl Tally {
         self.stripes[0].over[0].load(Ordering::Relaxed) & RETIRED != 0
     }
 
-    /// Returns true if all that came is over. Of a retired pwq's it stays so, but for queuers that
-    /// Retract.
+    /// Returns true if all instances that came are over. For a retired pwq it stays so, except for
+    /// queuers that Retract.
     pub(crate) fn is_quiet(&self) -> bool {
         self.stripes.iter().all(Stripe::is_quiet)
     }
@@ -282,10 +283,11 @@ impl Tally {
         }
     }
 
-    /// Instances queued and not over (a moment ago), with what workers carry. Not less than there
-    /// are.
+    /// Returns the number of instances in flight a moment ago, carried ends included; at least the
+    /// true number.
     pub(crate) fn in_flight(&self) -> u64 {
-        // Those that are over first: else one that comes and goes in between would hide another.
+        // Those that are over are read first: else one that comes and goes in between would hide
+        // another.
         let of_stripe = |stripe: &Stripe| {
             let over = stripe.over();
             stripe.came() - over
@@ -293,12 +295,12 @@ impl Tally {
         self.stripes.iter().map(of_stripe).sum()
     }
 
-    /// Instances that are over, but for what workers carry.
+    /// Returns the number of instances that are over, without carried ends.
     pub(crate) fn over(&self) -> u64 {
         self.stripes.iter().map(Stripe::over).sum()
     }
 
-    /// Instances ever counted in, also those that Retracted.
+    /// Returns the number of instances ever counted in, also those that Retracted.
     pub(crate) fn ever_came(&self) -> u64 {
         self.stripes.iter().map(Stripe::came).sum()
     }
@@ -308,14 +310,14 @@ impl Tally {
         self.stripe(stripe).came.again.fetch_add(many, Ordering::Relaxed);
     }
 
-    /// Instances ever queued so, but for what workers haven't told.
+    /// Returns the number of instances ever queued so, as far as workers have reported them.
     pub(crate) fn again(&self) -> u64 {
         self.stripes.iter().map(|stripe| stripe.came.again.load(Ordering::Relaxed)).sum()
     }
 
-    /// Instances ever queued here, but for what workers haven't told.
+    /// Returns the number of instances ever queued here, as far as workers have reported them.
     pub(crate) fn queued(&self) -> u64 {
-        // The retracted first: each is among those that came.
+        // The retracted are read first: each is among those that came.
         let undone = |stripe: &Stripe| stripe.came.undone.load(Ordering::Acquire);
         self.stripes
             .iter()
@@ -339,20 +341,20 @@ impl Stripe {
     }
 
     fn is_quiet(&self) -> bool {
-        // Acquire: a thread that finds it quiet sees what those that are over did. They first: each
-        // is among those that came. These SeqCst: see `README.md`.
+        // Acquire: a thread that finds it quiet sees the writes of those that are over. These are
+        // read first: each is among those that came. The latter are SeqCst: see `README.md`.
         let over = self.over();
         let came = self.came.by_colour.iter().map(|came| came.load(Ordering::SeqCst));
         let came: u64 = came.sum();
         over == came
     }
 
-    /// Returns true if it is watched from now on, and wasn't before.
+    /// Returns true if the pair is watched from now on, and wasn't before.
     fn watch<C: CountPolicy>(&self, colour: usize) -> bool {
         let (came, over) = (&self.came.by_colour[colour], &self.over[colour]);
         let early = if C::OVER_FIRST { None } else { Some(came.load(Ordering::SeqCst)) };
-        // Count. Those that are over first: each of them is among those that came, which are read
-        // after. SeqCst: see `enter`.
+        // Count. Those that are over are read first: each of them is among those that came, which
+        // are read after. SeqCst: see `enter`.
         let now = over.load(Ordering::Acquire);
         if now / ONE == early.unwrap_or_else(|| came.load(Ordering::SeqCst)) {
             return false;
@@ -362,7 +364,7 @@ impl Stripe {
         }
         // Announce. A thread that leaves after this sees it.
         let now = over.fetch_or(WATCHED, Ordering::AcqRel);
-        // Count again: those that left before that.
+        // Count again: some may have left before that.
         if now / ONE == came.load(Ordering::SeqCst) {
             over.fetch_and(!WATCHED, Ordering::Relaxed);
             return false;
@@ -387,9 +389,9 @@ impl Pair<'_> {
         self.came.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Counts `many` instances out, and returns true. If somebody watches, and these would be the
-    /// last, returns false: they are in flight still, and [`Pair::leave_watched`] has to follow,
-    /// under the lock of the colours.
+    /// Counts `many` instances out, and returns true. If the pair is watched, and these would be
+    /// the last, returns false: they are in flight still, and [`Pair::leave_watched`] has to
+    /// follow, under the lock of the colours.
     #[inline]
     pub(crate) fn leave<C: CountPolicy>(self, many: u64) -> bool {
         let left = self.over.fetch_update(Ordering::Release, Ordering::Relaxed, |now| {
@@ -397,9 +399,9 @@ impl Pair<'_> {
             if C::LOOKS && now & (WATCHED | RETIRED) != 0 && self.is_last(many) {
                 return None;
             }
-            // Leave. Release: who sees the instance over sees it counted in, and what it did. Each
-            // is a read-modify-write, so they all are seen by a thread that sees the last. The last
-            // access: a thread that sees this may take the memory.
+            // Leave. Release: a thread that sees the instance over sees it counted in, and its
+            // writes. Each Leave is a read-modify-write, so a thread that sees the last sees all of
+            // them. This is the last access: a thread that sees it may take the memory.
             Some(now + many * ONE)
         });
         left.is_ok()
@@ -416,9 +418,9 @@ impl Pair<'_> {
     /// Counts `many` out, under the lock of the colours. Returns true if that drained a pair that
     /// is watched: it isn't watched any more.
     pub(crate) fn leave_watched(self, many: u64) -> bool {
-        // Acquire: this thread tells the flush in the name of all that were over before.
+        // Acquire: this thread notifies the flush on behalf of all that were over before.
         let old = self.over.fetch_add(many * ONE, Ordering::AcqRel);
-        // Another may have come since this one looked, and is the last then.
+        // Another instance may have come since this one looked, and is the last then.
         let drained = old & WATCHED != 0 && old / ONE + many == self.came.load(Ordering::Acquire);
         if drained {
             self.over.fetch_and(!WATCHED, Ordering::Relaxed);

@@ -38,12 +38,12 @@ pub(crate) type PickedEntry<'a> = flush::PickedEntry<'a, Pwq>;
 pub(crate) struct PwqTable {
     /// I: the queue.
     shared: Arc<QueueCore>,
-    /// I: a slot of the queue's limiter: what is closed, or drained, is so in all of them.
+    /// I: a slot of the queue's limiter. A close or a drain holds for all slots.
     slot: ArcField<QueueCore, LimitSlot<Queued>>,
     /// I: by the number of the CPU, online or not.
     entries: Box<[CpuEntry<Pwq>]>,
     plan: Swap<Plan>,
-    /// I: work is for the CPU that queues it, whatever that is for.
+    /// I: true if work is for the CPU that queues it.
     bound: bool,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Plan {
     by_cpu: Box<[Option<usize>]>,
     /// I: the pools of each node, by number.
     by_node: Box<[NodePools]>,
-    /// A: where work goes whose CPU says nothing; a hint, so Relaxed.
+    /// A: the default place for work of a CPU without an entry; a hint, so Relaxed.
     rotor: CachePadded<AtomicUsize>,
 }
 
@@ -84,7 +84,8 @@ impl PwqTable {
         pwqs
     }
 
-    /// Joins the queue with the pools of another plan, instead of those that it had. One at a time.
+    /// Joins the queue with the pools of another plan, in place of its former ones. Only one thread
+    /// does so at a time.
     pub(crate) fn replace(&self, plan: Plan) {
         let plan = Arc::new(plan);
         self.follow(&plan);
@@ -110,8 +111,7 @@ impl PwqTable {
         &self.shared
     }
 
-    /// Picks for work that is asked to run at `place`: what can be known before anything is
-    /// written.
+    /// Picks for work that is to run at `place`: the part that needs no writes.
     #[inline(always)]
     pub(crate) fn pick(&self, place: At) -> Option<PickedEntry<'_>> {
         let cpu = match place {
@@ -122,7 +122,7 @@ impl PwqTable {
         self.shared.colours.pick(self.entries.get(cpu.index())?)
     }
 
-    /// Enters a pwq for work that is asked to run at `place`, and was picked for so.
+    /// Enters a pwq for work that is to run at `place`, with the pick for it.
     #[inline(always)]
     pub(crate) fn enter(&self, place: At, picked: Option<PickedEntry<'_>>) -> Ticket {
         match picked.and_then(|picked| self.enter_picked(picked)) {
@@ -137,8 +137,8 @@ impl PwqTable {
             Some(true) => picked.spot(),
             _ => self.shared.colours.enter(picked)?,
         };
-        // SAFETY: the place is the instance's. The home is that of a slot of pwqs, which is there
-        // for as long as the instance isn't over.
+        // SAFETY: the place is the instance's. The home is that of a slot of pwqs, which exists for
+        // as long as the instance isn't over.
         Some(unsafe { Ticket::new(spot) })
     }
 
@@ -155,7 +155,7 @@ impl PwqTable {
             }
     }
 
-    /// Carries out Enter in the rare cases. `near`: what was entered is not for this work.
+    /// Carries out Enter in the rare cases. `near`: the entered pwq isn't for this work.
     #[cold]
     #[inline(never)]
     fn enter_slowly(&self, place: At, near: Option<Ticket>) -> Ticket {
@@ -170,7 +170,7 @@ impl PwqTable {
 
     fn enter_near(&self, place: At) -> Option<Ticket> {
         loop {
-            // Again if the entry was another one meanwhile.
+            // Retry if the entry changed meanwhile.
             if let Some(ticket) = self.enter_picked(self.pick(place)?) {
                 return Some(ticket);
             }
@@ -187,18 +187,18 @@ impl PwqTable {
             if let Some(ticket) = self.enter_near(At::Cpu(plan.cpus[pool])) {
                 return ticket;
             }
-            // An old plan, and an entry that is another one's meanwhile.
+            // The plan is old, and the entry belongs to another pwq meanwhile.
             corewise_sync::thread::yield_now();
         }
     }
 }
 
 impl PwqTable {
-    /// Queues the item that `item` gives, whose header is `header`. If it isn't queued, nothing has
-    /// changed. `accepted`: it is part of what the queue has accepted before.
+    /// Queues the item that `item` returns, whose header is `header`. If it isn't queued, nothing
+    /// has changed. `accepted`: it is part of work that the queue has accepted before.
     ///
-    /// Each read-modify-write in there keeps the processor from what follows until it is through.
-    /// So what can be read before it is.
+    /// Each read-modify-write in there stalls the processor until it completes. So all possible
+    /// reads come before it.
     #[inline(always)]
     pub(crate) fn queue(
         &self,
@@ -229,7 +229,7 @@ impl PwqTable {
         Ok(pended)
     }
 
-    /// Queues an item that was made pending, just now, and that nobody else knows of. Gives it back
+    /// Queues an item that was made pending just now, and that no other thread knows. Gives it back
     /// if the queue doesn't take it.
     #[inline(always)]
     pub(crate) fn queue_new(
@@ -305,8 +305,8 @@ impl PwqTable {
         }
     }
 
-    /// Puts a claimed instance here, from wherever it was: the same instance, counted here from now
-    /// on. If the queue doesn't take it, it is cancelled. `accepted`: as for `queue`.
+    /// Puts a claimed instance of any place here: the same instance, counted here from now on. If
+    /// the queue doesn't take it, it is cancelled. `accepted`: as for `queue`.
     pub(crate) fn place(
         &self,
         place: At,
@@ -350,7 +350,7 @@ impl PwqTable {
 
 impl Drop for PwqTable {
     fn drop(&mut self) {
-        // The last handle is gone: nobody queues any more.
+        // The last handle is gone: no thread queues any more.
         self.shared.colours.retire_all_but(&[]);
     }
 }

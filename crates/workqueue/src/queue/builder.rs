@@ -28,8 +28,8 @@ use crate::queue::Workqueue;
 /// | [`timed`](Self::timed) | no |
 /// | [`lowest`](Self::lowest) | no |
 ///
-/// Without a limit of its own, a queue's pools run one item a CPU at once, or what the
-/// [CPU quota](crate::PoolsBuilder::concurrency) gives. A kind doesn't take every option:
+/// Without a limit of its own, a queue's pools run one item a CPU at once, or as many as the [CPU
+/// quota](crate::PoolsBuilder::concurrency) allows. A kind doesn't take every option:
 /// [`build`](Self::build) refuses the others, see [`QueueKind`].
 #[derive(Debug, Clone)]
 #[must_use = "`build` makes the queue"]
@@ -37,7 +37,7 @@ pub struct QueueBuilder {
     name: String,
     traits: Traits,
     attributes: Attributes,
-    /// The scope was asked for.
+    /// True if the caller set the scope.
     scoped: bool,
     pub(super) rescuer: bool,
 }
@@ -53,10 +53,10 @@ impl QueueBuilder {
         }
     }
 
-    /// Marks a queue for a layer that others wait for, and for nothing else. Such a queue is its
-    /// own queue [`below`](Workqueue::below), and takes work even while it is drained. Don't
-    /// combine it with [`max_active`](Self::max_active) or [`QueueKind::Ordered`]: either would
-    /// hold up what others wait for. Default: no.
+    /// Marks a queue that is only for a layer that others wait for. Such a queue is its own queue
+    /// [`below`](Workqueue::below), and takes work even while it is drained. Don't combine it with
+    /// [`max_active`](Self::max_active) or [`QueueKind::Ordered`]: either would hold up awaited
+    /// work. Default: no.
     pub fn lowest(mut self, lowest: bool) -> Self {
         self.traits.is_below = lowest;
         self
@@ -80,8 +80,8 @@ impl QueueBuilder {
         self
     }
 
-    /// Sets whether work never leaves the pod it was queued on. Default: no. If the pod is
-    /// saturated then, an idle pod may take its work over.
+    /// Sets whether work never leaves the pod it was queued on. Default: no. An idle pod may then
+    /// take over the work of a saturated one.
     pub fn strict(mut self, strict: bool) -> Self {
         self.attributes.strict = strict;
         self
@@ -143,11 +143,11 @@ impl QueueBuilder {
         self
     }
 
-    /// Gives the queue a rescuer: a thread of its own (`cw-r-` and the queue's name), made by
-    /// [`build`](Self::build), that sleeps until the queue's work finds no worker and no thread can
-    /// be made for one, for 10 ms. Then it runs that work itself, on any CPU, until the pool has a
-    /// worker again; so the queue always makes progress, as the kernel's `WQ_MEM_RECLAIM`. For work
-    /// that other work waits for. Default: no.
+    /// Gives the queue a rescuer: a thread of its own (`cw-r-` and the queue's name), which
+    /// [`build`](Self::build) makes. It sleeps until the queue's work has found no worker for 10
+    /// ms, and no thread can be made for one. Then it runs that work itself, on any CPU, until the
+    /// pool has a worker again. So the queue always makes progress, as with the kernel's
+    /// `WQ_MEM_RECLAIM`. Use it for work that other work waits for. Default: no.
     pub fn rescuer(mut self, rescuer: bool) -> Self {
         self.rescuer = rescuer;
         self

@@ -1,5 +1,5 @@
 //! Control of a queue as a whole while work flows: other attributes, another maximum, draining, the
-//! end and its listeners; and the queue below a queue.
+//! end and its listeners. Also the queue below a queue.
 
 use std::panic::Location;
 use std::sync::{Arc, Weak};
@@ -16,7 +16,7 @@ use crate::timekeeper::Registered;
 use crate::wait::{Target, messages};
 
 impl Workqueue {
-    /// Waits for all that was queued before the call. May block.
+    /// Waits for all items that were queued before the call. May block.
     #[track_caller]
     pub(super) fn flush_all(&self) {
         let (shared, location) = (self.shared(), Location::caller());
@@ -42,7 +42,7 @@ impl Workqueue {
     /// block, though not on the queue's work: an item may call it.
     ///
     /// # Errors
-    /// [`BuildError::Fixed`] for a bound queue, whose attributes are what they are (but see
+    /// [`BuildError::Fixed`] for a bound queue, whose attributes don't change (but see
     /// [`Workqueue::set_max_active`]); [`BuildError::Conflict`] for a maximum above 1 on an ordered
     /// queue; else as [`QueueBuilder::build`](crate::QueueBuilder::build). The queue is then as it
     /// was.
@@ -55,7 +55,7 @@ impl Workqueue {
         self.takes_max_active(attributes.max_active)?;
         let asked = attributes.max_active;
         let attributes = attributes.clone().in_range();
-        // Prepare: with no lock held, since it may come to a spawn handler, which is the user's.
+        // Prepare: with no lock held, since this may call the user's spawn handler.
         let key = PoolKey::of(shared.traits.kind, &attributes);
         let lease = shared.pools.lease(&shared.name, key.clone())?;
         // Commit: from here on nothing fails.
@@ -72,16 +72,16 @@ impl Workqueue {
         shared.settle();
         shared.warn_of_cut(asked);
         self.tell_below();
-        // The former pools may have been this queue's only.
+        // The former pools may have belonged to this queue alone.
         shared.pools.reap();
         Ok(())
     }
 
     /// Changes how many instances may be active at once; see
     /// [`QueueBuilder::max_active`](crate::QueueBuilder::max_active). If the maximum rises,
-    /// instances that are held back start at once. If it falls, active instances continue. A limit
-    /// given to a queue that had none counts what is queued from then on. It works on bound queues
-    /// too. Takes short locks.
+    /// instances that are held back start at once. If it falls, active instances continue. If a
+    /// queue without a limit gets one, the limit counts the instances that are queued from then on.
+    /// It works on bound queues too. Takes short locks.
     ///
     /// # Errors
     /// [`BuildError::Conflict`] on an ordered queue, but for 0 and 1.
@@ -106,16 +106,16 @@ impl Workqueue {
         Err(BuildError::Conflict { queue, asked: "max_active", with })
     }
 
-    /// Waits until the queue is empty, and meanwhile accepts only what its own running items queue:
-    /// chains of work come to their end, others are refused, with a warning. Afterwards it accepts
-    /// everything again. If chains don't end it warns after 10 rounds, and after each 100.
+    /// Waits until the queue is empty, and meanwhile accepts only items that its own running items
+    /// queue: chains of work come to their end, others are refused, with a warning. Afterwards it
+    /// accepts everything again. If chains don't end it warns after 10 rounds, and after each 100.
     ///
-    /// Delayed items whose time hasn't come aren't waited for, and are refused if it comes
-    /// meanwhile. May block. It says nothing about the queue [`below`](Workqueue::below), on which
+    /// It doesn't wait for delayed items whose time hasn't come; if that comes meanwhile, the queue
+    /// refuses them. May block. It doesn't affect the queue [`below`](Workqueue::below), on which
     /// block devices run.
     ///
     /// # Panics
-    /// As [`Workqueue::flush`].
+    /// See [`Workqueue::flush`].
     #[track_caller]
     pub fn drain(&self) {
         let shared = self.shared();
@@ -124,7 +124,7 @@ impl Workqueue {
         self.drain_rounds();
     }
 
-    /// Refuses everything but what the queue's own items queue, until the returned guard is
+    /// Refuses all items but those that the queue's own items queue, until the returned guard is
     /// dropped.
     fn begin_drain(&self) -> Draining<'_> {
         let mut drains = self.inner.drains.lock();
@@ -138,12 +138,12 @@ impl Workqueue {
     /// handles of the queue remain valid. Dropping the last handle without it leaves queued work to
     /// run.
     ///
-    /// Delayed items whose time hasn't come are cancelled, and their waiters are woken (the kernel
-    /// leaves them to the caller). So are spawned futures that wait to be woken: they are dropped
-    /// by the calling thread. May block, as [`Workqueue::drain`].
+    /// Delayed items whose time hasn't come are cancelled, and their waiters wake. (The kernel
+    /// leaves them to the caller.) So are spawned futures that wait to be woken: the calling thread
+    /// drops them. May block, like [`Workqueue::drain`].
     ///
     /// # Panics
-    /// As [`Workqueue::flush`].
+    /// See [`Workqueue::flush`].
     #[track_caller]
     pub fn destroy(&self) {
         let shared = self.shared();
@@ -153,7 +153,7 @@ impl Workqueue {
         // It goes from draining to closed.
         mem::forget(draining);
         shared.close();
-        // After it was closed: who sets a timer looks at that afterwards.
+        // This comes after the close: a thread that sets a timer checks for that afterwards.
         shared.pools.keeper().cancel_of(shared.id);
         shared.settle();
         shared.cancel_waiting();
@@ -161,13 +161,13 @@ impl Workqueue {
         self.drain_rounds();
     }
 
-    /// Instances that were let through to a pool and aren't over (a moment ago): what `max_active`
-    /// limits.
+    /// Instances that were let through to a pool and weren't over a moment ago: `max_active` limits
+    /// these.
     pub fn active(&self) -> u64 {
         self.shared().active()
     }
 
-    /// Instances that are held back (a moment ago): by `max_active`, or by the order of an ordered
+    /// Instances that were held back a moment ago: by `max_active`, or by the order of an ordered
     /// queue.
     pub fn held(&self) -> u64 {
         self.shared().limiter.slots().map(|slot| slot.sizes().2 as u64).sum()
@@ -215,9 +215,9 @@ impl Workqueue {
     /// The queue below has the same pools, and this queue's kind and attributes, also as they
     /// change. But it isn't ordered and has no `max_active`. So if this queue is drained,
     /// destroyed, or full of items that wait, the work that they wait for still proceeds. The queue
-    /// below takes work until the pools are shut down, even while somebody drains it. Its name is
-    /// this queue's with `/below` appended. If this queue has a rescuer, the queue below has one of
-    /// its own. A queue below is its own queue below, and so is a [`lowest`](QueueBuilder::lowest)
+    /// below takes work until the pools are shut down, even while it is drained. Its name is this
+    /// queue's with `/below` appended. If this queue has a rescuer, the queue below has one of its
+    /// own. A queue below is its own queue below, and so is a [`lowest`](QueueBuilder::lowest)
     /// queue.
     ///
     /// The first call may block. After [`WorkerPools::shutdown`](crate::WorkerPools::shutdown), the
@@ -230,7 +230,7 @@ impl Workqueue {
         if let Some(below) = &*self.inner.below.lock() {
             return below.clone();
         }
-        // With no lock held: making a queue may come to the user's spawn handler.
+        // No lock is held: making a queue may call the user's spawn handler.
         let made = match self.make_below() {
             Ok(made) => made,
             Err(error) => {
@@ -242,7 +242,7 @@ impl Workqueue {
             }
         };
         let below = self.inner.below.lock().get_or_insert(made).clone();
-        // They may have changed while it was made.
+        // The attributes may have changed while the queue was made.
         self.tell_below();
         below
     }
@@ -264,7 +264,8 @@ impl Workqueue {
     pub(crate) fn tell_below(&self) {
         let below = self.inner.below.lock();
         if let Some(below) = &*below {
-            // Read under the lock, so that the last one to come here tells the latest.
+            // The attributes are read under the lock, so that the last thread here passes on the
+            // latest.
             let attributes = Attributes { max_active: 0, ..self.attributes() };
             if let Err(error) = below.set_attributes(&attributes) {
                 if !matches!(error, BuildError::Fixed { .. } | BuildError::ShutDown { .. }) {
@@ -280,7 +281,7 @@ impl Workqueue {
 pub struct EndNotice {
     queue: Weak<QueueCore>,
     seat: Option<WaiterKey>,
-    /// The list has it weakly.
+    /// The list has a weak reference to it.
     _told: Arc<dyn Waits>,
 }
 
@@ -298,8 +299,8 @@ impl<F: Fn() + Send + Sync> Waits for EndListener<F> {
 
 impl Workqueue {
     /// Calls `told` once the queue takes nothing any more, because it was destroyed or its pools
-    /// were shut down. A thread that begins to queue something from then on is refused. This is for
-    /// code that has promised to do something on the queue, and then has to do without.
+    /// were shut down. From then on the queue refuses all items. This is for code that has promised
+    /// to do something on the queue, and then has to do without it.
     ///
     /// `told` is called once, with no lock held, by the thread that ends the queue or drops the
     /// last handle of the pools, before that thread waits for the workers. If the queue has ended

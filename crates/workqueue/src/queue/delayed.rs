@@ -1,4 +1,4 @@
-//! Queueing an item some time later; and an item that runs again and again, in time.
+//! Queueing of an item after a delay, and items that run periodically.
 
 use std::fmt;
 use std::panic::Location;
@@ -17,16 +17,16 @@ use crate::task::ticket::MaybeTicket;
 use crate::timekeeper::delayed::Delayed;
 
 impl Workqueue {
-    /// Queues an item after `delay`, on the pod of the CPU that this is called on now. If the delay
-    /// is zero, the item is queued at once, as by [`Workqueue::queue`], with no timer. An item that
-    /// is pending already (queued, or its timer runs) stays as it is.
+    /// Queues an item after `delay`, on the pod of the present CPU. If the delay is zero, the item
+    /// is queued at once, as by [`Workqueue::queue`], with no timer. An item that is pending
+    /// already (queued, or its timer runs) stays as it is.
     ///
-    /// From here on it is pending: it can't be queued a second time, [`Work::flush`] waits for it,
-    /// and [`Work::cancel`] takes it back. A flush of the queue doesn't wait for it before its time
-    /// has come. If the queue is draining when the time comes, it refuses the item, which cancels
-    /// it. [`Workqueue::destroy`] and [`WorkerPools::shutdown`](crate::WorkerPools::shutdown)
-    /// cancel it at once; else the timer keeps the queue and the pools. In all cases its waiters
-    /// are woken.
+    /// From here on the item is pending: it can't be queued a second time, [`Work::flush`] waits
+    /// for it, and [`Work::cancel`] takes it back. A flush of the queue doesn't wait for it before
+    /// its time has come. If the queue is draining when the time comes, the queue refuses the item,
+    /// which cancels it. [`Workqueue::destroy`] and
+    /// [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) cancel it at once; else the timer
+    /// keeps the queue and the pools. In all cases its waiters are woken.
     ///
     /// Any context. It takes one lock that all timers of the pools share, in O(log n) of their
     /// number.
@@ -61,7 +61,7 @@ impl Workqueue {
         // SAFETY: `pend` succeeded: the bit is ours, and `Queued` takes it over.
         let queued =
             unsafe { header::Queued::new(item, Job { ticket: MaybeTicket::none(), site }) };
-        // If somebody has claimed it meanwhile it was queued, and is theirs.
+        // If another thread has claimed it meanwhile, it was queued, and is the claimant's.
         let armed = self.arm(at, work, delay, queued, accepted);
         let refused = armed.is_err_and(header::Queued::refuse);
         if refused { Err(self.no_timer()) } else { Ok(pended) }
@@ -77,8 +77,8 @@ impl Workqueue {
     /// same item.
     ///
     /// # Errors
-    /// As [`Workqueue::queue_delayed`]. An instance that is pending elsewhere then stays as it is;
-    /// but if this queue ends, or the timers do, at that very moment it is cancelled.
+    /// See [`Workqueue::queue_delayed`]. An instance that is pending elsewhere then stays as it is.
+    /// If this queue or the timers end at that very moment, the instance is cancelled.
     #[track_caller]
     pub fn mod_delayed(&self, work: &Work, delay: Duration) -> Result<Queued, QueueError> {
         let site = Location::caller();
@@ -91,7 +91,7 @@ impl Workqueue {
                 return Ok(Queued::AlreadyPending);
             }
             match self.queue_later(At::Here, work, delay, site, false) {
-                // Somebody else has queued it between the two: that is what is to be modified.
+                // Another thread has queued it between the two: modify that instance.
                 Ok(Queued::AlreadyPending) => {}
                 queued => return queued,
             }
@@ -119,7 +119,7 @@ impl Workqueue {
     }
 
     /// Puts a claimed instance into this queue, after a delay. If the queue was closed just now,
-    /// the instance is cancelled, as all others there.
+    /// the instance is cancelled, like all others there.
     fn replace(
         &self,
         work: &Work,
@@ -130,9 +130,10 @@ impl Workqueue {
             return self.table().place(At::Here, claimed, false);
         }
         let ticket = claimed.with_job(|job| job.ticket.take());
-        // An instance that isn't armed is cancelled here, unless somebody has claimed it.
+        // An instance that isn't armed is cancelled here, unless it is claimed.
         let armed = self.arm(At::Here, work, delay, claimed.release(), false).map_err(drop);
-        // After it lies somewhere: this may let others through, and a claimant would wait.
+        // This comes after the instance lies somewhere: it may let others through, and a claimant
+        // would wait.
         drop(ticket);
         armed.map_err(|()| self.no_timer())
     }
@@ -162,8 +163,8 @@ impl Workqueue {
     /// tick took longer, the ticks planned for the time until its end are skipped. None is made up
     /// for, no two run at once, and the next comes in time. (Tokio's `MissedTickBehavior::Skip`.)
     ///
-    /// Each tick is a run of one work item, near the CPU that this is called on, and no allocation.
-    /// A panic in it is logged, and the next comes all the same, also while the queue is
+    /// Each tick is a run of one work item, near the calling CPU, and allocates nothing. A panic in
+    /// it is logged, and the next comes all the same, also while the queue is
     /// [drained](Workqueue::drain); the end of the queue ends them. Any context.
     ///
     /// # Errors
@@ -219,7 +220,7 @@ impl Ticker {
     /// work meanwhile.
     ///
     /// # Panics
-    /// Called from the tick: it would wait for its own end, for ever.
+    /// If the tick itself calls it: it would wait for its own end, for ever.
     #[track_caller]
     pub fn stop(self) {
         self.work.disable_sync();
@@ -253,10 +254,10 @@ struct NextTick<'a>(&'a Rhythm);
 impl Drop for NextTick<'_> {
     fn drop(&mut self) {
         let Rhythm { queue, at, site, began, period } = self.0;
-        // If there is no ticker any more the last handle is gone, or the item is disabled.
+        // Without a ticker the last handle is gone, or the item is disabled.
         if let Some(work) = Work::current() {
             let rest = rest(time::now().saturating_duration_since(*began), *period);
-            // An error: that, or the queue has ended.
+            // An error means this, or the end of the queue.
             let _ = queue.queue_later(*at, &work, rest, site, true);
         }
     }

@@ -15,9 +15,9 @@ use sealed::{Part, Store};
 ///
 /// It can't be implemented elsewhere.
 pub trait Divisible {
-    /// One of them.
+    /// An item.
     type Item: Send;
-    /// The owner of the elements meanwhile.
+    /// The owner of the elements while they are divided.
     #[doc(hidden)]
     type Store: Store<Item = Self::Item>;
     #[doc(hidden)]
@@ -25,22 +25,22 @@ pub trait Divisible {
 }
 
 pub(super) mod sealed {
-    /// Items that nobody has begun.
+    /// Items that haven't begun.
     pub trait Store {
         type Item;
         type Part<'a>: Part<Item = Self::Item>
         where
             Self: 'a;
-        /// Hands all of them out.
+        /// Returns an iterator over all of them.
         fn part(&mut self) -> Self::Part<'_>;
     }
 
-    /// Some of the items, in their order. Those that are left are dropped with it.
+    /// Some of the items, in their order. The drop of the iterator drops the rest.
     pub trait Part: Send {
         type Item;
         fn count(&self) -> usize;
         fn take_next(&mut self) -> Option<Self::Item>;
-        /// Keeps the first `at`, and gives the others.
+        /// Keeps the first `at` items, and returns the others.
         fn split_off(&mut self, at: usize) -> Self;
     }
 }
@@ -76,7 +76,7 @@ impl<T: Send> Part for VectorPart<'_, T> {
     fn split_off(&mut self, at: usize) -> Self {
         let len = self.len - at;
         self.len = at;
-        // SAFETY: there are so many elements.
+        // SAFETY: there are this many elements.
         VectorPart { next: unsafe { self.next.add(at) }, len, vector: PhantomData }
     }
 }
@@ -232,7 +232,7 @@ macro_rules! ranges {
             }
 
             fn split_off(&mut self, at: usize) -> Self {
-                // `at` is at most the count, so it fits, and what wraps in between comes back.
+                // `at` is at most the count, so it fits, and an overflow in between is undone.
                 let middle = self.start.wrapping_add(at as $integer);
                 let others = middle..self.end;
                 self.end = middle;

@@ -1,9 +1,9 @@
 //! A closure that runs once and has no handle: the cheapest way to have something run.
 //!
-//! Nobody but the pool knows such an item: it can't be claimed, flushed or queued again, so it is
-//! pending from its making to its end, and its state word is never changed. Its run uses it up.
+//! Only the pool knows such an item: it can't be claimed, flushed or queued again. So it is pending
+//! from its making to its end, and its state word never changes. Its run uses it up.
 //!
-//! The module also has the closures of `try_spawn`, of which a queue takes a limited number at
+//! The module also has the closures of `try_spawn`. A queue takes a limited number of these at
 //! once.
 
 use std::panic::Location;
@@ -29,18 +29,19 @@ use crate::task::ticket::Ticket;
 
 impl Workqueue {
     /// Runs a closure on the queue, once, without a handle. It is cheaper than
-    /// [`Workqueue::spawn`], for work that nobody waits for. One allocation, which the worker frees
-    /// before it calls the closure.
+    /// [`Workqueue::spawn`], for work without a waiter. It takes one allocation, which the worker
+    /// frees before it calls the closure.
     ///
-    /// The closure runs on a worker thread of the queue, near the CPU that this is called on, and
-    /// is dropped there. If it panics, that is logged. [`Workqueue::flush`] waits for it. Any
-    /// context, as [`Workqueue::queue`].
+    /// The closure runs on a worker thread of the queue, near the calling CPU, and is dropped
+    /// there. A panic is logged. [`Workqueue::flush`] waits for it. Any context, like
+    /// [`Workqueue::queue`].
     ///
     /// Inside an item of the same queue the call is cheaper still, without an allocation. The
     /// worker keeps closures of up to five words that take less than 5 us or so, and runs them
-    /// after the item. It shares them in tens, and wakes nobody for the first of them. They start
-    /// in the order of these calls, but maybe before what the item has queued in another way. If
-    /// the item sleeps, or runs for long, other workers take the closures that its worker keeps.
+    /// after the item. It shares them in tens, and wakes no worker for the first of them. They
+    /// start in the order of these calls, but maybe before items that the item has queued in
+    /// another way. If the item sleeps, or runs for long, other workers take the closures that its
+    /// worker keeps.
     ///
     /// # Errors
     /// The closure comes back, with [`QueueError::Draining`](crate::QueueError::Draining) or
@@ -69,8 +70,8 @@ impl Workqueue {
     where
         C: FnOnce() + Send + 'static,
     {
-        // Before the closure is moved: a subscriber that panics in there leaves that to be dropped
-        // as ever.
+        // This comes before the move of the closure: if a subscriber panics in there, the closure
+        // is dropped as always.
         let spawner = Spawner::current();
         if matches!(place, At::Here) && spawner.span().is_none() {
             let fits = const { Closure::holds::<C>() };
@@ -80,7 +81,7 @@ impl Workqueue {
                 return Ok(());
             }
         }
-        // Memory first, so that the item is made where it lies: a copy would wait for its own
+        // The memory comes first, so that the item is made in place: a copy would wait for its own
         // stores.
         let room = Box::new_uninit();
         let header = Header::new(&TableOf::<OneShot<C>, C>::ALONE);
@@ -88,7 +89,7 @@ impl Workqueue {
         // SAFETY: it was made pending, and is handed over.
         let item = unsafe { ItemRef::kept(once.cast()) };
         self.submit_new(place, item).map_err(|(_, error)| {
-            // SAFETY: it came back, so that nobody else has it; it was leaked above.
+            // SAFETY: it came back, so no other thread has it; it was leaked above.
             Refused { closure: unsafe { Box::from_raw(once.as_ptr()) }.take(), error }
         })
     }
@@ -201,7 +202,7 @@ impl Workqueue {
             None => None,
             Some(room) => match room.enter() {
                 None => {
-                    // Gone is another error than full.
+                    // "Gone" is another error than "full".
                     let closed = self.inner.table.check_at_once(false).err();
                     return Err(Refused { closure, error: closed.unwrap_or(QueueError::Full) });
                 }
@@ -212,8 +213,8 @@ impl Workqueue {
         match self.submit_new(At::Here, item) {
             Ok(()) => Ok(handle),
             Err((item, error)) => {
-                // SAFETY: it was made just now, with this closure and permit, and comes back:
-                // nobody else has it.
+                // SAFETY: it was made just now, with this closure and permit, and comes back: no
+                // other thread has it.
                 let closure = unsafe { Task::<C, T, Option<Permit>>::unmake(item, handle) };
                 Err(Refused { closure, error })
             }

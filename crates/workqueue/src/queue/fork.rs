@@ -1,19 +1,19 @@
 //! `join`: two closures, the second of which a thief may call.
 //!
 //! Inside an item of the queue the second closure is a fork (`../fork/README.md`). Elsewhere the
-//! calling thread takes part as a guest, and the closure is one too. If neither can be, it is
-//! spawned in a scope: as an item.
+//! calling thread takes part as a guest, and the second closure is a fork too. If neither is
+//! possible, the closure is spawned in a scope: as an item.
 //!
 //! *Stacks.* An owner that waits keeps its stack, and so its worker. If a stolen closure joins
 //! again, and so on, each for the next, a recursion would take one worker a level. So an owner for
 //! which many threads wait (`longest_chain`) offers nothing, and calls both closures on its own
-//! stack. If a stack is nearly full, [`ForkPoint`] decides: the closure is spawned as an item, so
-//! that it gets an empty stack, until half of the workers that a pool may have are in the chain.
-//! Then the join panics.
+//! stack. If a stack is nearly full, [`ForkPoint`] decides. As long as less than half of the
+//! workers that a pool may have are in the chain, the closure is spawned as an item, and so gets an
+//! empty stack. After that the join panics.
 //!
 //! *Guests.* A thread that is no worker takes part: it runs an item of a queue on the spot. Its
-//! closure is an item as any other: counted in the queue, under its limit, with its forks offered
-//! in a lane of the pool. So a small input that is forked from outside costs no wake-up.
+//! closure is an item like any other: counted in the queue, under the queue's limit, with its forks
+//! offered in a lane of the pool. So a small input that is forked from outside costs no wake-up.
 
 use std::any::{Any, type_name};
 use std::cell::Cell;
@@ -51,22 +51,22 @@ impl Workqueue {
     /// Calls `a`, and `b` after it, unless an idle worker has stolen `b` meanwhile. Both may
     /// borrow, and both are over when it returns.
     ///
-    /// Inside an item of this queue a fork that nobody steals costs a few nanoseconds: no
-    /// allocation, no lock, no locked operation. The four oldest forks of a thread are offered to
-    /// workers of the queue's pools; deeper ones, which are smaller as a rule, it calls itself.
+    /// Inside an item of this queue a fork that isn't stolen costs a few nanoseconds: no
+    /// allocation, no lock, no locked operation. A thread offers its four oldest forks to workers
+    /// of the queue's pools; it calls deeper ones, as a rule the smaller ones, itself.
     ///
     /// From outside, both closures are one item of the queue, which runs on the calling thread at
-    /// once. It has a place under `max_active`, and may not flush, drain or destroy the queue. If
-    /// that isn't possible, the calling thread calls `a` as it is, and `b` is spawned as an item.
-    /// This happens on a CPU that isn't one of the queue's pools, if the queue is strict, ordered
-    /// or has a niceness, if its limit is reached, and once it is closed.
+    /// once. That item has a place under `max_active`, and may not flush, drain or destroy the
+    /// queue. If no such item is possible, the calling thread calls `a` by itself, and spawns `b`
+    /// as an item. This happens on a CPU that isn't one of the queue's pools, if the queue is
+    /// strict, ordered or has a niceness, if its limit is reached, and once it is closed.
     ///
-    /// While a thief has `b`, the caller calls what `b` forks, or sleeps if there is nothing. It
+    /// While a thief has `b`, the caller calls the forks of `b`, or sleeps if there are none. It
     /// calls **nothing but parts of its own item**. So a lock may be held across a join. May block;
     /// in an atomic section `b` isn't offered. Stacks must not be switched inside it: a coroutine
     /// that ends a join before one that began inside it aborts the process.
     ///
-    /// If the queue's `max_active` is reached, there is no place for a stolen fork, so nobody
+    /// If the queue's `max_active` is reached, there is no place for a stolen fork, so no thread
     /// steals it.
     ///
     /// A deep recursion uses its own stack, as calls do. If the stack is nearly full, `b` is
@@ -110,7 +110,7 @@ impl Workqueue {
         a: impl FnOnce() -> A,
         b: impl FnOnce() -> B + Send,
     ) -> (A, B) {
-        // Deep in a recursion, as most joins are.
+        // This is the case deep in a recursion, where most joins are.
         if self.keeps_here() && puts_off() == 0 {
             one_by_one(a, b)
         } else {
@@ -131,7 +131,7 @@ impl Workqueue {
         })
     }
 
-    /// Returns the queue's key, by which items say to whom they offer forks.
+    /// Returns the queue's key, by which items name the queue that they offer forks to.
     #[inline(always)]
     pub(super) fn fork_key(&self) -> *const () {
         Arc::as_ptr(self.shared()).cast()
@@ -148,7 +148,7 @@ impl Workqueue {
     pub(super) fn lane_of(&self, running: &Running) -> Option<&Lane> {
         let ForksTo { queue, lane } = running.forks.get();
         if queue == self.fork_key() {
-            // SAFETY: it is the one of `open`: that of this thread, which is a worker until the
+            // SAFETY: it is the lane of `open`: that of this thread, which is a worker until the
             // item is over.
             Some(unsafe { &*lane.cast::<Lane>() })
         } else {
@@ -161,7 +161,7 @@ impl Workqueue {
         self.lane().is_some()
     }
 
-    /// Returns true if thieves find nothing of what runs here, so that another fork pays.
+    /// Returns true if thieves find no fork of the item that runs here, so that another fork pays.
     #[inline]
     pub(super) fn may_fork_more(&self) -> bool {
         self.lane().is_some_and(|lane| !lane.ring.has_forks())
@@ -170,8 +170,8 @@ impl Workqueue {
     #[cold]
     #[inline(never)]
     fn open(&self, running: &Running) -> Option<&Lane> {
-        // An instance that runs inside another one is no part of it, and those who leapfrog look at
-        // this lane.
+        // An instance that runs inside another one is no part of it, and threads that leapfrog
+        // search this lane.
         if !running.outer.get().is_null() {
             return None;
         }
@@ -189,7 +189,7 @@ impl Workqueue {
         Some(unsafe { &*ptr::from_ref(lane) })
     }
 
-    /// Joins one fork. A function of its own keeps the registers of the common path few.
+    /// Joins one fork. As a function of its own it keeps the registers of the common path few.
     #[inline(never)]
     fn join_one<A, B: Send>(
         &self,
@@ -207,8 +207,8 @@ impl Workqueue {
         // SAFETY: that of the item that runs here.
         let pwq = Pwq::of(unsafe { ticket.as_ref() });
         if lane.has_stack_here() && context::is_plain() {
-            // Somebody may steal it: the limit has a place, and not too many wait for each other
-            // already.
+            // A thief may take it: the limit has a place, and not too many threads wait for each
+            // other already.
             let may_be_stolen = pwq.slot.has_place() && fork::chain() < pwq.at.longest_chain;
             if lane.ring.has_room() && may_be_stolen {
                 fork(site, lane, (ticket, self.fork_key()), a, b)
@@ -351,8 +351,8 @@ fn has_forked(ticket: NonNull<Ticket>) {
     pwq.group.has_forked(pool);
 }
 
-/// Joins of one thread end in reverse order. A coroutine that ends one out of turn would leave a
-/// record that thieves know and that is gone.
+/// Joins of one thread end in reverse order. A coroutine that ends one out of turn would leave
+/// thieves with a record that is gone.
 #[cold]
 fn out_of_turn() -> ! {
     tracing::error!(
@@ -362,7 +362,7 @@ fn out_of_turn() -> ! {
     std::process::abort()
 }
 
-/// Waits for a thief, which has stolen the newest fork of the lane, to be done with it.
+/// Waits until the thief that has stolen the newest fork of the lane has finished it.
 #[cold]
 fn join_stolen(lane: &Lane, fork: &Fork) {
     for _ in 0..LEAPS {
@@ -373,20 +373,20 @@ fn join_stolen(lane: &Lane, fork: &Fork) {
             hint::spin_loop();
         }
         let ForkHolder::Stolen(thief) = fork.state() else { return };
-        // SAFETY: thieves are of the same pools, which the item keeps, and they their lanes.
+        // SAFETY: thieves are of the same pools; the item keeps the pools, and these their lanes.
         let thief = unsafe { &*thief };
         steal::leapfrog(lane, thief, fork);
     }
     while !fork.is_settled() {
-        // A thread that sleeps first does what it has put off, which may panic: the fork borrows
-        // from its stack.
+        // Before a thread sleeps, it does the work that it has put off, which may panic: the fork
+        // borrows from its stack.
         shielded("a join, before it sleeps,", || {
             context::blocking_reported(|| wait::for_thief(lane, fork));
         });
     }
 }
 
-/// Returns what both returned, or resumes the panic of the first that panicked.
+/// Returns the results of both, or resumes the panic of the first that panicked.
 fn both<A, B>(a: thread::Result<A>, b: Result<B, JoinError>) -> (A, B) {
     match (a, b) {
         (Ok(a), Ok(b)) => (a, b),
@@ -416,7 +416,7 @@ impl<T, R, C: FnOnce(T) -> R> Guest<T, C, R> {
     /// Returns the span that the guest was spawned in.
     ///
     /// # Safety
-    /// As [`Guest::run`].
+    /// See [`Guest::run`].
     unsafe fn spawner(item: NonNull<Header>) -> Option<NonNull<Span>> {
         // SAFETY: as the caller says.
         unsafe { item.cast::<Guest<T, C, R>>().as_ref() }.spawner.span().map(NonNull::from)
@@ -437,8 +437,8 @@ impl<T, R, C: FnOnce(T) -> R> Guest<T, C, R> {
 
 impl Workqueue {
     /// Runs `f` on the calling thread as an item of this queue, whose forks workers steal. Gives
-    /// the input back if the queue doesn't allow that here: on a CPU that isn't one of its pools',
-    /// if it is strict or has a niceness, if its limit is reached, and once it is closed.
+    /// the input back if the queue doesn't allow that here: on a CPU outside of its pools, if it is
+    /// strict or has a niceness, if its limit is reached, and once it is closed.
     pub(super) fn as_guest<T, R, C: FnOnce(T) -> R>(
         &self,
         site: &'static Location<'static>,
@@ -474,7 +474,7 @@ impl Workqueue {
         let queue = self.fork_key();
         running.forks.set(ForksTo { queue, lane: ptr::from_ref(lane.lane).cast() });
         let placed = group.pools[pool].placement().enter();
-        // A worker of other pools tells these.
+        // A worker of other pools declares the wait to these.
         let blocks = GuestBlocks::new(Arc::clone(&group), pool);
         let observed = (!context::is_observed()).then(|| context::observe(Rc::new(blocks)));
         current_worker::with_shown(|shown| {
@@ -491,7 +491,7 @@ impl Workqueue {
     }
 }
 
-/// Returns true if the calling thread is one where the instances of a pwq may run.
+/// Returns true if the instances of a pwq may run on the calling thread.
 fn takes_part(pwq: &Pwq) -> bool {
     let (group, pool) = (&pwq.group, &pwq.group.pools[pwq.pool]);
     let near = current_cpu().is_some_and(|cpu| pool.has_cpu(cpu));

@@ -1,13 +1,14 @@
 //! Futures on a queue: a work item that polls, and whose waker queues it again.
 //!
-//! The item's pending bit is what a waker needs: any number of wake-ups before the poll become one
-//! poll that sees all of them, and a wake-up during the poll is accepted and polls once more after.
-//! So there is no queue of woken tasks beside the workqueue, and a woken future waits its turn
-//! among the queue's other items.
+//! The item's pending bit serves the waker. Any number of wake-ups before the poll become one poll
+//! that sees all of them. A wake-up during the poll is accepted, and polls once more after. So
+//! there is no queue of woken tasks beside the workqueue, and a woken future waits its turn among
+//! the queue's other items.
 //!
-//! *Whose a spawned future is*: nobody's, a worker's that polls it, or over. The item's own state
-//! word (`../task/state.rs`) keeps two polls apart, and [`FutureState`] a poll and an abort: the
-//! thread that moves it out of `IDLE` owns the future, until he gives it back.
+//! *Owner of a spawned future*: none, the worker that polls it, or none for good once it is over.
+//! The item's own state word (`../task/state.rs`) excludes two polls at once, and [`FutureState`] a
+//! poll and an abort: the thread that moves the word out of `IDLE` owns the future, until it gives
+//! the future back.
 //!
 //! | value | meaning | next |
 //! |---|---|---|
@@ -18,13 +19,14 @@
 //!
 //! Beside `IDLE` and `POLLING` there is a bit `CLOSED`: the queue takes no wake-up any more.
 //! `close` sets it, once, and it stays. A poll that is queued already still takes place. So after
-//! the bit is set *and* the future is `IDLE`, somebody has to look whether a poll is still to come,
-//! and to `stop` it if none is: who set the bit, if he found `IDLE`; and each poller whose `pause`
-//! found the bit. No fence is needed between the bit and the look. A poll clears the item's pending
-//! bit before it begins. Where `close` comes after that poll's `pause`, it acquires what the poll
-//! did, and the look sees the bit cleared, or set by a later wake-up. If it comes before the poll's
-//! `begin`, that poll's own `pause` finds the bit. A poll that is just about to begin (the pending
-//! bit is cleared, the word is `IDLE` still) may be taken for none, and the future is cancelled.
+//! the bit is set *and* the future is `IDLE`, a thread has to check whether a poll is still to
+//! come, and to `stop` the future if none is. That is the thread that set the bit, if it found
+//! `IDLE`, and each poller whose `pause` found the bit. No fence is needed between the bit and the
+//! check. A poll clears the item's pending bit before it begins. If `close` comes after that poll's
+//! `pause`, it acquires the poll's writes, and the check sees the bit cleared, or set by a later
+//! wake-up. If `close` comes before the poll's `begin`, that poll's own `pause` finds the bit. The
+//! check may miss a poll that is just about to begin (the pending bit is cleared, the word still
+//! `IDLE`). Then the future is cancelled.
 
 use std::any::Any;
 use std::future::Future;
@@ -48,28 +50,29 @@ use crate::task::header::{Header, Item, ItemRef, Runs, TableOf};
 use crate::task::running::{self, Running, Spawner};
 
 impl Workqueue {
-    /// Polls a future on the queue until it is ready; the handle yields its value. One allocation.
+    /// Polls a future on the queue until it is ready; the handle yields its value. It takes one
+    /// allocation.
     ///
     /// Each poll is one work item: it runs on a worker thread, and counts as queued and as running
-    /// like any other. The future's home is the pod of the CPU that this is called on. The future
-    /// is polled there, from whichever thread it is woken, near what it touched before (by a soft
-    /// queue elsewhere while that pod is saturated).
+    /// like any other. The future's home is the pod of the calling CPU. The future is polled there,
+    /// from whichever thread it is woken, near its data. (A soft queue polls it elsewhere while
+    /// that pod is saturated.)
     ///
-    /// Works with futures of any runtime that need no driver of their own. Those of tokio's I/O and
-    /// timers want to be created and polled inside a tokio context: see `Handle::enter` there.
+    /// It works with futures of any runtime that need no driver of their own. Those of tokio's I/O
+    /// and timers have to be created and polled inside a tokio context: see `Handle::enter` there.
     ///
-    /// * [`Workqueue::flush`] waits for a poll that is queued, not for the future's end: a future
-    ///   that waits for something isn't queued.
+    /// * [`Workqueue::flush`] waits for a queued poll, not for the future's end: a future that
+    ///   waits isn't queued.
     /// * A poll that blocks holds up its worker as any item does: wrap it in
     ///   [`blocking`](crate::blocking).
-    /// * A future that waits when the pools are [shut down](crate::WorkerPools::shutdown), or the
-    ///   queue [destroyed](Workqueue::destroy), is cancelled then: it is dropped, and the handle
-    ///   says [`JoinError::Cancelled`]. Where a poll of it is queued at that moment, that one still
-    ///   takes place.
-    /// * The future is dropped before its handle is woken: on the worker that polled it last; if
-    ///   it is [aborted](JoinHandle::abort) between two polls, by the thread that aborts it; if
-    ///   it is cancelled, by the thread that shuts the pools down or destroys the queue, or that
-    ///   wakes it at that moment.
+    /// * If the pools are [shut down](crate::WorkerPools::shutdown), or the queue is
+    ///   [destroyed](Workqueue::destroy), a waiting future is cancelled: it is dropped, and the
+    ///   handle returns [`JoinError::Cancelled`]. A poll that is queued at that moment still takes
+    ///   place.
+    /// * The future is dropped before its handle wakes, on the worker that polled it last. If it is
+    ///   [aborted](JoinHandle::abort) between two polls, the aborting thread drops it. If it is
+    ///   cancelled, the thread that shuts the pools down or destroys the queue drops it, or a
+    ///   thread that wakes it at that moment.
     /// * It keeps the queue, and with it the pools, until it is dropped.
     ///
     /// ```
@@ -117,10 +120,10 @@ impl<F: Future<Output: Send + 'static> + Send + 'static> Spawned for F {}
 struct FutureTask<F: Future> {
     header: Header,
     state: FutureState,
-    /// P: belongs to the thread that moved `state` out of `IDLE`, until he moves it back. Pinned:
-    /// it is polled and dropped where it lies, and never moved out.
+    /// P: belongs to the thread that moved `state` out of `IDLE`, until that moves it back. Pinned:
+    /// it is polled and dropped in place, and never moved out.
     future: UnsafeCell<Option<F>>,
-    /// P: as `future`: its key among those that the queue knows to wait.
+    /// P: as `future`: its key in the queue's list of waiting futures.
     seat: UnsafeCell<Option<WaiterKey>>,
     /// L: is the lock; guards the value until the handle takes it.
     value: Mutex<Option<Result<F::Output, JoinError>>>,
@@ -131,31 +134,33 @@ struct FutureTask<F: Future> {
     /// I: the source line that spawned it.
     site: &'static Location<'static>,
     spawner: Spawner,
-    /// I: the task itself, for its wakers. Weak: a future that nobody can wake any more is dropped.
+    /// I: the task itself, for its wakers. Weak: a future that no waker refers to any more is
+    /// dropped.
     me: Weak<Self>,
 }
 
-// SAFETY: `future` and `seat` are touched by their owner alone, of whom `FutureState` makes at most
-// one at a time, with acquire and release at each change of hands, so `F: Send` is enough; the
-// value is behind a lock, so `F::Output: Send` is enough. The other fields are `Sync`.
+// SAFETY: only their owner touches `future` and `seat`. `FutureState` makes at most one owner at a
+// time, with acquire and release at each change of hands, so `F: Send` is enough. The value is
+// behind a lock, so `F::Output: Send` is enough. The other fields are `Sync`.
 unsafe impl<F: Future + Send> Sync for FutureTask<F> where F::Output: Send {}
 
 impl<F: Spawned> FutureTask<F> {
-    /// Queues a poll. `accepted`: the future was before, so that a drain lets it come to its end.
+    /// Queues a poll. `accepted`: the queue had accepted the future before, so a drain lets it come
+    /// to its end.
     fn queue(self: &Arc<Self>, accepted: bool) {
         if self.state.is_over() {
             return;
         }
         let item = || ItemRef::counted(Arc::clone(self));
         let queued = self.queue.submit_with(self.place, &self.header, &item, self.site, accepted);
-        // Pending already: that poll sees what this wake-up is about.
+        // A poll is pending already, and sees the event behind this wake-up.
         if queued.is_err() {
             stop_in_turn(Arc::clone(self) as Arc<dyn Waits>);
         }
     }
 
-    /// Registers a future that a poll left pending, so that the queue's end finds it. Called by the
-    /// future's owner. If the queue has ended already, the end of the poll sees that.
+    /// Registers a future that a poll left pending, so that the queue's end finds it. The future's
+    /// owner calls this. If the queue has ended already, the end of the poll sees that.
     fn sit(&self) {
         self.seat.with_mut(|seat| {
             // SAFETY: the caller owns the future.
@@ -163,7 +168,7 @@ impl<F: Spawned> FutureTask<F> {
             if seat.is_some() {
                 return;
             }
-            // It is polled on this pwq: most often always the same.
+            // It is polled on this pwq, mostly always the same.
             let pod = running::current(|job| {
                 job.and_then(Running::ticket).map(|ticket| Pwq::of(ticket).pool)
             });
@@ -182,7 +187,7 @@ impl<F: Spawned> FutureTask<F> {
         !self.header.state.snapshot().pending()
     }
 
-    /// Drops the future and gives the value to the handle; by the future's owner.
+    /// Drops the future and gives the value to the handle. The future's owner calls this.
     fn end(&self, value: Result<F::Output, JoinError>) {
         self.let_go();
         *self.value.lock() = Some(value);
@@ -191,7 +196,7 @@ impl<F: Spawned> FutureTask<F> {
 }
 
 impl<F: Future> FutureTask<F> {
-    /// Drops the future, which doesn't wait any more. Called by its owner. A destructor's panic
+    /// Drops the future, which doesn't wait any more. Its owner calls this. A destructor's panic
     /// ends here.
     fn let_go(&self) {
         // SAFETY: the caller owns the future.
@@ -220,7 +225,7 @@ impl<F: Spawned> Waits for FutureTask<F> {
 
 impl<F: Spawned> Runs for FutureTask<F> {
     fn run(&self) {
-        // Somebody holds the task while it runs, so it can be upgraded.
+        // A reference to the task exists while it runs, so the upgrade succeeds.
         let Some(me) = self.me.upgrade() else { return };
         if !self.state.begin() {
             return;
@@ -296,8 +301,7 @@ impl<F: Spawned> Wake for FutureTask<F> {
 
 impl<F: Future> Drop for FutureTask<F> {
     fn drop(&mut self) {
-        // Nobody can wake it any more, and nobody waits for it. The last waker may be dropped
-        // anywhere.
+        // No waker and no waiter of it is left. The last waker may be dropped anywhere.
         self.let_go();
     }
 }
@@ -362,7 +366,7 @@ impl FutureState {
     }
 
     /// Gives the future up after a poll that didn't end it, to be polled again unless it has been
-    /// stopped. Called by its owner.
+    /// stopped. Its owner calls this.
     pub(crate) fn pause(&self) -> PauseOutcome {
         match self.change(|now| (now & !CLOSED == POLLING).then_some(now - POLLING + IDLE)) {
             Ok(was) if was & CLOSED == 0 => PauseOutcome::Waits,
@@ -386,7 +390,7 @@ impl FutureState {
         self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, next)
     }
 
-    /// Marks the future as over. Called by its owner.
+    /// Marks the future as over. Its owner calls this.
     pub(crate) fn finish(&self) {
         self.word.store(OVER, Ordering::Release);
     }

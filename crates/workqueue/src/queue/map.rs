@@ -1,9 +1,9 @@
 //! `map` and `reduce`: a function of many items, in parallel.
 //!
-//! The items are divided while others want some (lazy binary splitting; Tzannes and others 2010): a
-//! thread whose ring has no fork left, since a thief has taken it or there was none, forks the
-//! second half of its items. Else it calls the function with the next few. So if nobody steals, the
-//! items are divided as often as their number can be halved.
+//! The items are divided while other workers want some (lazy binary splitting; Tzannes and others
+//! 2010). If a thread's ring has no fork left, since a thief has taken it or there was none, the
+//! thread forks the second half of its items. Otherwise it calls the function with the next few. So
+//! without thieves the items are divided as often as their number can be halved.
 
 use std::cell::Cell;
 use std::mem::{self, MaybeUninit};
@@ -22,30 +22,30 @@ use crate::queue::divide::Divisible;
 use crate::queue::divide::sealed::{Part, Store};
 use crate::task::running::{self, Running};
 
-/// After how long a thread that works through items counts as one that computes for long, if other
-/// work waits for its worker.
+/// Time after which a thread that works through items counts as computing for long, if other work
+/// waits for its worker.
 const TURN: Duration = Duration::from_millis(1);
-/// Time that a thread calls the function before it checks whether to divide what is left.
+/// Time that a thread calls the function before it checks whether to divide the rest.
 const SHORT: Duration = Duration::from_micros(2);
 const LONG: Duration = Duration::from_micros(8);
 
 impl Workqueue {
-    /// Calls `f` with each of the items, in parallel, and returns what it returned, in the order of
-    /// the items. Both may borrow. [`Divisible`] says what the items may be.
+    /// Calls `f` with each of the items, in parallel, and returns the results in the order of the
+    /// items. Both may borrow. See [`Divisible`] for the kinds of items.
     ///
     /// The items are forks of the item that calls it, as with [`Workqueue::join`]: idle workers
-    /// steal half of what is left at a time. From outside of the queue's items the calling thread
-    /// does it as an item of the queue, as with [`Workqueue::join`]. If that isn't possible, one
-    /// item on a worker does all of it, with thieves, and the calling thread waits. After the pools
-    /// were shut down, the calling thread does all of it.
+    /// steal half of the rest at a time. From outside of the queue's items the calling thread works
+    /// as an item of the queue, as with [`Workqueue::join`]. If that isn't possible, one item on a
+    /// worker does all the work, with thieves, and the calling thread waits. After the pools were
+    /// shut down, the calling thread does all the work.
     ///
-    /// A thread that works at this for a millisecond while other work waits for its worker counts
-    /// as one that computes for long ([`context::long_running`]): the pool starts that work beside
+    /// If a thread works on the items for a millisecond while other work waits for its worker, it
+    /// counts as computing for long ([`context::long_running`]): the pool starts that work beside
     /// it.
     ///
     /// # Panics
-    /// With a panic of `f`, when all that has begun is over. If several have panicked, that of
-    /// the earliest item. The items that have not begun by then are dropped.
+    /// With a panic of `f`, when all items that have begun are over. If several have panicked, that
+    /// of the earliest item. The items that have not begun by then are dropped.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -70,7 +70,7 @@ impl Workqueue {
         let filled = self.bulk(Location::caller(), part, &into);
         assert_eq!(filled.len, count, "each item has a result");
         mem::forget(filled);
-        // SAFETY: so many are filled, from the first on, and they are the vector's from here on.
+        // SAFETY: this many are filled, from the first on, and they are the vector's from here on.
         unsafe { results.set_len(count) };
         results
     }
@@ -78,7 +78,7 @@ impl Workqueue {
     /// Calls `f` with each of the items, in parallel: [`Workqueue::map`] without results.
     ///
     /// # Panics
-    /// As [`Workqueue::map`].
+    /// See [`Workqueue::map`].
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -99,7 +99,7 @@ impl Workqueue {
     /// time, in their order, until one is left. `None` if there are no items.
     ///
     /// # Panics
-    /// As [`Workqueue::map`]; also with a panic of `reduce`, after which no further item is begun.
+    /// See [`Workqueue::map`]. Also with a panic of `reduce`, after which no further item is begun.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -120,7 +120,7 @@ impl Workqueue {
         self.bulk(Location::caller(), items.store().part(), &Reduced { f, reduce })
     }
 
-    /// Maps all items, wherever the results go.
+    /// Maps all items, for any destination of the results.
     fn bulk<P: Part, S: Sink<P::Item>>(
         &self,
         site: &'static Location<'static>,
@@ -170,7 +170,7 @@ impl<S> Bulk<'_, S> {
         self.go_on(part, at, self.sink.none(at), false)
     }
 
-    /// Calls a function of the user's. If that panics nobody begins another item.
+    /// Calls a function of the user's. If it panics, no thread begins another item.
     fn or_stop<R>(&self, f: impl FnOnce() -> R) -> R {
         panic::catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|payload| {
             self.stopped.store(true, Ordering::Relaxed);
@@ -234,7 +234,7 @@ impl<S> Bulk<'_, S> {
 }
 
 per_thread! {
-    /// Since when this thread works through items, without another item in between.
+    /// Time since when this thread works through items, without another item in between.
     static SINCE: Cell<Option<Instant>> = Cell::new(None);
 }
 
@@ -297,7 +297,7 @@ impl<T, R: Send, F: Fn(T) -> R + Sync> Sink<T> for Results<F, R> {
     #[inline]
     fn add(&self, out: &mut FilledResults<R>, item: T) {
         let result = (self.f)(item);
-        // SAFETY: the place is that of the item, and nobody else's.
+        // SAFETY: the place is that of the item alone.
         unsafe { out.first.add(out.len).write(result) };
         out.len += 1;
     }

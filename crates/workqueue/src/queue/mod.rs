@@ -30,8 +30,8 @@ use crate::task::header::ItemRef;
 use crate::timekeeper::delayed::Destination;
 use crate::wait::messages;
 
-/// A workqueue: work that is handed in runs on a worker of a pool, as a rule in the pod that it was
-/// queued from; see [`QueueBuilder`] for the kinds there are.
+/// A workqueue: its items run on workers of a pool, as a rule in the pod that they were queued
+/// from. See [`QueueBuilder`] for the kinds of queues.
 ///
 /// A cheap handle: clones are the same queue. Dropping it leaves queued work to run.
 #[derive(Clone)]
@@ -39,14 +39,14 @@ pub struct Workqueue {
     inner: Arc<Inner>,
 }
 
-// State that a panic interrupts in there is whole: no lock is held where users' code runs.
+// A panic in there leaves the state whole: no lock is held while users' code runs.
 impl std::panic::UnwindSafe for Workqueue {}
 impl std::panic::RefUnwindSafe for Workqueue {}
 
 struct Inner {
     /// The table that it queues on now.
     table: PwqTable,
-    /// L: is the lock; guards how many drains are under way.
+    /// L: is the lock; guards the number of drains under way.
     drains: Mutex<usize>,
     /// L: is the lock; guards the queue below, once there is one. Taken before that of the
     /// attributes.
@@ -63,7 +63,7 @@ impl Destination for Inner {
     }
 
     fn take(&self, at: At, claimed: Claimed, accepted: bool) {
-        // If it isn't taken it is cancelled, and those who wait for it are told.
+        // If the queue doesn't take the item, the item is cancelled, and its waiters are notified.
         let _ = self.table.place(at, claimed, accepted);
     }
 }
@@ -93,15 +93,15 @@ impl Workqueue {
         &self.shared().name
     }
 
-    /// Queues an item on the pod of the CPU that this is called on. After `Ok` the item is pending,
-    /// by this call or already, and the run that follows sees what was written before the call. If
-    /// `max_active` is reached, the item is queued all the same, and held back.
+    /// Queues an item on the pod of the calling CPU. After `Ok` the item is pending, by this call
+    /// or already, and the run that follows sees all writes before the call. If `max_active` is
+    /// reached, the item is queued all the same, and held back.
     ///
-    /// Any context. It waits for no work. It is lock-free if the pod's workers are busy, or one of
-    /// them looks for work already. If a worker has to be woken, it holds the pool's lock, which
-    /// sleeps on contention, for some dozen instructions. If the pod has room and no worker left to
-    /// wake, as after the system refused a thread, it makes one. If items are held back, it takes
-    /// the lock of their list.
+    /// Any context. The call waits for no work. It is lock-free if the pod's workers are busy, or
+    /// one of them looks for work already. If the call has to wake a worker, it holds the pool's
+    /// lock, which sleeps on contention, for some dozen instructions. If the pod has room and no
+    /// worker left to wake, as after the system refused a thread, the call makes one. If items are
+    /// held back, it takes the lock of their list.
     ///
     /// If a shutdown runs at the same time, the call may return `Ok` and the item be cancelled. Its
     /// flushers are woken then, and it can be queued elsewhere.
@@ -147,9 +147,9 @@ impl Workqueue {
         PlacedQueue { queue: self, place }
     }
 
-    /// Runs a closure on the queue: as [`Workqueue::queue`], with one allocation. After
+    /// Runs a closure on the queue, like [`Workqueue::queue`], with one allocation. After
     /// [`WorkerPools::shutdown`](crate::WorkerPools::shutdown) the closure is dropped, and the
-    /// handle says that it was cancelled.
+    /// handle reports that it was cancelled.
     #[track_caller]
     pub fn spawn<T, C>(&self, closure: C) -> JoinHandle<T>
     where
@@ -167,31 +167,31 @@ impl Workqueue {
     {
         let (item, handle) = Task::make(closure, ());
         if let Err((item, _)) = self.submit_new(place, item) {
-            // Nobody else has it.
+            // No other thread has it.
             item.cancelled();
             item.header().state.give_up();
         }
         handle
     }
 
-    /// Waits for everything that was queued before the call, and not for what is queued later. May
-    /// block; on a worker the pool starts other work meanwhile.
+    /// Waits for all items that were queued before the call, and for none queued later. May block;
+    /// on a worker the pool starts other work meanwhile.
     ///
     /// An item that another thread is about to queue (its call hasn't returned, although the item
     /// is pending) may count as queued later; [`Work::flush`] waits for that one too.
     ///
     /// # Panics
-    /// Called from an item of the same queue, or from one that such an item waits for on the same
-    /// stack: it would wait for that item. In an item, if it is found that it would never end:
-    /// what is flushed waits for that item, or no worker can come for it and this stack can't hold
-    /// it.
+    /// If an item of the same queue calls it, or an item that such an item waits for on the same
+    /// stack: it would wait for that item. In an item, if the wait turns out never to end: a
+    /// flushed item waits for the caller, or no worker can come for a flushed item and this stack
+    /// can't hold it.
     #[track_caller]
     pub fn flush(&self) {
         messages::for_queue(self.shared(), "Workqueue::flush");
         self.flush_all();
     }
 
-    /// Returns counts of what the queue has done so far.
+    /// Returns counts of the queue's work so far.
     pub fn stats(&self) -> QueueStats {
         self.shared().stats()
     }
@@ -217,8 +217,8 @@ impl Workqueue {
         self.inner.table.queue_new(at, item, Location::caller())
     }
 
-    /// Queues the item that `item` gives, whose header is `header`. Compiled once, whatever the
-    /// item. `accepted`: it is part of what was accepted before, which a drain waits for.
+    /// Queues the item that `item` returns, whose header is `header`. Compiled once, whatever the
+    /// item. `accepted`: the item is part of accepted work, which a drain waits for.
     pub(crate) fn submit_with(
         &self,
         place: At,
@@ -231,8 +231,8 @@ impl Workqueue {
     }
 }
 
-/// A [`Workqueue`] at a place: what is handed in runs there, and not near the CPU that hands it in.
-/// [`Workqueue::at`] makes one.
+/// A [`Workqueue`] at a place: its items run there, and not near the calling CPU. [`Workqueue::at`]
+/// makes one.
 ///
 /// ```
 /// # use corewise_topology::Machine;
@@ -257,7 +257,7 @@ impl PlacedQueue<'_> {
     /// Queues an item as [`Workqueue::queue`] does, at this place.
     ///
     /// # Errors
-    /// As [`Workqueue::queue`].
+    /// See [`Workqueue::queue`].
     #[track_caller]
     #[inline]
     pub fn queue(&self, work: &Work) -> Result<Queued, QueueError> {
@@ -277,7 +277,7 @@ impl PlacedQueue<'_> {
     /// Runs a closure as [`Workqueue::execute`] does, at this place.
     ///
     /// # Errors
-    /// As [`Workqueue::execute`].
+    /// See [`Workqueue::execute`].
     #[track_caller]
     #[inline]
     pub fn execute<C: FnOnce() + Send + 'static>(&self, closure: C) -> Result<(), Refused<C>> {

@@ -1,4 +1,4 @@
-//! Scoped spawns: closures that borrow from the stack of the one who waits for them.
+//! Scoped spawns: closures that borrow from the stack of the thread that waits for them.
 //!
 //! One count makes that sound, [`Shared::left`]. Each [`ScopeMember`] of the scope stands for one:
 //! the body, and each closure from its spawn until it is over. [`Workqueue::scope`] doesn't return
@@ -13,10 +13,10 @@
 //! closure with a place of its own is an item, and so is each closure of another scope.
 //!
 //! A worker may hold the *task* for a moment longer, an `Arc` whose type names borrows that are
-//! over. It must then hold nothing of `'scope`: neither the closure (consumed by its run, before
-//! the member is dropped) nor the value (taken by the handle, or dropped by whichever of worker and
-//! handle comes second; a handle that is forgotten keeps the task for ever, and nobody drops the
-//! value).
+//! over. It must then hold nothing of `'scope`: neither the closure (its run consumes it, before
+//! the member is dropped) nor the value. The handle takes the value, or the later one of worker and
+//! handle drops it. A handle that is forgotten keeps the task for ever, and the value is never
+//! dropped.
 //!
 //! `tests/it/scoped.rs` runs under Miri too, as far as that is quick enough:
 //!
@@ -66,32 +66,32 @@ pub struct ScopedJoinHandle<'scope, T> {
 }
 
 impl Workqueue {
-    /// Runs `body`, which may spawn closures on this queue that borrow what outlives the call, and
-    /// waits for all of them. `std::thread::scope`, on workers.
+    /// Runs `body`, which may spawn closures on this queue that borrow data that outlives the call,
+    /// and waits for all of them. This is `std::thread::scope` on workers.
     ///
     /// * The body runs on the calling thread; the closures run on workers of the queue, as those of
     ///   [`Workqueue::spawn`] do, or on the calling thread. They may spawn more in the same scope,
     ///   and open scopes of their own, on this queue or another.
-    /// * In an item of this queue the closures are parts of that item. They aren't queued, so that
-    ///   one costs a fraction of an item: workers that help are items of the queue, which take the
-    ///   oldest closures, each for a turn of up to 64 or about a millisecond. The statistics and
+    /// * In an item of this queue the closures are parts of that item. They aren't queued, so one
+    ///   costs a fraction of an item. Workers that help run items of the queue. Each of these takes
+    ///   the oldest closures, for a turn of up to 64 or about a millisecond. The statistics and
     ///   `max_active` count these helpers, not the closures. Dumps, stall reports and spans name
     ///   each closure.
-    /// * It returns when every closure has run, even if the body or a closure panics. Nobody
-    ///   cancels a scoped closure: one that the queue doesn't take, because the pools are shut
-    ///   down, runs on the calling thread at the end.
+    /// * It returns when every closure has run, even if the body or a closure panics. A scoped
+    ///   closure is never cancelled: if the queue doesn't take it, because the pools are shut down,
+    ///   it runs on the calling thread at the end.
     /// * At its end the calling thread takes closures back that no worker has started, and runs
     ///   them itself, the newest first, under the rules of
     ///   [`JoinHandle::join`](crate::JoinHandle::join). Then it waits. It may block; on a worker
-    ///   the pool starts other work meanwhile. So a scope inside an item of the same queue, on its
-    ///   only worker, goes on; even if the queue is ordered or its `max_active` is reached:
-    ///   closures that are held back run in the place of the item that waits for them.
-    /// * In an atomic section it is reported as a wait
+    ///   the pool starts other work meanwhile. So a scope inside an item of the same queue ends
+    ///   even on its only worker. It ends even if the queue is ordered or its `max_active` is
+    ///   reached: closures that are held back run in the place of the item that waits for them.
+    /// * In an atomic section the call is reported as a wait
     ///   ([`might_block`](corewise_sync::context::might_block)), before the body runs.
     ///
     /// # Panics
-    /// With the first panic that nobody has seen: the body's, or that of a closure whose handle
-    /// wasn't [joined](ScopedJoinHandle::join). The others are dropped.
+    /// With the first panic that no join has returned: the body's, or that of a closure whose
+    /// handle wasn't [joined](ScopedJoinHandle::join). The others are dropped.
     ///
     /// ```
     /// # use corewise_topology::Machine;
@@ -140,9 +140,9 @@ impl Workqueue {
 }
 
 impl<'scope, 'env> Scope<'scope, 'env> {
-    /// Runs a closure on the scope's queue; see [`Workqueue::spawn`]. It may borrow whatever
-    /// outlives the scope. If it panics the handle says so, and if the handle isn't joined the
-    /// scope does.
+    /// Runs a closure on the scope's queue; see [`Workqueue::spawn`]. It may borrow data that
+    /// outlives the scope. If it panics, the handle returns the panic, or the scope if the handle
+    /// isn't joined.
     #[track_caller]
     pub fn spawn<T, C>(&'scope self, closure: C) -> ScopedJoinHandle<'scope, T>
     where
@@ -262,7 +262,7 @@ struct Shared {
     left: AtomicUsize,
     /// `left` is 0.
     none_left: Completion,
-    /// L: is the lock; guards the first panic that nobody has seen.
+    /// L: is the lock; guards the first panic that no join has returned.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     /// L: is the lock; guards the items that may not be over.
     spawned: Mutex<Spawned>,
@@ -291,12 +291,12 @@ struct Spawned {
     closed: bool,
 }
 
-/// One of those that the scope waits for.
+/// A body or closure that the scope waits for.
 struct ScopeMember(Arc<Shared>);
 
 impl Drop for ScopeMember {
     fn drop(&mut self) {
-        // AcqRel: what this member did is seen by the scope, through the last of them.
+        // AcqRel: the scope sees this member's writes, through the last member.
         if self.0.left.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.none_left.complete();
         }
@@ -306,7 +306,7 @@ impl Drop for ScopeMember {
 impl Shared {
     /// Counts one more in. The caller is, or runs inside, a member itself.
     fn member(self: &Arc<Self>) -> ScopeMember {
-        // Relaxed: the count can't be 0 here, and what follows is released by the member's drop.
+        // Relaxed: the count can't be 0 here, and the member's drop releases what follows.
         self.left.fetch_add(1, Ordering::Relaxed);
         ScopeMember(Arc::clone(self))
     }
@@ -456,8 +456,8 @@ impl Shared {
         }
     }
 
-    /// Runs what hasn't started yet, as far as it may run here, newest first: workers take the
-    /// oldest. Never unwinds.
+    /// Runs the items that haven't started yet, if they may run here, the newest first: workers
+    /// take the oldest. Never unwinds.
     fn take_back(&self) {
         let mut others = Vec::new();
         while let Some(task) = self.newest() {
@@ -473,16 +473,16 @@ impl Shared {
         self.spawned.lock().tasks.append(&mut others);
     }
 
-    /// Waits for each of the known items, in an item. If nobody can run one, it runs that itself.
-    /// Never unwinds.
+    /// Waits for each of the known items, in an item. If no worker can run one, it runs that
+    /// itself. Never unwinds.
     fn wait_inside(&self) {
         let mut over = Vec::new();
         while let Some(task) = self.newest() {
             if !self.catches(|| wait::wait(lent(&task), task.done(), Role::Part)) {
                 match lent(&task).claim() {
                     Some(claimed) => claimed.cancel(),
-                    // It has begun meanwhile, and borrows from here: it is waited for again, and
-                    // seen to be.
+                    // It has begun meanwhile, and borrows from here: the scope waits for it again,
+                    // as a listed wait.
                     None if !task.done().is_complete() => {
                         self.spawned.lock().tasks.push(task);
                         thread::yield_now();
@@ -519,7 +519,7 @@ impl Shared {
         }
     }
 
-    /// Keeps a panic that nobody has seen, if it is the first.
+    /// Keeps a panic that no join has returned, if it is the first.
     fn panicked(&self, payload: Box<dyn Any + Send>) {
         let another = {
             let mut first = self.panic.lock();
@@ -531,7 +531,7 @@ impl Shared {
 
 /// Lends the item, for the holder of a count of it.
 fn lent<I: Item + ?Sized>(task: &Arc<I>) -> LentItem<'_> {
-    // SAFETY: a count is a hold, and what `Arc::as_ptr` gives is what holds are made of.
+    // SAFETY: a count is a hold, and holds are made of the pointer that `Arc::as_ptr` returns.
     unsafe { LentItem::new(NonNull::new_unchecked(Arc::as_ptr(task).cast_mut()).cast()) }
 }
 
@@ -625,7 +625,7 @@ impl ScopedItem for Helper {
 trait Outcome<T>: ScopedItem {
     /// Returns the value, once.
     fn take(&self) -> Option<Result<T, JoinError>>;
-    /// Notes that the handle is gone: nobody takes the value.
+    /// Notes that the handle is gone: no thread takes the value.
     fn detach(&self, shared: &Shared);
 }
 
@@ -687,8 +687,8 @@ impl<C: FnOnce() -> T + Send, T: Send> ScopedTask<C, T> {
         }
     }
 
-    /// Drops the value, if it is there: nobody takes it. If the closure panicked, the panic becomes
-    /// the scope's. A panic of the value's destructor goes no further.
+    /// Drops the value, if it is there: no thread takes it. If the closure panicked, the panic
+    /// becomes the scope's. A panic of the value's destructor goes no further.
     fn drop_value(&self, shared: &Shared) {
         match self.take() {
             Some(Err(JoinError::Panicked(payload))) => shared.panicked(payload.into_inner()),
@@ -696,7 +696,7 @@ impl<C: FnOnce() -> T + Send, T: Send> ScopedTask<C, T> {
         }
     }
 
-    /// Returns the closure, if nobody has started it, for a thread that runs it or returns it.
+    /// Returns the closure, if no thread has started it, for a thread that runs it or returns it.
     fn take_waiting(&self) -> Option<(C, ScopeMember)> {
         match self.take_stage(|stage| matches!(stage, Stage::Waiting(..)), Stage::Running)? {
             Stage::Waiting(closure, member) => Some((closure, member)),
@@ -709,7 +709,8 @@ impl<C: FnOnce() -> T + Send, T: Send> Runs for ScopedTask<C, T> {
     fn run(&self) {
         if let Some((closure, member)) = self.take_waiting() {
             self.call(closure, &member.0);
-            // Last, and in a frame that was given nothing of `'scope`: from here on it may be over.
+            // This comes last, and in a frame that was given nothing of `'scope`: from here on the
+            // scope may be over.
             drop(member);
         }
     }
@@ -741,7 +742,7 @@ unsafe impl<C: FnOnce() -> T + Send, T: Send> Item for ScopedTask<C, T> {
 
 impl<C: FnOnce() -> T + Send, T: Send> ScopedItem for ScopedTask<C, T> {
     fn is_over(&self) -> bool {
-        // Not where it runs: the scope waits for it, and is seen to.
+        // This isn't done while it runs: the scope waits for it, as a listed wait.
         self.done.is_complete() && !self.slot.lock().stage.is_returned()
     }
 

@@ -1,8 +1,8 @@
 //! Taking a pending instance back: to cancel it, to run it on the spot, or to put it elsewhere. The
 //! kernel's `try_to_grab_pending`.
 //!
-//! Read `state.md` beside this file first: the comments here use its names for the steps, and
-//! it says why nobody else touches a claimed instance.
+//! Read `state.md` beside this file first: it names the steps that the comments here use, and
+//! argues why no other thread touches a claimed instance.
 
 use std::mem;
 use std::ptr::NonNull;
@@ -41,9 +41,9 @@ pub(crate) enum Container {
 }
 
 impl Container {
-    /// Number of bits that it takes.
+    /// Number of bits of a container.
     pub(crate) const BITS: u32 = 36;
-    /// The lowest of them say which; the others a ring's cell.
+    /// Bits that name the kind of container; the others name a ring's cell.
     const KIND: u32 = 3;
 
     /// Returns the lowest bits of the place's word.
@@ -60,7 +60,7 @@ impl Container {
         }
     }
 
-    /// Returns the container that the lowest bits of the place's word say.
+    /// Returns the container that the lowest bits of the place's word name.
     #[inline]
     pub(crate) fn from_bits(word: u64) -> Container {
         match word & ((1 << Self::KIND) - 1) {
@@ -74,33 +74,33 @@ impl Container {
         }
     }
 
-    /// Returns true if it is in the lists of its link's pool.
+    /// Returns true for a container in the lists of a pool.
     pub(crate) fn is_in_pool(self) -> bool {
         matches!(self, Container::Ring(_) | Container::Pushed | Container::Listed)
     }
 
-    /// Returns true if it waits there, or is held back.
+    /// Returns true for a container in the lists of a pool, and for the instances that a limiter
+    /// holds back.
     fn is_lasting(self) -> bool {
         self.is_in_pool() || self == Container::Held
     }
 }
 
 impl Header {
-    /// Returns true if the pending instance lies in a pool, for anybody to take it (a moment ago).
+    /// Returns true if the pending instance lay in a pool, free to be taken, a moment ago.
     pub(crate) fn may_be_taken_back(&self) -> bool {
         let now = self.state.snapshot();
         now.pending() && !now.running() && !now.claimed() && self.place(now.seq()).is_in_pool()
     }
 
-    /// Returns true if the pending instance is in somebody's hands, or a timer has it (a moment
-    /// ago).
+    /// Returns true if a thread or a timer had the pending instance a moment ago.
     pub(crate) fn is_on_its_way(&self) -> bool {
         let now = self.state.snapshot();
         let placed = self.place(now.seq()).is_lasting();
         now.pending() && !now.running() && (now.claimed() || !placed)
     }
 
-    /// Returns true if the pending instance is held back (a moment ago).
+    /// Returns true if the pending instance was held back a moment ago.
     pub(crate) fn is_held(&self) -> bool {
         let now = self.state.snapshot();
         now.pending() && self.place(now.seq()) == Container::Held
@@ -117,8 +117,8 @@ impl LentItem<'_> {
             if !now.pending() {
                 return None;
             }
-            // Somebody is in the middle of a short step with it: a queuer between Pend and Push, or
-            // another claimant. The kernel's `-EAGAIN`.
+            // Another thread is in the middle of a short step with it: a queuer between Pend and
+            // Push, or another claimant. This is the kernel's `-EAGAIN`.
             let busy = now.claimed() || !now.again() && self.place(now.seq()) == Container::Nowhere;
             if busy {
                 thread::yield_now();
@@ -162,8 +162,8 @@ impl LentItem<'_> {
     pub(crate) fn claim_if(self, wanted: impl FnOnce(&Job) -> bool) -> Option<Claimed> {
         let in_pool = |seq| self.place(seq).is_in_pool();
         let seq = self.peek(in_pool)?;
-        // It may have been put elsewhere before Peek, but not after. SAFETY: it was placed, so the
-        // slot is filled, and nobody writes it while we look.
+        // The instance may have been put elsewhere before Peek, but not after. SAFETY: it was
+        // placed, so the slot is filled, and no thread writes the slot during the look.
         let taken = in_pool(seq) && wanted(unsafe { self.job() });
         if !taken {
             // LookAway.
@@ -179,8 +179,8 @@ impl LentItem<'_> {
         let claimed = Claimed(self.pointer());
         // Handed over: its popper has taken it out, and it lies in the slot alone.
         while !was.again() {
-            // Find. The place is read anew, and what it says is checked by the thread that takes
-            // the item from there.
+            // Find. The place is read anew, and the thread that takes the item from there checks
+            // it.
             let place = self.place(was.seq());
             let found = match place {
                 Container::Nowhere => break,
@@ -204,8 +204,8 @@ impl LentItem<'_> {
     }
 }
 
-/// A pending instance that is the caller's alone: in no container, and nobody else starts or takes
-/// it. Dropping it cancels the instance: it is then over without having run.
+/// A pending instance that is the caller's alone: it is in no container, and no other thread starts
+/// or takes it. Dropping the handle cancels the instance: it is then over without having run.
 pub(crate) struct Claimed(pub(crate) NonNull<Header>);
 
 // SAFETY: it stands for an `ItemRef`, which is `Send`.
@@ -227,26 +227,26 @@ impl Claimed {
         unsafe { ItemRef::kept(item) }
     }
 
-    /// Returns what the instance carries along.
+    /// Returns the data that the instance carries along.
     pub(crate) fn job(&self) -> &Job {
         // SAFETY: the slot is filled and the claimant's; it is written through `&mut self` only.
         unsafe { self.header().job() }
     }
 
-    /// Calls `change` with what the instance carries along: its ticket changes if it goes to
-    /// another queue.
+    /// Calls `change` with the data that the instance carries along: its ticket changes if it goes
+    /// to another queue.
     pub(crate) fn with_job<R>(&mut self, change: impl FnOnce(&mut Job) -> R) -> R {
-        // SAFETY: as above; it lies in no container, so nobody else looks at it.
+        // SAFETY: as above; it lies in no container, so no other thread looks at it.
         unsafe { self.header().with_job(change) }
     }
 
-    /// Ends the instance as if it had never been queued: its flushers are woken, the item itself
-    /// isn't told.
+    /// Ends the instance as if it had never been queued: its flushers wake, and the item itself
+    /// isn't notified.
     pub(crate) fn refuse(self) {
         self.end(false);
     }
 
-    /// Ends the instance without running it: its waiters are told.
+    /// Ends the instance without running it, and notifies its waiters.
     pub(crate) fn cancel(self) {
         drop(self);
     }
@@ -259,7 +259,7 @@ impl Claimed {
         let job = unsafe { self.header().copy_job() };
         let runs = self.header().state.run_claimed();
         let item = self.into_hold();
-        // SAFETY: the instance runs, so nobody takes the job out of the slot again.
+        // SAFETY: the instance runs, so no thread takes the job out of the slot again.
         runs.then(|| Running::new(item, unsafe { job.assume_init() }))
     }
 
@@ -272,7 +272,7 @@ impl Claimed {
     }
 
     /// Gives the claim up: the caller is about to put the instance into a container. Until it lies
-    /// there others who claim it wait.
+    /// there, other claimants wait.
     pub(crate) fn release(self) -> Queued {
         let header = self.0;
         mem::forget(self);
@@ -284,7 +284,7 @@ impl Claimed {
         queued
     }
 
-    /// Ends the instance; `told`: so that it counts as cancelled, else as never queued.
+    /// Ends the instance. If `told`, it counts as cancelled, else as never queued.
     fn end(self, told: bool) {
         // SAFETY: the slot is filled and ours; it counts as empty from the steps below on.
         let Job { ticket, .. } = unsafe { self.header().copy_job().assume_init() };
@@ -295,8 +295,8 @@ impl Claimed {
         let tell = || shielded("cancelling a work item", || item.cancelled());
         let table = item.header().table;
         let (last, ended) = if table.once {
-            // As if it ran, so that it stays, and nobody waits for the claim, while the item is
-            // told.
+            // The instance counts as running while the item is notified: so the item stays, and no
+            // thread waits for the claim.
             let alone = item.header().state.run_claimed();
             debug_assert!(alone, "it is queued once");
             if told {
@@ -306,7 +306,7 @@ impl Claimed {
             (finished.last, ended)
         } else {
             let (last, ended) = item.cancel();
-            // One that its state word kept may be gone; such items have nobody to tell.
+            // An item that its state word kept may be gone; such items have no queue to notify.
             if told && table.is_counted() {
                 tell();
             }

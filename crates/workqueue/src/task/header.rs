@@ -4,10 +4,10 @@
 //! An item is a struct whose first field is its [`Header`]. A pointer to the one is a pointer to
 //! the other, and the header names a table that says what the other is.
 //!
-//! An item goes through several hands, each of which is a type: [`Queued`] (in a container: it owns
-//! the item, through the job slot of the item's own header), [`Running`] (taken by a worker), and
-//! [`Claimed`] (taken back out of its container). `state.md` says which of them is made from which;
-//! the comments here use its names for the steps.
+//! An item goes through several hands, and each is a type: [`Queued`] in a container, [`Running`]
+//! once a worker has taken it, and [`Claimed`] once it was taken back out of its container. A
+//! [`Queued`] owns the item, through the job slot of the item's own header. `state.md` says which
+//! of them is made from which; the comments here use its names for the steps.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -46,7 +46,7 @@ impl Job {
         self.ticket.as_ref().map_or("", |ticket| ticket.home().schedule.queue_name(ticket))
     }
 
-    /// Returns what is shown of the instance, of an item with this table.
+    /// Returns the description of the instance, for an item with this table.
     #[inline]
     pub(crate) fn label(&self, table: &Table) -> Label {
         Label {
@@ -57,11 +57,10 @@ impl Job {
     }
 }
 
-/// The part of an item that the pool knows. In this order: what each instance touches lies
-/// together.
+/// The part of an item that the pool knows. The fields that each instance touches lie together.
 #[repr(C)]
 pub(crate) struct Header {
-    /// I: what the item is.
+    /// I: the functions of the item's type.
     pub(crate) table: &'static Table,
     pub(crate) state: WorkState,
     /// A: the place of the pending instance: its number, and in the lowest bits a [`Container`].
@@ -69,15 +68,15 @@ pub(crate) struct Header {
     /// P: owned by the inbox or the list that the item is in.
     hook: Hook,
     /// P: owned by the holder of `PENDING`, and filled from Fill until the bit is cleared. While it
-    /// is filled a popper may copy its bits, under the lock of the container that the item lies in,
-    /// and a waiter that looks at it; and the claimant may write it once the item lies in none and
-    /// nobody looks.
+    /// is filled, a popper may copy its bits, under the lock of the container that the item lies
+    /// in; so may a waiter that looks at it. The claimant may write it once the item lies in no
+    /// container and no thread looks.
     pub(crate) job: UnsafeCell<MaybeUninit<Job>>,
 }
 
 // SAFETY: `job` is written by a queuer between its `pend` and the push, and by a claimant that has
-// the item out of its container, both once nobody looks; it is read by a popper under the
-// container's lock while nobody has claimed it, by the claimant, and by a look. The bits'
+// the item out of its container, both once no thread looks; it is read by a popper under the
+// container's lock while the item is unclaimed, by the claimant, and by a look. The bits'
 // transitions are acquire/release and the containers have locks, so the accesses are ordered
 // (`state.md`). A `Job` may move between threads: items are `Send + Sync`, tickets are too.
 unsafe impl Sync for Header {}
@@ -120,7 +119,7 @@ impl Header {
     pub(crate) fn set_place(&self, place: Container) {
         let now = self.state.snapshot();
         if now.alone() {
-            // Nobody looks for it.
+            // No thread looks for it.
             return;
         }
         let seq = now.seq();
@@ -131,16 +130,16 @@ impl Header {
     /// then on; else the caller has to forget them.
     ///
     /// # Safety
-    /// The slot is filled, and nobody writes it meanwhile.
+    /// The slot is filled, and no thread writes it meanwhile.
     pub(crate) unsafe fn copy_job(&self) -> MaybeUninit<Job> {
-        // SAFETY: nobody writes the slot.
+        // SAFETY: no thread writes the slot.
         self.job.with(|slot| unsafe { slot.read() })
     }
 
     /// Returns the job in the slot.
     ///
     /// # Safety
-    /// The slot is filled, and nobody writes or empties it while the reference lives.
+    /// The slot is filled, and no thread writes or empties it while the reference lives.
     pub(crate) unsafe fn job(&self) -> &Job {
         // SAFETY: as the caller says.
         self.job.with(|slot| unsafe { (*slot).assume_init_ref() })
@@ -149,7 +148,7 @@ impl Header {
     /// Changes the job in the slot.
     ///
     /// # Safety
-    /// The slot is filled, and nobody else touches it meanwhile.
+    /// The slot is filled, and no other thread touches it meanwhile.
     pub(crate) unsafe fn with_job<R>(&self, change: impl FnOnce(&mut Job) -> R) -> R {
         self.state.outwait_lookers();
         // SAFETY: as the caller says.
@@ -158,7 +157,7 @@ impl Header {
 }
 
 /// A queued item, by a pointer to the whole item: the hold of the instance on it. Dropping it
-/// cancels the instance, unless somebody has claimed it: it is then over without having run.
+/// cancels the instance, unless the instance is claimed: it is then over without having run.
 pub(crate) struct Queued(NonNull<Header>);
 
 // SAFETY: it stands for an `ItemRef`, which is `Send`.
@@ -175,8 +174,8 @@ impl Queued {
         let header = item.pointer();
         // Fill. SAFETY: the header lives inside the item, which this handle now keeps alive.
         let slot = &unsafe { header.as_ref() }.job;
-        // SAFETY: the caller holds `PENDING`: until the place says something nobody else touches
-        // the slot.
+        // SAFETY: the caller holds `PENDING`: until the place is set, no other thread touches the
+        // slot.
         slot.with_mut(|slot| unsafe {
             (*slot).write(job);
         });
@@ -196,7 +195,7 @@ impl Queued {
         }
     }
 
-    /// Takes an item back that nobody else knows of yet and that lies nowhere.
+    /// Takes an item back that no other thread knows yet and that lies nowhere.
     pub(crate) fn take_new(self) -> ItemRef {
         // SAFETY: the slot is filled, and counts as empty from here on.
         let job = unsafe { self.header().copy_job().assume_init() };
@@ -207,25 +206,25 @@ impl Queued {
         item
     }
 
-    /// Gives the instance up as if it had never been queued: its waiters are woken, the item itself
-    /// isn't told. Returns false if somebody has claimed it: then it was queued, and is the
+    /// Gives the instance up as if it had never been queued: its waiters wake, and the item itself
+    /// isn't notified. Returns false if the instance is claimed: then it was queued, and is the
     /// claimant's.
     #[must_use]
     pub(crate) fn refuse(self) -> bool {
         self.claim().map(Claimed::refuse).is_some()
     }
 
-    /// Returns what the instance carries along.
+    /// Returns the data that the instance carries along.
     fn job(&self) -> &Job {
         // SAFETY: the slot is filled; the claimant of the item doesn't touch it before the holder
-        // of this handle lets go of it, and nobody else may.
+        // of this handle lets go of it, and no other thread may.
         unsafe { self.header().job() }
     }
 
     pub(crate) fn header(&self) -> &Header {
-        // SAFETY: the instance holds the item, and with it the header. That is given up by the
-        // consuming methods, by `drop`, and by a claimant, which first waits until the holder of
-        // this handle lets go of it, under the lock of the container, or says `Nowhere`.
+        // SAFETY: the instance holds the item, and with it the header. The hold is given up by the
+        // consuming methods, by `drop`, and by a claimant. The claimant first waits until the
+        // holder of this handle lets go of it, under the lock of the container, or sets `Nowhere`.
         unsafe { self.0.as_ref() }
     }
 
@@ -243,8 +242,8 @@ impl Queued {
     }
 
     /// Starts the instance, under the lock of the container that it was just popped from. Returns
-    /// `None` if the instance is somebody else's: a claimant's, or that of the worker that runs the
-    /// item now and runs this instance too, right after (an item never runs on two workers).
+    /// `None` if the instance is another thread's: a claimant's, or that of the worker that runs
+    /// the item now and runs this instance right after. (An item never runs on two workers.)
     #[inline]
     pub(crate) fn start(self) -> Option<Running> {
         let header = self.header();
@@ -267,7 +266,7 @@ impl Queued {
                 }
                 continue;
             }
-            // SAFETY: the slot is filled, and nobody has claimed it: who does so later needs the
+            // SAFETY: the slot is filled, and the item is unclaimed: a later claimant needs the
             // lock that we hold before it may write.
             let job = unsafe { header.copy_job() };
             if header.state.start(now) {
@@ -280,7 +279,7 @@ impl Queued {
     }
 
     /// Claims the instance, for a thread that pops it to end it, under the lock of the container
-    /// that it was just popped from. Returns `None` if somebody else has claimed it.
+    /// that it was just popped from. Returns `None` if another thread has claimed it.
     pub(crate) fn claim(self) -> Option<Claimed> {
         let header = self.0;
         let claimed = loop {
@@ -298,8 +297,8 @@ impl Queued {
         claimed
     }
 
-    /// Lets go of the instance if somebody has claimed it, under the lock of the container that it
-    /// was just popped from. Else the instance is on its way to another container.
+    /// Lets go of the instance if it is claimed, under the lock of the container that it was just
+    /// popped from. Else the instance is on its way to another container.
     pub(crate) fn unless_claimed(self) -> Option<Queued> {
         if self.header().state.snapshot().claimed() {
             self.set_place(Container::Nowhere);
@@ -313,7 +312,7 @@ impl Queued {
 
 impl Drop for Queued {
     fn drop(&mut self) {
-        // Claimed first, so that nobody else does meanwhile.
+        // The claim comes first, so that no other thread claims it meanwhile.
         drop(Queued(self.0).claim());
     }
 }
@@ -342,7 +341,7 @@ unsafe impl Node for Queued {
     }
 }
 
-/// Something that a pool carries.
+/// An item that a pool carries.
 ///
 /// # Safety
 /// It is `repr(C)`, and its first field is its [`Header`], made with a [`Table`] of this very type.
@@ -352,7 +351,7 @@ pub(crate) unsafe trait Item: Send + Sync {
         // SAFETY: the header is the first field of a `repr(C)` struct.
         unsafe { &*std::ptr::from_ref(self).cast::<Header>() }
     }
-    /// Tells the waiters that it won't be run.
+    /// Notifies the waiters that the item won't be run.
     fn cancelled(&self) {}
     /// Handles a panic of its run. Not called for a [`OneShotItem`].
     fn panicked(&self, payload: Box<dyn Any + Send>) {
@@ -377,31 +376,30 @@ pub(crate) trait Runs: Item {
 pub(crate) unsafe trait Reusable: Runs {
     /// Offset of the part that its instances don't touch.
     const ASIDE: usize;
-    /// Takes the item off its timer, under the lock of whatever holds it there; returns `None` if
-    /// it has left already. Called by its claimant if its place is
+    /// Takes the item off its timer, under the lock of its holder there; returns `None` if it has
+    /// left already. Called by its claimant if its place is
     /// [`Container::Timer`](crate::task::claim::Container).
     fn unshelve(&self) -> Option<Queued>;
     /// Returns the time until its timer fires, if one runs (a moment ago).
     fn fires_in(&self) -> Option<Duration>;
 }
 
-/// The part of an item that an instance doesn't touch: data of its handles, and of those who wait
-/// for it.
+/// The part of an item that an instance doesn't touch: data of its handles and of its waiters.
 pub(crate) struct HandleData {
-    /// A: how many handles there are. While it is queued or runs the item is kept by its state
-    /// word, and no handle is counted for that.
+    /// A: the number of handles. While the item is queued or runs, its state word keeps it, and
+    /// counts as no handle.
     pub(crate) handles: AtomicUsize,
     /// Its waiters.
     pub(crate) flushers: Flushers,
 }
 
-/// An item that nobody but the pool ever has, and that is used up by its run.
+/// An item that only the pool ever has, and that is used up by its run.
 pub(crate) trait OneShotItem: Item {
     /// Runs the user's function; may panic.
     fn run(self: Box<Self>);
 }
 
-/// Logs that a run panicked, if there is nobody else to tell.
+/// Logs that a run panicked, if the item has no handle that yields the panic.
 pub(crate) fn log_panic(item: &str, payload: Box<dyn Any + Send>) {
     let (item, message) = (text::name(item), text::message(panics::message(&*payload)));
     tracing::error!(%item, %message, "a work item panicked");
@@ -418,7 +416,8 @@ pub(crate) struct Table {
     spawner: unsafe fn(NonNull<Header>) -> Option<NonNull<Span>>,
     /// Gives up one hold on the item: a count of its `Arc`, or all of it.
     pub(crate) release: unsafe fn(NonNull<Header>),
-    /// Its state word keeps it: who ends the last instance frees it, if nobody has it any more.
+    /// True if the item's state word keeps it: the thread that ends the last instance frees the
+    /// item, if no handle is left.
     kept: bool,
     /// The value of [`Reusable::ASIDE`]; 0 if there is none.
     aside: usize,
@@ -426,7 +425,7 @@ pub(crate) struct Table {
     fires_in: unsafe fn(NonNull<Header>) -> Option<Duration>,
     /// True if the item is queued once, when it is made.
     pub(crate) once: bool,
-    /// Its run uses it up.
+    /// True if its run uses it up.
     pub(crate) alone: bool,
     /// True if the item is the run of a stolen fork.
     pub(crate) stolen: bool,
@@ -537,8 +536,8 @@ impl Table {
         !self.kept
     }
 
-    /// Gives up what is left of an item whose instance is over: nothing if it isn't the `last` one,
-    /// or somebody has the item. The user's destructors may run then.
+    /// Gives up the rest of an item whose instance is over; does nothing if it isn't the `last`
+    /// one, or if there is a handle. The user's destructors may run then.
     #[inline]
     pub(crate) fn give_up(&self, item: ItemRef, last: bool) {
         if last || !self.kept {
@@ -546,8 +545,8 @@ impl Table {
         }
     }
 
-    /// Drops the hold. A panic in there is no business of the caller's. Few runs call this: an item
-    /// that is used up needs no such call, and most reusable ones outlast their runs.
+    /// Drops the hold. A panic in there doesn't reach the caller. Few runs call this: an item that
+    /// is used up needs no such call, and most reusable ones outlast their runs.
     #[inline(never)]
     fn let_go(&self, item: ItemRef) {
         // SAFETY: the item is of this table, still held, and given up once.
@@ -567,7 +566,7 @@ unsafe fn of<'a, I: Item>(header: NonNull<Header>) -> &'a I {
 /// Gives up a count of the `Arc` that the item lives in.
 ///
 /// # Safety
-/// As [`of`], of an `I` that lives in an `Arc`; the caller has a count of it, and gives it up.
+/// See [`of`]. The `I` lives in an `Arc`; the caller has a count of it, and gives it up.
 unsafe fn release_count<I>(header: NonNull<Header>) {
     // SAFETY: the hold is a count of the `Arc` that `ItemRef::counted` was given.
     drop(unsafe { Arc::from_raw(header.cast::<I>().as_ptr()) });
@@ -576,13 +575,13 @@ unsafe fn release_count<I>(header: NonNull<Header>) {
 /// Frees an item that lives in a `Box`.
 ///
 /// # Safety
-/// As [`of`], of an `I` that was leaked from a `Box`; nobody else has it.
+/// See [`of`]. The `I` was leaked from a `Box`, and no other thread has it.
 unsafe fn free<I>(header: NonNull<Header>) {
-    // SAFETY: the item was leaked from a `Box`, and nobody has it any more, or ever will.
+    // SAFETY: the item was leaked from a `Box`, and no thread has it any more, or ever will.
     drop(unsafe { Box::from_raw(header.cast::<I>().as_ptr()) });
 }
 
-/// An item that somebody has a hold on: its header, by a pointer to all of it.
+/// A held item: its header, by a pointer to all of the item.
 #[derive(Clone, Copy)]
 pub(crate) struct LentItem<'a> {
     item: NonNull<Header>,
@@ -590,11 +589,11 @@ pub(crate) struct LentItem<'a> {
 }
 
 impl<'a> LentItem<'a> {
-    /// Lends the item for as long as somebody has a hold of it.
+    /// Lends the item for as long as a hold of it exists.
     ///
     /// # Safety
-    /// It is the header of an item, by a pointer to the whole item, as its hold was made of.
-    /// Somebody has a hold for as long as this lives.
+    /// It is the header of an item, by a pointer to the whole item, as its hold was made of. A hold
+    /// of the item exists for as long as this lives.
     #[inline]
     pub(crate) unsafe fn new(item: NonNull<Header>) -> LentItem<'a> {
         LentItem { item, hold: PhantomData }
@@ -647,8 +646,8 @@ impl Deref for LentItem<'_> {
     }
 }
 
-/// The pool's pointer to an item, of whatever type: the hold of one instance on it, which is given
-/// up by [`Table::give_up`] only: forgetting it leaks.
+/// The pool's pointer to an item, of any type: the hold of one instance on it, which is given up by
+/// [`Table::give_up`] only: forgetting it leaks.
 pub(crate) struct ItemRef(NonNull<Header>);
 
 // SAFETY: it stands for an `Arc` or a `Box` of an item, and items are `Send + Sync`.
@@ -664,11 +663,11 @@ impl ItemRef {
         unsafe { ItemRef::counted_for_a_while(item) }
     }
 
-    /// Creates a hold as `counted` does, on an item that may name what doesn't live for ever.
+    /// Creates a hold as `counted` does, on an item that may name objects that don't live for ever.
     ///
     /// # Safety
-    /// A thread that gets the hold, runs the item, or drops it, at whatever time, touches nothing
-    /// then whose life has ended.
+    /// A thread may get the hold, run the item, or drop it at any time. It then touches no object
+    /// whose life has ended.
     #[inline]
     pub(crate) unsafe fn counted_for_a_while<I: Item + ?Sized>(item: Arc<I>) -> ItemRef {
         // SAFETY: `Arc::into_raw` never returns null.
@@ -679,7 +678,7 @@ impl ItemRef {
     /// that its state word keeps.
     ///
     /// # Safety
-    /// The caller has made the item pending, or been given what was given up, and hands that over.
+    /// The caller has made the item pending, or owns the hold that was given up, and hands it over.
     /// The pointer is one to the whole item.
     #[inline]
     pub(crate) unsafe fn kept(item: NonNull<Header>) -> ItemRef {
@@ -740,14 +739,14 @@ impl ItemRef {
 /// The waiters of one item.
 #[derive(Default)]
 pub(crate) struct Flushers {
-    /// L: is the lock; guards those who wait, each for the instance of its number. Never taken by a
-    /// thread that has given up what keeps the item alive. In a box, since most items have none: so
-    /// they are small.
+    /// L: is the lock; guards the waiters, each for the instance of its number. A thread that has
+    /// given up its hold of the item never takes it. It is boxed to keep items small, since most
+    /// have no waiters.
     waiting: Mutex<Option<Box<InstanceWaiters>>>,
 }
 
-/// Another thread is in the middle of a short step with the pending instance: it isn't known yet
-/// what is to be waited for.
+/// Another thread is in the middle of a short step with the pending instance: the instance to wait
+/// for isn't known yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Unsettled;
 
@@ -774,8 +773,8 @@ impl Flushers {
         let target = on_timer.map(|on_timer| match on_timer {
             // A number that no pending instance has when the running one ends.
             true => (now.running(), now.seq().wrapping_sub(1)),
-            // If nothing is pending it is the instance that runs: whatever its number, it isn't the
-            // number of one that is pending when it ends.
+            // If nothing is pending, the running instance is the target: no instance that is
+            // pending at its end has its number.
             false => (now.pending() || now.running(), now.seq()),
         });
         let joined = match target {

@@ -1,14 +1,14 @@
 //! An instance that has been started: its run, what surrounds that, and its end.
 //!
-//! Around each run are its `tracing` span, the note of what runs on this thread (the innermost,
-//! if a waiter runs one inside another), and the check that it left nothing behind. Without a
-//! subscriber that wants the span this costs one load of `tracing`'s global level when an item is
-//! spawned and one when it runs; the check reads two thread-locals before and after.
+//! Around each run are its `tracing` span, the record of the thread's running instance (the
+//! innermost, if a waiter runs one inside another), and the check that it left nothing behind.
+//! Without a subscriber that wants the span this costs one load of `tracing`'s global level when an
+//! item is spawned and one when it runs; the check reads two thread-locals before and after.
 //!
-//! What a worker runs is published for those who look at it from outside, the watchdog and the
-//! dump. It is written once an item, by the worker alone, with plain stores on a cache line of its
-//! own. A reader that meets it in the middle of a change looks again (a sequence lock); nobody
-//! waits for a reader, and no clock is read.
+//! A worker publishes its running instance for the watchdog and the dump. It writes once an item,
+//! with plain stores on a cache line of its own, which no other thread writes. A reader that meets
+//! a change in progress reads again (a sequence lock). The worker doesn't wait for readers, and
+//! reads no clock.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -44,7 +44,7 @@ macro_rules! wanted {
 pub(crate) struct Spawner(Option<Box<Span>>);
 
 impl Spawner {
-    /// Returns the calling thread's span, if anybody wants to know.
+    /// Returns the calling thread's span, if a subscriber wants it.
     #[inline]
     pub(crate) fn current() -> Spawner {
         if wanted!() { Spawner::look() } else { Spawner(None) }
@@ -94,8 +94,8 @@ impl Running {
         Running { table: item.header().table, item, job, outer, forks }
     }
 
-    /// Returns true if it is this item that runs. An item that is alone can't be asked for, and its
-    /// memory may be another's by now.
+    /// Returns true if this item runs. An item that is alone never counts: its memory may be
+    /// another's by now.
     pub(crate) fn is(&self, item: &Header) -> bool {
         !self.table.alone && ptr::eq(self.item.pointer().as_ptr(), item)
     }
@@ -105,7 +105,7 @@ impl Running {
         self.item.pointer()
     }
 
-    /// Returns its header if somebody may wait for it.
+    /// Returns its header if the item may have waiters.
     pub(crate) fn known(&self) -> Option<NonNull<Header>> {
         (!self.table.alone).then(|| self.item.pointer())
     }
@@ -121,7 +121,7 @@ impl Running {
         self.job.ticket.as_ref()
     }
 
-    /// Returns what is shown of it while it runs.
+    /// Returns the description of it that is shown while it runs.
     #[inline]
     pub(crate) fn label(&self) -> Label {
         self.job.label(self.table)
@@ -142,16 +142,15 @@ impl Running {
     }
 
     /// Runs the instance, and each one that is handed over meanwhile, showing each. Never unwinds.
-    /// Returns how many instances ran. `carry`: that of the worker, which is empty or of the same
-    /// pair. A worker's loop calls it by reference, so that nothing is copied; what is left is to
-    /// be dropped.
+    /// Returns how many instances ran. `carry` is the worker's, and is empty or of the same pair. A
+    /// worker's loop calls this by reference, so that nothing is copied; the caller drops the rest.
     #[inline(always)]
     pub(crate) fn run(&mut self, shown: &Publication, carry: Option<&DeferredEnds>) -> u64 {
         self.run_only(shown);
         // One that is alone is used up.
         let mut last = false;
         if !self.table.alone {
-            // Finish, as it nearly always is: nobody waits or looks, and nothing was handed over.
+            // Finish in the common case: no thread waits or looks, and nothing was handed over.
             let Some(is_last) = self.item.header().state.finish_quickly() else {
                 // An instance handed over may be of another queue.
                 carry.inspect(|carry| carry.stops());
@@ -181,12 +180,12 @@ impl Running {
     #[cold]
     fn finish_slowly(&mut self, shown: &Publication) -> u64 {
         let job = Job { ticket: self.job.ticket.take(), site: self.job.site };
-        // SAFETY: what is left is dropped.
+        // SAFETY: the caller drops the rest.
         let item = unsafe { self.take_hold() };
         let (mut running, mut ran) = (Running::new(item, job), 1);
         loop {
-            // Before the end of this one, which may let others through: meanwhile nobody is to wait
-            // for the claim.
+            // This comes before the end of this instance, which may let others through: no thread
+            // should wait for the claim meanwhile.
             let next = running.finish(true, shown, |next| next.map(Claimed::restart));
             let Some(next) = next else { return ran };
             running = next;
@@ -195,9 +194,9 @@ impl Running {
         }
     }
 
-    /// Runs the instance on the stack of a waiter. Never unwinds. `then` is called with the one
-    /// that was handed over meanwhile, if any, which is the caller's; this one gives up what it
-    /// holds after that.
+    /// Runs the instance on the stack of a waiter. Never unwinds. If an instance was handed over
+    /// meanwhile, it is the caller's, and `then` is called with it; after that, this instance gives
+    /// its holds up.
     pub(crate) fn run_once(mut self, shown: &Publication, then: impl FnOnce(Option<Claimed>)) {
         if self.table.alone {
             // Its run uses it up, and ends it.
@@ -240,7 +239,7 @@ impl Running {
     }
 
     /// Ends the instance, which has run. `then` is called with the instance that was handed over,
-    /// before this one gives up what it holds.
+    /// before this one gives its holds up.
     fn finish<R>(
         self,
         stays: bool,
@@ -276,8 +275,8 @@ impl Running {
                 return self.call_in_span(unused);
             }
             mem::forget(unused);
-            // SAFETY: the instance has been started, and this is its run. If the item is alone it
-            // is there until now, and nobody touches it after.
+            // SAFETY: the instance has been started, and this is its run. If the item is alone, it
+            // exists until now, and no thread touches it after.
             unsafe { self.item.run(self.table) }
         }));
         if let Some(leak) = standing.restore() {
@@ -327,7 +326,7 @@ pub(crate) struct ScopePart {
 }
 
 impl ScopePart {
-    /// Makes a part of an item that lives in an `Arc`, and whose state word nobody uses.
+    /// Makes a part of an item that lives in an `Arc`, and whose state word is unused.
     pub(crate) fn new(item: ItemRef, site: &'static Location<'static>) -> ScopePart {
         ScopePart { item, site }
     }
@@ -428,18 +427,18 @@ pub(crate) fn any_here(mut wanted: impl FnMut(&Running) -> bool) -> bool {
 }
 
 impl ItemRef {
-    /// Carries out Finish: the running instance is over. Returns those that are to be told, too.
+    /// Carries out Finish: the running instance is over. Returns also the waiters to notify.
     pub(crate) fn finish(&self, stays: bool) -> (FinishResult, Vec<Arc<Completion>>) {
         self.end(true, |state, now| state.finish(now, stays))
     }
 
-    /// Carries out Cancel: the claimed instance is over. Returns whether nobody has the item any
-    /// more, and those that are to be told. If an earlier instance runs, its end tells them.
+    /// Carries out Cancel: the claimed instance is over. Returns whether the caller frees the item,
+    /// and the waiters to notify. If an earlier instance runs, its end notifies them.
     pub(crate) fn cancel(&self) -> (bool, Vec<Arc<Completion>>) {
         self.end(false, WorkState::cancel)
     }
 
-    /// `end` is tried with the word as it is once nobody looks and those who waited are collected.
+    /// `end` is tried with the word as it is once no thread looks and the waiters are collected.
     /// `ran`: it is the running instance that ends.
     fn end<R>(
         &self,
@@ -482,7 +481,7 @@ pub(crate) struct RunSnapshot {
     pub(crate) instance: u64,
 }
 
-/// The place where a worker says what it runs.
+/// The place where a worker publishes its running instance.
 #[derive(Debug)]
 pub(crate) struct Publication {
     /// A: twice the instances started, and odd while the fields below change.
@@ -530,8 +529,8 @@ impl Publication {
         self.site.store(ptr::null_mut(), Ordering::Relaxed);
     }
 
-    /// Returns what runs (a moment ago). Returns `None` if nothing does, or if it changes all the
-    /// time.
+    /// Returns the instance that ran a moment ago. Returns `None` if there was none, or if it
+    /// changes all the time.
     pub(crate) fn read(&self) -> Option<RunSnapshot> {
         for _ in 0..8 {
             let turn = self.turn.load(Ordering::Acquire);

@@ -1,7 +1,7 @@
 //! The state word of a work item: pending, running, handed over, and which instance it is.
 //!
-//! One word, changed by read-modify-writes only; every change has a name here, and nobody else
-//! touches the bits. The proof stands in `state.md`.
+//! The state is one word, changed by read-modify-writes only. Every change has a name here, and no
+//! other code touches the bits. The proof stands in `state.md`.
 //!
 //! | bits | name | meaning | set by |
 //! |---|---|---|---|
@@ -85,7 +85,7 @@ impl Snapshot {
     pub(crate) fn alone(self) -> bool {
         self.0 & ALONE != 0
     }
-    /// Returns true if somebody waits for an instance.
+    /// Returns true if an instance has a waiter.
     #[inline]
     pub(crate) fn has_flushers(self) -> bool {
         self.0 & FLUSHERS != 0
@@ -95,12 +95,12 @@ impl Snapshot {
     fn idle(self) -> bool {
         self.0 & (PENDING | RUNNING) == 0
     }
-    /// Returns true if it is idle, and nobody has it.
+    /// Returns true if the item is idle, and no handle is left.
     #[inline]
     fn gone(self) -> bool {
         self.idle() && self.is_orphan()
     }
-    /// Returns true if nobody has a handle any more.
+    /// Returns true if no handle is left.
     #[inline]
     pub(crate) fn is_orphan(self) -> bool {
         self.0 & ORPHAN != 0
@@ -121,7 +121,7 @@ impl Snapshot {
 pub(crate) struct FinishResult {
     /// Another worker had handed the next instance over, and it is the caller's claim now.
     pub(crate) again: bool,
-    /// True if no instance is left, and nobody has the item: the caller frees it.
+    /// True if neither an instance nor a handle is left: the caller frees the item.
     pub(crate) last: bool,
 }
 
@@ -136,7 +136,8 @@ impl WorkState {
         WorkState { word: AtomicU64::new(0) }
     }
 
-    /// Creates the state of an item that is queued once, by its maker, and that nobody else has.
+    /// Creates the state of an item that is queued once, by its maker, and that no other thread
+    /// has.
     pub(crate) fn alone() -> Self {
         WorkState { word: AtomicU64::new(PENDING | ALONE | ORPHAN | SEQ_ONE) }
     }
@@ -152,13 +153,13 @@ impl WorkState {
         Snapshot(self.word.load(Ordering::Acquire))
     }
 
-    /// Makes it pending. `Now`: the caller owns the job slot, at which nobody looks any more, and
-    /// has to queue it. `AlreadyPending` is a read-modify-write too: what the caller wrote before
-    /// is seen by the instance that was pending (its `start` acquires this release). A disabled
+    /// Makes the item pending. `Now`: the caller owns the job slot, at which no thread looks any
+    /// more, and has to queue the item. `AlreadyPending` is a read-modify-write too: the pending
+    /// instance sees the caller's earlier writes (its `start` acquires this release). A disabled
     /// item refuses, and nothing is changed.
     #[inline(always)]
     pub(crate) fn pend(&self) -> Result<Queued, QueueError> {
-        // As it nearly always is.
+        // This is the common case.
         let now = self.word.load(Ordering::Relaxed);
         if now & (PENDING | DEPTH) == 0 {
             let next = now.wrapping_add(SEQ_ONE | PENDING);
@@ -228,10 +229,10 @@ impl WorkState {
         self.word.compare_exchange(from.0, to, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Ends the run; given a snapshot that nobody looks in, and whose flushers were collected. If
-    /// an instance was handed over, the caller claims it in the same step, and `RUNNING` stays set
-    /// if the caller `stays` to run it; unless somebody else has claimed the instance, which is
-    /// theirs then. Returns `None` if the word moved meanwhile.
+    /// Ends the run, given a snapshot without lookers, whose flushers were collected. If an
+    /// instance was handed over, the caller claims it in the same step, unless another thread has
+    /// claimed it. `RUNNING` stays set if the caller `stays` to run it. Returns `None` if the word
+    /// moved meanwhile.
     #[inline]
     pub(crate) fn finish(&self, from: Snapshot, stays: bool) -> Option<FinishResult> {
         let now = from.0;
@@ -244,13 +245,13 @@ impl WorkState {
         if !again || !stays {
             next &= !RUNNING;
         }
-        // Release: what was done with the item comes before it is freed, by any thread.
+        // Release: all accesses to the item come before any thread frees it.
         self.change(from, next).then_some(FinishResult { again, last: Snapshot(next).gone() })
     }
 
-    /// Ends the run as [`finish`](WorkState::finish) does, in the simple case: nobody waits or
-    /// looks, nothing was handed over, nothing moves. Returns whether it was the last instance of
-    /// an item that nobody has.
+    /// Ends the run as [`finish`](WorkState::finish) does, in the simple case: no thread waits or
+    /// looks, nothing was handed over, nothing moves. Returns whether this was the last instance of
+    /// an item without handles.
     #[inline]
     pub(crate) fn finish_quickly(&self) -> Option<bool> {
         // Relaxed: the change acquires.
@@ -289,25 +290,24 @@ impl WorkState {
         debug_assert!(old & (PENDING | CLAIMED) == PENDING | CLAIMED);
     }
 
-    /// Ends a claimed instance without a run (after the claimant copied the job); given a snapshot
-    /// that nobody looks in, and whose flushers were collected unless it runs. Returns whether
-    /// nobody has the item any more, so that the caller frees it. Returns `None` if the word moved
-    /// meanwhile.
+    /// Ends a claimed instance without a run (after the claimant copied the job), given a snapshot
+    /// without lookers, whose flushers were collected unless it runs. Returns whether no handle is
+    /// left, so that the caller frees the item. Returns `None` if the word moved meanwhile.
     pub(crate) fn cancel(&self, from: Snapshot) -> Option<bool> {
         debug_assert!(from.0 & (PENDING | CLAIMED) == PENDING | CLAIMED && from.0 & LOOKERS == 0);
         let next = from.0 & !(PENDING | CLAIMED | AGAIN);
         self.change(from, next).then_some(Snapshot(next).gone())
     }
 
-    /// Gives up the instance of an item that was made [pending](WorkState::pending), that nobody
-    /// knows of yet, and that isn't queued.
+    /// Gives up the instance of an item that was made [pending](WorkState::pending), that no other
+    /// thread knows yet, and that isn't queued.
     pub(crate) fn give_up(&self) {
         let old = self.word.fetch_and(!PENDING, Ordering::AcqRel);
         debug_assert!(old & (PENDING | RUNNING | CLAIMED | ORPHAN) == PENDING);
     }
 
-    /// Notes that the last handle is gone. Returns whether the item is the caller's to free: else
-    /// the thread that ends its last instance frees it.
+    /// Notes that the last handle is gone. Returns whether the caller frees the item: else the
+    /// thread that ends its last instance does.
     pub(crate) fn orphan(&self) -> bool {
         // Acquire and Release: as in `finish`.
         let old = self.word.fetch_or(ORPHAN, Ordering::AcqRel);
@@ -315,9 +315,9 @@ impl WorkState {
         Snapshot(old).idle()
     }
 
-    /// Keeps the job slot from being written, and what it says from being given up, until
-    /// `look_away` or `claim_looked_at`. Takes a snapshot of an instance that is pending,
-    /// unclaimed, and doesn't run. Returns false if the word moved meanwhile, or if too many look.
+    /// Keeps other threads from writing the job slot, or giving up its contents, until `look_away`
+    /// or `claim_looked_at`. Takes a snapshot of an instance that is pending, unclaimed, and
+    /// doesn't run. Returns false if the word moved meanwhile, or if too many threads look.
     pub(crate) fn peek(&self, from: Snapshot) -> bool {
         debug_assert!(from.pending() && !from.running() && !from.claimed());
         from.0 & LOOKERS != LOOKERS && self.change(from, from.0 + LOOKER)
@@ -330,8 +330,8 @@ impl WorkState {
         debug_assert!(old & LOOKERS != 0);
     }
 
-    /// Takes the instance that the caller looks at. Returns false if it is another's by now; the
-    /// look ends then, too.
+    /// Takes the instance that the caller looks at. Returns false if another thread has it by now;
+    /// the look ends then, too.
     pub(crate) fn claim_looked_at(&self) -> bool {
         let waits = |now| now & (PENDING | RUNNING | CLAIMED) == PENDING;
         let claimed = self.update(|now| waits(now).then(|| (now - LOOKER) | CLAIMED)).is_some();
@@ -341,8 +341,8 @@ impl WorkState {
         claimed
     }
 
-    /// Waits, yielding, until nobody looks. None begins to while the instance is claimed, runs, or
-    /// isn't placed yet.
+    /// Waits, yielding, until no thread looks. No look begins while the instance is claimed, runs,
+    /// or isn't placed yet.
     #[inline]
     pub(crate) fn outwait_lookers(&self) {
         // Acquire pairs with the Release in `look_away`.
@@ -381,7 +381,7 @@ impl WorkState {
         Snapshot(self.word.fetch_and(!FRESH, Ordering::AcqRel) & !FRESH)
     }
 
-    /// Notes that nobody waits any more, under the flushers' lock. Returns the state then.
+    /// Notes that no thread waits any more, under the flushers' lock. Returns the state then.
     pub(crate) fn clear_flushers(&self) -> Snapshot {
         let bits = FLUSHERS | FRESH;
         Snapshot(self.word.fetch_and(!bits, Ordering::AcqRel) & !bits)

@@ -1,8 +1,9 @@
-//! The word that an instance in flight holds of its queue; its questions to that: [`Schedule`], as
-//! in tokio; and the ends that a worker defers: instances that it has run, and not counted out yet.
+//! The ticket of an instance in flight: one word that names its place in its queue. Also here: its
+//! questions to the queue ([`Schedule`], as in tokio), and the ends that a worker defers: instances
+//! that it has run, and not counted out yet.
 //!
-//! The queues lie above: an item knows of its queue what stands in a [`QueueHome`]. The steps
-//! (Defer, CountOut, Reuse) have the names of `../pwq/README.md`.
+//! The queues lie above: an item knows only the [`QueueHome`] of its queue. The steps (Defer,
+//! CountOut, Reuse) have the names of `../pwq/README.md`.
 
 use std::mem::{self, ManuallyDrop};
 use std::ptr::{self, NonNull};
@@ -15,8 +16,8 @@ use word::Word;
 use crate::task::claim::Container;
 use crate::task::header::{LentItem, Queued};
 
-/// Number of colours: enough that flushes from many threads don't queue up behind one another, and
-/// as many as fit on the lines. There are fewer under loom, which has a limit on atomics, and under
+/// Number of colours. It is enough that flushes from many threads don't queue up behind one
+/// another, and as many as fit on the lines. Loom has fewer, as it limits atomics, and so has
 /// shuttle, so that they run out.
 pub(crate) const COLOURS: usize = if hint::IN_MODEL { 3 } else { 14 };
 
@@ -40,20 +41,21 @@ pub(crate) trait Schedule: Sync {
     /// Returns `None` if the limit of the queue has no place for that.
     ///
     /// # Safety
-    /// As [`note`](Schedule::note); that instance isn't over before the part is.
+    /// See [`note`](Schedule::note). The instance isn't over before the part is.
     unsafe fn share(&self, at: Spot) -> Option<Ticket>;
 
-    /// Counts what became of an instance.
+    /// Counts an event of an instance.
     ///
     /// # Safety
     /// The home is one of these, and an instance that was counted there isn't over.
     unsafe fn note(&self, at: Spot, what: Event);
 
-    /// Carries out Leave: this many instances are over. `counted`: it is one, and gives up its
-    /// place in the limiter first. The pwq, its pools and the queue may be gone then.
+    /// Carries out Leave: this many instances are over. If `counted`, it is one instance, which
+    /// gives up its place in the limiter first. The pwq, its pools and the queue may be gone then.
     ///
     /// # Safety
-    /// As [`note`](Schedule::note), so many instances; nobody uses their places again.
+    /// See [`note`](Schedule::note). The same holds for each of the instances, and no thread uses
+    /// their places again.
     unsafe fn leave(&self, at: Spot, many: u64, counted: bool);
 }
 
@@ -73,14 +75,14 @@ pub(crate) enum Event {
     Again(u64),
 }
 
-/// The head of what a queue has on a pool: all that its items' instances, and the pool's workers,
-/// read of it.
+/// The head of a queue's data on a pool. Its items' instances, and the pool's workers, read nothing
+/// else of the queue.
 pub(crate) struct QueueHome {
     /// I: number of the queue in its worker pools, never used again; not 0.
     pub(crate) queue: u64,
-    /// I: whether it is counted how long its items run.
+    /// I: true if the queue measures the run time of its items.
     pub(crate) timed: bool,
-    /// I: what it is the head of knows.
+    /// I: the functions of the structure that this is the head of.
     pub(crate) schedule: &'static dyn Schedule,
 }
 
@@ -96,9 +98,9 @@ pub(crate) struct Spot {
 /// The colours that a flush waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AwaitedColours {
-    /// A bit each.
+    /// Colours, a bit each.
     pub(crate) mask: u32,
-    /// Any of them is enough.
+    /// True if the end of any one colour is enough.
     pub(crate) any: bool,
 }
 
@@ -112,9 +114,9 @@ impl AwaitedColours {
     }
 }
 
-/// Counts one instance in its queue, from queueing until dropped: the place that it was queued on,
-/// and whether it has one in the limiter. Once it is dropped, the pwq, its pools and the queue may
-/// be gone.
+/// The count of one instance in its queue, from queueing until the ticket is dropped: its place,
+/// and whether it has one in the limiter. Once the ticket is dropped, the pwq, its pools and the
+/// queue may be gone.
 pub(crate) struct Ticket(Word);
 
 // SAFETY: what it names is shared.
@@ -126,15 +128,15 @@ impl Ticket {
     /// Creates the ticket of a queuer's instance, which has Entered.
     ///
     /// # Safety
-    /// The place is this instance's until the ticket is dropped, and until then the home is there:
-    /// aligned to [`STRIPES`], the head of what its schedule, and other code that knows such
-    /// tickets, take it for.
+    /// The place is this instance's until the ticket is dropped, and until then the home exists.
+    /// The home is aligned to [`STRIPES`]. It is the head of the structure that its schedule, and
+    /// other code that knows such tickets, take it for.
     #[inline]
     pub(crate) unsafe fn new(at: Spot) -> Ticket {
         Ticket(Word::new(at))
     }
 
-    /// Returns where it was queued.
+    /// Returns the home that it was queued on.
     #[inline]
     pub(crate) fn home(&self) -> &QueueHome {
         // SAFETY: it is there for as long as the ticket.
@@ -158,8 +160,8 @@ impl Ticket {
         self.0.spot().colour
     }
 
-    /// Marks that it has a place in the limiter now, to be given back. Called before it is pushed,
-    /// by the thread that lets it through.
+    /// Marks that the instance has a place in the limiter now, to be given back. The thread that
+    /// lets it through calls this before the push.
     pub(crate) fn count(&self) {
         self.0.count();
     }
@@ -183,7 +185,7 @@ impl Ticket {
         unsafe { self.home().schedule.share(self.spot()) }
     }
 
-    /// Counts what becomes of it.
+    /// Counts an event of the instance.
     pub(crate) fn note(&self, what: Event) {
         // SAFETY: its instance isn't over.
         unsafe { self.home().schedule.note(self.spot(), what) };
@@ -378,15 +380,15 @@ mod word {
     }
 }
 
-/// The most that is carried, or taken over without a word to the queue.
+/// Maximum of ends that are carried, or taken over without notice to the queue.
 const MOST: u64 = 64;
 
-/// Number of bits of the count. In the word of a [`DeferredEnds`] each of these has 16 bits. The
-/// lowest are the stripe and the colour; then comes how many are carried.
+/// Number of bits of the count. Each part of a [`DeferredEnds`] word has 16 bits. The lowest are
+/// the stripe and the colour; then comes the number of carried ends.
 const MANY: u32 = 16;
 /// Shift of the number that were taken over since.
 const AGAIN: u32 = 32;
-/// Shift of the number of times it was put down, so that two equal words are one.
+/// Shift of the number of CountOuts, so that two equal words are the same reading.
 const TURN: u32 = 48;
 
 fn part(what: u64, of: u32) -> u64 {
@@ -419,7 +421,7 @@ impl DeferredEnds {
         part(self.what.load(Ordering::Relaxed), MANY) == 0
     }
 
-    /// Returns true if what is carried is of this pair.
+    /// Returns true if the carried ends are of this pair.
     #[inline]
     fn is_of(&self, at: Spot) -> bool {
         part(self.what.load(Ordering::Relaxed), 0) == pair_of(at)
@@ -463,7 +465,8 @@ impl DeferredEnds {
     }
 
     /// Carries out Reuse: an instance that is queued from inside gets the place of a carried one,
-    /// if Enter would give it that place. One stays. Returns true if it got the place.
+    /// if Enter would give it that place. One end stays. Returns true if the instance got the
+    /// place.
     #[inline]
     #[must_use]
     pub(crate) fn reuse(&self, at: Spot) -> bool {
@@ -486,14 +489,14 @@ impl DeferredEnds {
     }
 
     /// Carries out CountOut: the worker is about to do something else than to start an instance of
-    /// the same pair. All that it carries Leave.
+    /// the same pair. All carried ends Leave.
     #[inline]
     pub(crate) fn stops(&self) {
         self.before(None);
     }
 
-    /// Carries out CountOut before the worker runs an instance of this pair, unless it carries
-    /// such. `None`: of none.
+    /// Carries out CountOut before the worker runs an instance of this pair (`None`: an instance
+    /// without a pair), unless it carries such ends.
     #[inline]
     pub(crate) fn before(&self, next: Option<Spot>) {
         if !self.is_empty() && !next.is_some_and(|next| self.is_of(next)) {
@@ -507,19 +510,20 @@ impl DeferredEnds {
         let Some(home) = NonNull::new(self.home.load(Ordering::Relaxed)) else { return };
         let at = Spot { home, stripe: (what & 0xff) as u32, colour: (what >> 8 & 0xff) as u8 };
         let (many, again) = (part(what, MANY), part(what, AGAIN));
-        // SAFETY: what is carried keeps the home.
+        // SAFETY: the carried ends keep the home.
         let schedule = unsafe { home.as_ref() }.schedule;
         if again > 0 {
             // SAFETY: as above.
             unsafe { schedule.note(at, Event::Again(again)) };
         }
-        // Before they are over, so that nobody who counts what is carried subtracts them twice.
+        // This comes before they are over, so that a reader of the carried ends doesn't subtract
+        // them twice.
         self.what.store(part(what, TURN).wrapping_add(1) << TURN, Ordering::Relaxed);
-        // SAFETY: so many places of this pair were handed over, and are given back once.
+        // SAFETY: this many places of this pair were handed over, and are given back once.
         unsafe { schedule.leave(at, many, false) }
     }
 
-    /// Returns what is carried (a moment ago).
+    /// Returns the ends that were carried a moment ago.
     pub(crate) fn look(&self) -> DeferredSnapshot {
         let home = self.home.load(Ordering::Acquire).addr();
         DeferredSnapshot { home, what: self.what.load(Ordering::Acquire) }
@@ -540,8 +544,8 @@ impl DeferredSnapshot {
         part(self.what, MANY)
     }
 
-    /// Returns how many were queued without having been counted in anew, and that the slot doesn't
-    /// know of yet.
+    /// Returns how many instances were queued without an Enter of their own and are unknown to the
+    /// slot.
     pub(crate) fn again(self) -> u64 {
         part(self.what, AGAIN)
     }

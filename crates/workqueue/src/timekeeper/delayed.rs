@@ -3,7 +3,7 @@
 //! The heap is a container as the lists of pools are (`../task/state.md`): an instance is in it
 //! while its place says `Timer`, and goes in and out under the lock of `state`. Its claimant takes
 //! it out by the handle that the item keeps. The popper claims it under the lock, since it gets
-//! another ticket; or lets go of it if somebody else has claimed it.
+//! another ticket; or lets go of it if another thread has claimed it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -25,7 +25,7 @@ pub(crate) struct Delayed {
     /// The queue that it goes to.
     pub(crate) to: Arc<dyn Destination>,
     pub(crate) at: At,
-    /// True if it is part of what the queue accepted before: a drain lets it through.
+    /// True if it is part of work that the queue accepted before: a drain lets it through.
     pub(crate) accepted: bool,
 }
 
@@ -39,8 +39,8 @@ pub(crate) trait Destination: Send + Sync {
     fn take(&self, at: At, claimed: Claimed, accepted: bool);
 }
 
-/// An item's reference to its timer. It says nothing once that has fired, and then keeps nothing of
-/// the pools.
+/// An item's reference to its timer. Once the timer has fired, it is void, and keeps nothing of the
+/// pools.
 #[derive(Clone)]
 pub(crate) struct TimerHandle {
     keeper: Weak<Timekeeper>,

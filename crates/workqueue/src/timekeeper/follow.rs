@@ -1,7 +1,7 @@
-//! The thread that drives a live machine: it sleeps until the kernel says that CPUs came or went,
-//! and has the machine look. A change that the kernel doesn't announce here (in a container: what
-//! is written from outside) it looks for when it is reminded to, while there is more work than the
-//! pools can take.
+//! The thread that follows a live machine: it sleeps until the kernel reports that CPUs came or
+//! went, and refreshes the machine. The kernel doesn't announce every change (in a container, one
+//! that is written from outside). While there is more work than the pools can take, the thread is
+//! reminded to look for such changes.
 //!
 //! The answer of the pools is in `pool/follow.rs`.
 
@@ -16,20 +16,20 @@ use rustix::io::Errno;
 
 use crate::pool::spawn::{Limit, ServiceThread};
 
-/// The thread `cw-follow`, and how it is stopped.
+/// The thread `cw-follow`, and the bell that stops it.
 pub(crate) struct Follower {
     /// I: wakes the thread.
     bell: Arc<Reminder>,
-    /// I: the kernel announces all that may change.
+    /// I: true if the kernel announces all changes.
     all_told: bool,
     thread: ServiceThread,
 }
 
 /// A bell that makes a follower's thread look at the machine, or end.
 pub(crate) struct Reminder {
-    /// I: readable once somebody has rung.
+    /// I: readable after a ring.
     rung: OwnedFd,
-    /// A: the thread has to end. Release before the ring, Acquire after it.
+    /// A: true if the thread has to end. Release before the ring, Acquire after it.
     over: AtomicBool,
 }
 
@@ -39,13 +39,13 @@ impl Reminder {
         Ok(Arc::new(Reminder { rung, over: AtomicBool::new(false) }))
     }
 
-    /// Asks it to look soon. Doesn't wait.
+    /// Asks the thread to look soon. Doesn't wait.
     pub(crate) fn ring(&self) {
         // It fails only if the counter is full: then it is readable already.
         let _ = rustix::io::write(&self.rung, &1_u64.to_ne_bytes());
     }
 
-    /// Returns why somebody has rung since the last call, if anybody has.
+    /// Returns the reason of a ring since the last call, if there was one.
     pub(super) fn answer(&self) -> Option<FollowCause> {
         rustix::io::read(&self.rung, &mut [0; 8]).ok()?;
         Some(if self.over.load(Ordering::Acquire) {
@@ -57,8 +57,8 @@ impl Reminder {
 }
 
 impl Follower {
-    /// Starts it. `looked` is called on it each time that the machine may have changed and, as far
-    /// as this process is concerned, has not.
+    /// Starts the thread. It calls `looked` each time that the machine may have changed but hasn't
+    /// for this process.
     pub(crate) fn start(machine: &Machine, looked: impl Fn() + Send + 'static) -> io::Result<Self> {
         let mut watch = Watch::new().map_err(io::Error::other)?;
         for missing in watch.unwatched() {
@@ -75,19 +75,19 @@ impl Follower {
         Ok(Follower { bell, all_told, thread })
     }
 
-    /// Returns what makes it look, if not all is announced.
+    /// Returns the bell that makes it look, if the kernel doesn't announce all changes.
     pub(crate) fn reminder(&self) -> Option<&Arc<Reminder>> {
         (!self.all_told).then_some(&self.bell)
     }
 
-    /// Makes the thread end with what it is at. Doesn't wait.
+    /// Makes the thread end after its present step. Doesn't wait.
     pub(crate) fn stop(&self) {
         self.bell.over.store(true, Ordering::Release);
         self.bell.ring();
     }
 
-    /// Stops it and waits for its end, unless it is the caller; returns its name if the time is up
-    /// first. May block, as long as a listener of the machine takes that is called on it.
+    /// Stops the thread and waits for its end, unless it is the caller; returns its name if the
+    /// time is up first. May block for as long as a listener of the machine runs on that thread.
     pub(crate) fn end(&self, limit: Limit) -> Result<(), String> {
         self.stop();
         self.thread.wait(limit)
@@ -112,21 +112,21 @@ pub(super) enum FollowCause {
 }
 
 fn run(machine: &Machine, watch: &mut Watch, bell: &Reminder, looked: impl Fn()) {
-    // Its starter may have been pinned; this thread is the one whose mask says what the process may
-    // use (see `Machine::refresh`). If it can't be, the others' masks say it.
+    // Its starter may have been pinned; this thread's mask should show the CPUs that the process
+    // may use (see `Machine::refresh`). If it can't be widened, the others' masks show them.
     let _ = pin_current_thread(machine.topology().allowed());
     let mut why = FollowCause::Told;
     loop {
         match (machine.refresh(), why) {
             (Ok(Some(change)), _) => tracing::info!("the machine has changed: {change}"),
             (Ok(None), FollowCause::Told) => looked(),
-            // Nobody has touched the threads' masks.
+            // No program has changed the threads' masks.
             (Ok(None), _) => {}
             (Err(error), FollowCause::Told) => {
                 tracing::warn!(%error, "cannot read the machine's state; the pools keep the old \
                                         one")
             }
-            // As often as work waits.
+            // This happens as often as work waits.
             (Err(error), _) => tracing::debug!(%error, "cannot read the machine's state"),
         }
         why = match wait(watch, bell) {

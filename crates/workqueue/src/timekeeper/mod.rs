@@ -1,5 +1,5 @@
-//! The timekeeper: what has to happen at a time, and what has to be looked at now and then. Read
-//! `README.md` beside this file first: it has the steps by name.
+//! The timekeeper: it fires timers, and inspects pools now and then. Read `README.md` beside this
+//! file first: it has the steps by name.
 //!
 //! Lock order: `watch`, then a pool's lock; `state` is taken last. Users' code is called under
 //! none, and a subscriber of `tracing` is the user's.
@@ -57,8 +57,8 @@ pub(crate) struct Settings {
     pub(crate) stall_after: Duration,
     pub(crate) cpu_intensive_after: Duration,
     pub(crate) on_stall: Option<Arc<OnStall>>,
-    /// The bell that is rung each second in which work has to wait: what the machine allows may
-    /// have changed.
+    /// The bell that rings each second in which work has to wait: the machine's limits may have
+    /// changed.
     pub(crate) reminder: Option<Arc<Reminder>>,
 }
 
@@ -98,30 +98,30 @@ pub(crate) struct Timekeeper {
     alarm: Arc<CachePadded<Alarm>>,
     /// I: real, or driven by hand.
     clock: Clock,
-    /// I: no thread is made: somebody does by hand what it would.
+    /// I: no thread is made: a test does its work by hand.
     by_hand: bool,
     settings: Settings,
-    /// A: whether any queue has, or had, a rescuer.
+    /// A: true if any queue has, or had, a rescuer.
     calls: AtomicBool,
     /// L: is the lock; guards the list of the queues. Not taken together with others.
     pub(crate) queues: Mutex<Queues>,
-    /// L: is the lock; guards what is remembered between looks at the pools.
+    /// L: is the lock; guards the memory between looks at the pools.
     watch: Mutex<Watch>,
-    /// I: that of the thread that made the pools.
+    /// I: niceness of the thread that made the pools.
     niceness: i32,
-    /// L: is the lock; guards the thread, and what it is there for.
+    /// L: is the lock; guards the thread, and its work.
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The thread, once somebody needed it.
+    /// The thread, once it was needed.
     thread: Option<Arc<ServiceThread>>,
-    /// True if it has to end, or has ended, if there was one.
+    /// True if the thread has to end, or has ended, if there was one.
     over: bool,
     /// The pools were closed: no more timers.
     closed: bool,
-    /// When the system refused a thread, if it did.
+    /// Time when the system refused a thread, if it did.
     refused: Option<Duration>,
     timers: Heap<Delayed>,
 }
@@ -148,8 +148,8 @@ impl Timekeeper {
         keeper
     }
 
-    /// Moves the clock that is driven by hand, and does what is due then. Whether there will be
-    /// anything to do later.
+    /// Moves the clock that is driven by hand, and does the work that is due then. Returns whether
+    /// there is work later.
     #[cfg(test)]
     pub(crate) fn advance(self: &Arc<Self>, by: Duration) -> bool {
         if let Clock::ByHand(now) = &self.clock {
@@ -193,19 +193,19 @@ impl Timekeeper {
         self.queue(queue).map_or_else(String::new, |queue| queue.name().to_owned())
     }
 
-    /// Returns after how long what doesn't get on is reported, if ever.
+    /// Returns the time after which work without progress is reported, if ever.
     pub(crate) fn stall_after(&self) -> Option<Duration> {
         Some(self.settings.stall_after).filter(|after| !after.is_zero())
     }
 
-    /// Returns it as pools know it.
+    /// Returns the timekeeper as pools know it.
     pub(crate) fn of_pools(self: &Arc<Self>) -> Keeper {
         Keeper { alarm: Arc::clone(&self.alarm), keeper: Arc::clone(self) as _ }
     }
 
-    /// Returns the state if the thread is there, which is made if nobody has. `for_timers`: only if
-    /// the pools aren't closed, too, which ends those. A failure to make it is logged, with no lock
-    /// held.
+    /// Returns the state if the thread exists; makes the thread if need be. With `for_timers`, only
+    /// if the pools aren't closed either, which ends timers. It logs a failure to make the thread
+    /// with no lock held.
     fn staffed(self: &Arc<Self>, for_timers: bool) -> Option<MutexGuard<'_, State>> {
         let mut state = self.state.lock();
         if state.over || for_timers && state.closed {
@@ -261,7 +261,7 @@ impl Timekeeper {
         over || closed && !self.watch.lock().any_left()
     }
 
-    /// Does what is due. When there will be something to do next.
+    /// Does the work that is due. Returns the time of the next work.
     pub(crate) fn tick(self: &Arc<Self>, now: Duration) -> Option<Duration> {
         self.fire(now);
         let look = if self.alarm.is_raised() { self.look(now) } else { None };
@@ -269,7 +269,7 @@ impl Timekeeper {
         look.into_iter().chain(timer).min()
     }
 
-    /// Looks at the pools; when to look next, if at all.
+    /// Inspects the pools. Returns the time of the next look, if there is one.
     fn look(&self, now: Duration) -> Option<Duration> {
         let (found, next) = {
             let mut watch = self.watch.lock();
@@ -284,7 +284,7 @@ impl Timekeeper {
         next
     }
 
-    /// Passes on what a look found.
+    /// Passes on the findings of a look.
     fn tell(&self, found: Finding) {
         match found {
             Finding::Caught { shown, why, hits } => {
@@ -305,7 +305,7 @@ impl Timekeeper {
                     }
                     _ => "computes for long: say so with `context::long_running`",
                 };
-                // For the author of the item, not for an operator.
+                // This is for the author of the item, not for an operator.
                 tracing::debug!(queue = name, %function, %site, hits, "a work item {said}");
             }
             Finding::Mayday { group, pool } => {
@@ -336,7 +336,7 @@ impl Timekeeper {
         Err(io::Error::other("cannot start the timekeeper's thread, which calls the rescuer"))
     }
 
-    /// Sets no more timers; the thread ends once the pools are gone.
+    /// Refuses further timers; the thread ends once the pools are gone.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.alarm.ring();
@@ -395,13 +395,13 @@ pub(crate) trait Registered: Send + Sync {
     fn rescuer(&self) -> Option<&Rescuer>;
     /// Returns the counters of the timekeeper and the rescuer.
     fn counters(&self) -> &Counters;
-    /// Instances that were queued and aren't over (a moment ago).
+    /// Number of instances in flight a moment ago.
     fn in_flight(&self) -> u64;
     /// Divides the same maximum anew, if other CPUs can be used now: then `settle` has to follow.
     fn divide_again(&self);
-    /// Accepts nothing more. Held instances will still be let through: `settle` has to follow.
+    /// Refuses all further items. Held instances will still be let through: `settle` has to follow.
     fn close(&self);
-    /// Lets those through that may go since one of these. No lock is held: it may have to make
+    /// Lets instances through after one of these steps. No lock is held: this may have to make
     /// threads.
     fn settle(&self);
     /// Cancels the futures that wait to be woken: the queue takes nothing any more.
@@ -428,8 +428,8 @@ impl Queues {
         self.all.insert(queue.id(), Arc::downgrade(queue));
     }
 
-    /// Returns the queue with this number. The handle returned may be the last one: it is not to be
-    /// dropped under the lock.
+    /// Returns the queue with this number. The returned handle may be the last one: don't drop it
+    /// under the lock.
     pub(crate) fn get(&self, id: u64) -> Option<Arc<dyn Registered>> {
         self.all.get(&id)?.upgrade()
     }

@@ -1,5 +1,5 @@
-//! A look at the pools that have more work than they can take, now and then while there are any:
-//! which workers keep their core from others, which queues need rescue, what is stalled.
+//! A look at the pools that have more work than they can take, now and then while there are any. It
+//! finds workers that keep their core from others, queues that need rescue, and stalled pools.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -20,9 +20,9 @@ use crate::pool::group::Group;
 use crate::pool::worker::Worker;
 use crate::task::running::RunSnapshot;
 
-/// The most threads whose files stay open, and the part of the files that the process may have that
-/// these are at most. Two files a thread: of 1,024 files they take 64. To open those of another
-/// thread, read and close them costs a look some 15 us more.
+/// Maximum of threads whose files stay open, and their maximum share of the process's file limit.
+/// With two files a thread they take 64 of 1,024 files. To open, read and close the files of
+/// another thread costs a look some 15 us more.
 const KEPT_OPEN: (u64, u64) = (128, 32);
 
 /// The memory between looks.
@@ -32,7 +32,7 @@ pub(super) struct Watch {
     /// Time before which no look takes place.
     next: Duration,
     pace: Pace,
-    /// Time before which nobody is reminded of the machine.
+    /// Time before which no follower is reminded of the machine.
     remind: Duration,
     /// The last look found nothing.
     quiet: bool,
@@ -86,8 +86,8 @@ impl Watch {
         groups.into_iter().any(|group| (0..group.pools.len()).any(|pool| group.is_stuck(pool)))
     }
 
-    /// Looks, if it is time: returns what it found, and when to look next. Returns `None` if there
-    /// is nothing to look after any more.
+    /// Looks, if it is time. Returns its findings, and the time of the next look. Returns `None` if
+    /// no pool needs a look any more.
     pub(super) fn look(
         &mut self,
         now: Duration,
@@ -130,7 +130,7 @@ fn tick(settings: &Settings) -> Duration {
     }
 }
 
-/// The looker, its knowledge, and its findings of the look that it is at.
+/// The looker, its knowledge, and its findings of the present look.
 #[derive(Default)]
 struct PoolScan {
     hogs: LongFunctions,
@@ -140,7 +140,7 @@ struct PoolScan {
 }
 
 impl PoolScan {
-    /// Looks at one pool, and remembers what it saw if that is stuck. Returns whether it is.
+    /// Inspects one pool, and remembers its state if the pool is stuck. Returns whether it is.
     fn look(
         &mut self,
         (now, settings): (Duration, &Settings),
@@ -202,8 +202,9 @@ impl PoolScan {
         true
     }
 
-    /// Lets others start in the place of workers that sleep untold, for this long each, if that is
-    /// worth a thread, beside those that were `found_asleep` earlier, and those that compute.
+    /// Lets others start in the place of workers that sleep undeclared, if that is worth a thread.
+    /// `sleepers` has the length of each one's sleep. Others already start beside the workers that
+    /// were `found_asleep` earlier, and beside those that compute.
     fn let_others_start(
         &mut self,
         group: &Arc<Group>,
@@ -220,7 +221,7 @@ impl PoolScan {
             return;
         }
         let awake = found_asleep.iter().filter(|worker| {
-            // If that can't be known it sleeps on, as it did.
+            // If that can't be known, it counts as asleep, as before.
             self.times.read(worker).is_some_and(|thread| !thread.asleep)
         });
         let computing = computing + awake.count();
@@ -232,7 +233,7 @@ impl PoolScan {
         }
     }
 
-    /// Exempts a worker that was found out: other work may start.
+    /// Exempts a worker that was caught: other work may start.
     fn catch(
         &mut self,
         group: &Arc<Group>,
@@ -251,8 +252,8 @@ impl PoolScan {
     }
 }
 
-/// Number of functions that are remembered: the kernel's `WCI_MAX_ENTS`. Those that come later are
-/// counted in their queue and not reported.
+/// Number of functions that are remembered: the kernel's `WCI_MAX_ENTS`. Later ones are counted in
+/// their queue and not reported.
 const FUNCTIONS: usize = 128;
 
 /// The name of a function, the place where it was queued, and how it keeps its core.
@@ -285,16 +286,16 @@ impl LongFunctions {
 #[cfg(test)]
 pub(super) type ByHand = Box<dyn FnMut(&Worker) -> Option<Reading> + Send>;
 
-/// The source of the figures of workers' threads: `/proc`, whose files stay open between looks, as
-/// far as the process has files to spare: others need them more.
+/// The source of the figures of workers' threads: `/proc`. Its files stay open between looks if the
+/// process has files to spare.
 pub(super) struct ThreadTimes {
     /// The files of a thread, beside its number.
     open: Vec<(u32, CpuTime)>,
-    /// The most threads whose files stay open.
+    /// Maximum of threads whose files stay open.
     most: usize,
     /// The entry that is checked next for a thread that has ended.
     hand: usize,
-    /// A test's figures instead.
+    /// Figures of a test, in place of the system's.
     #[cfg(test)]
     by_hand: Option<ByHand>,
 }

@@ -1,4 +1,5 @@
-//! Waits inside an item that can't end, or that defeat a rescuer: reported before they begin.
+//! Waits inside an item that can't end, or that defeat a rescuer: these functions report them
+//! before they begin.
 
 use std::fmt;
 use std::panic::Location;
@@ -24,7 +25,7 @@ use crate::wait::stuck::Need;
 pub(crate) fn for_queue(queue: &QueueCore, what: &'static str) {
     let location = Location::caller();
     running::any_here(|running| {
-        // By its place: numbers are those of some pools, and there may be others.
+        // The place identifies the queue: numbers belong to some pools, and there may be others.
         if running.ticket().is_some_and(|ticket| ptr::eq(&*Pwq::of(ticket).shared, queue)) {
             never_ends(running, what, location, "waits for its own queue, and with it for itself");
         }
@@ -38,9 +39,9 @@ pub(crate) fn for_queue(queue: &QueueCore, what: &'static str) {
     }
 }
 
-/// Returns what is to be [reported](without_rescuer) of somebody who is about to wait for this
-/// pending instance, which a worker has to run, once nobody looks at the instance any more: its
-/// queue, and what it is.
+/// Returns the [report](without_rescuer) on a thread that is about to wait for this pending
+/// instance, which a worker has to run: the queue and the kind of item. The caller reports it once
+/// no thread looks at the instance any more.
 pub(crate) fn for_instance(instance: &Job, table: &Table) -> Option<(String, Label)> {
     let queue = &Pwq::of(instance.ticket.as_ref()?).shared;
     defeats_rescuer(queue).then(|| (queue.name.clone(), instance.label(table)))
@@ -112,8 +113,8 @@ pub(crate) fn for_order(item: LentItem<'_>, queue: &QueueCore, of: Label) {
     });
 }
 
-/// Ends a wait of the current item for one that can't come to its end, since `needs` can't come
-/// about: all who could help wait as well. Returns if it has come about meanwhile.
+/// Ends a wait of the current item for an item that can't end, since `needs` can't come about: all
+/// threads that could help wait as well. Returns if it has come about meanwhile.
 ///
 /// # Panics
 /// Else.
@@ -161,7 +162,7 @@ pub(crate) fn in_vain(item: LentItem<'_>, needs: Need) {
     given_up("a wait", location, &complaint)
 }
 
-/// Ends a flush by the current item of a queue that can't come to its end, as [`in_vain`] does.
+/// Ends a flush by the current item that can't come to its end, as [`in_vain`] does.
 ///
 /// # Panics
 /// Always.

@@ -1,21 +1,21 @@
-//! The wait of an item for another one: somebody has to run that, if need be the waiter.
+//! The wait of an item for another one: some thread has to run that, if need be the waiter.
 //!
-//! Elsewhere a wait is that of the event. An item has a worker, which others may need, and a place
-//! under the limit of its queue. So it sees to it that what it waits for can go on, before it
-//! sleeps and when it is woken for that: the rules are those of [`take_back`], and
-//! `../pool/README.md` says who wakes it (Want, Call). A change that nobody tells it, such as an
-//! item that moves to another queue meanwhile, it sees now and then; and where its wait can't end,
-//! that too (`stuck/mod.rs`).
+//! Outside of items a wait is that of the event. An item has a worker, which others may need, and a
+//! place under the limit of its queue. So before it sleeps, and when it is woken for that, it makes
+//! sure that the awaited item can proceed. The rules are those of [`take_back`], and
+//! `../pool/README.md` says which thread wakes it (Want, Call). Some changes wake no waiter, such
+//! as a move of the item to another queue: the waiter looks around for these now and then. It finds
+//! a wait that can't end in the same way (`stuck/mod.rs`).
 //!
-//! *Taking an item back*: a waiter that finds the item that it waits for still in its pool's list
-//! runs it itself, where its placement allows that, instead of sleeping until a worker has.
+//! *Taking an item back*: if the awaited item is still in its pool's list, the waiter runs it
+//! itself, if its placement allows that, instead of sleeping until a worker has run it.
 //!
-//! It saves two wake-ups, and it is what keeps a chain of items that wait for each other going with
-//! few threads. A waiter never runs anything but what it waits for: an unrelated item could wait
-//! for something further down on the same stack. The decision is [`TakeBackCase`]; the claim is
-//! that of `../task/state.md`, so that an item which is taken back runs once, though others want
-//! it. If it is queued again while it runs here, that instance goes back to its pool: the waiter
-//! doesn't wait for it.
+//! This saves two wake-ups, and lets a chain of items that wait for each other proceed with few
+//! threads. A waiter never runs an item that it doesn't wait for: an unrelated item could wait for
+//! something further down on the same stack. The decision is [`TakeBackCase`]. The claim is that of
+//! `../task/state.md`, so an item that is taken back runs once, although others want it. If the
+//! item is queued again while it runs here, that instance goes back to its pool: the waiter doesn't
+//! wait for it.
 
 use std::cell::Cell;
 use std::panic::Location;
@@ -47,11 +47,11 @@ pub(crate) mod messages;
 pub(crate) mod policy;
 pub(crate) mod stuck;
 
-/// Time that a waiter sleeps before others see it wait.
+/// Time that a waiter sleeps before it joins the list of long waits.
 const LIST_AFTER: Duration = Duration::from_millis(10);
-/// Time that a waiter has slept when it looks around for the first time, and its longest sleep in
-/// between. It sleeps twice as long each time. If its item is held back, it looks each time, and
-/// sleeps no longer than this, since others may come to wait for that limit again and again.
+/// Time that a waiter sleeps before it looks around for the first time. Each later sleep is twice
+/// as long. If its item is held back, it looks around after each sleep, and sleeps no longer than
+/// this, since others may come to wait for that limit again and again.
 const LOOK_AFTER: Duration = Duration::from_secs(1);
 const LOOK_AT_LEAST: Duration = Duration::from_secs(64);
 /// Latest firing of a timer after its time.
@@ -61,10 +61,10 @@ const LATE: Duration = Duration::from_millis(1);
 #[derive(Clone, Copy)]
 pub(crate) enum Target<'a> {
     Item(LentItem<'a>, Role),
-    /// A flush that was called there. If no worker can come for what it waits for, the caller runs
-    /// that, as a rescuer would, as far as there is a stack. Nobody calls it for that. It looks
-    /// when it begins to block, since it may be the last one who does, and later each time that it
-    /// has waited for as long again.
+    /// A flush that was called there. If no worker can come for the flushed items, the caller runs
+    /// them, as a rescuer would, as far as there is a stack. No thread calls it for that. It looks
+    /// when it begins to block, since it may be the last to block, and later each time its wait has
+    /// doubled.
     Queue(&'a Arc<QueueCore>, &'a Location<'a>),
 }
 
@@ -79,8 +79,8 @@ pub(crate) fn wait(item: LentItem<'_>, over: &Completion, role: Role) {
     Target::Item(item, role).wait(over);
 }
 
-/// Waits, as the owner of this lane, until the thief of a fork is done with it. Others see it wait
-/// if it does for long. The caller's pool takes it for blocked meanwhile.
+/// Waits, as the owner of this lane, until the thief of a fork has finished. A long wait joins the
+/// list. The caller's pool takes the caller for blocked meanwhile.
 pub(crate) fn for_thief(lane: &Lane, fork: &Fork) {
     if lane.wait_for(fork, Some(LIST_AFTER)) {
         return;
@@ -96,7 +96,7 @@ impl<'a> Target<'a> {
     /// Waits for the event. May block.
     ///
     /// # Panics
-    /// As [`take_back`]; and where it is found that the wait can't end: a flush at its location.
+    /// See [`take_back`]. Also if the wait turns out never to end; a flush panics at its location.
     #[track_caller]
     pub(crate) fn wait(self, over: &'a Completion) {
         if !is_here() {
@@ -146,7 +146,8 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Returns the time until the instance arrives anywhere; until then nobody can be told of it.
+    /// Returns the time until the instance arrives anywhere; until then no pool can be told about
+    /// the waiter.
     fn arrives_in(self) -> Option<Duration> {
         match self {
             Target::Item(item, _) if item.is_on_its_way() => {
@@ -171,13 +172,13 @@ impl<'a> Target<'a> {
         }
     }
 
-    /// Gives the wait up: it needs that, which couldn't come about a moment ago. Until it has
-    /// `left` the list nobody else of its circle is given up.
+    /// Gives the wait up: its need couldn't come about a moment ago. Until it has `left` the list,
+    /// no other wait of its circle is given up.
     #[track_caller]
     fn is_given_up(self, over: &Completion, needs: Need, left: impl FnOnce()) {
         match self {
             Target::Item(item, _) if needs == Need::Place => {
-                // If somebody else has let it through meanwhile the wait goes on as well.
+                // If another thread has let it through meanwhile, the wait continues as well.
                 lend(item);
                 left();
             }
@@ -204,7 +205,7 @@ impl<'a> Target<'a> {
     ) -> WakeCause {
         match self {
             Target::Item(item, role) => {
-                // Nobody knows yet where it would be run.
+                // The place where it would run isn't known yet.
                 let unknown = item.is_on_its_way();
                 let lies = if long.listed.is_some() { home(item) } else { None };
                 let home = in_need(item, role);
@@ -222,8 +223,8 @@ impl<'a> Target<'a> {
                 })
             }
             Target::Queue(queue, _) => {
-                // Once, so that what the others are told is what it does: it depends on how deep
-                // this is.
+                // The decision is made once, so that the waiter does what it has announced: it
+                // depends on the depth here.
                 let homes = homes(queue);
                 long.begins(Some(&homes), None);
                 long.park(over, parker, limit, |_| is_called_for(queue, &homes, over))
@@ -232,7 +233,8 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Returns after how long a wait of the current item looks around; `None` if no pools know of that.
+/// Returns the time after which a wait of the current item looks around; `None` if no pools set
+/// one.
 fn look_after() -> Option<Duration> {
     let stall = running::current(|running| {
         let ticket = running.and_then(Running::ticket)?;
@@ -260,7 +262,7 @@ enum WakeCause {
     Called,
     /// The sleeper has slept for as long as it wanted.
     Long,
-    /// The sleeper was found to wait for what can't end.
+    /// A look found that the sleeper's wait can't end.
     InVain,
 }
 
@@ -287,8 +289,8 @@ impl<'a> LongWait<'a> {
         }
     }
 
-    /// Notes that it is about to sleep, and would run what it waits for in these pools; `None`:
-    /// that isn't known. `home`: where its item was.
+    /// Records that the waiter is about to sleep, and would run the awaited item in these pools
+    /// (`None`: not known). `home` is where its item was.
     fn begins(&self, helps: Option<&[(Arc<Group>, usize)]>, home: Option<PoolKey>) {
         let Some(listed) = &self.listed else { return };
         listed.helps(helps, home, self.held);
@@ -297,8 +299,8 @@ impl<'a> LongWait<'a> {
         }
     }
 
-    /// Sleeps. `called`: whether it should run what it waits for; its argument says whether
-    /// somebody woke it.
+    /// Sleeps. `called` decides whether the waiter should run the awaited item; its argument says
+    /// whether another thread woke the waiter.
     fn park(
         &self,
         over: &Completion,
@@ -337,7 +339,7 @@ per_thread! {
 pub(crate) enum Role {
     /// Another item.
     Waits,
-    /// A part of what runs here, a closure of its scope: order is nothing to it.
+    /// A part of the item that runs here, a closure of its scope: it has no order.
     Part,
     /// The instance was cancelled, and isn't to be run.
     Ends,
@@ -403,7 +405,7 @@ pub(crate) fn homes(queue: &QueueCore) -> Vec<(Arc<Group>, usize)> {
     homes
 }
 
-/// Returns true if the caller should run something that the flush of a queue with this event waits
+/// Returns true if the caller should run an item that the flush of a queue with this event waits
 /// for, in one of its `homes`.
 pub(crate) fn is_called_for(
     queue: &QueueCore,
@@ -484,8 +486,8 @@ fn in_place(item: LentItem<'_>, role: Role) -> bool {
     claimed.run().map(run).is_some()
 }
 
-/// Lets a held instance through, of which it was found that all who have its places wait, and for
-/// that wait. Returns false if it isn't held, or if an order forbids it.
+/// Lets a held instance through if all holders of its places wait, directly or not, for this wait.
+/// Returns false if it isn't held, or if an order forbids it.
 pub(crate) fn lend(item: LentItem<'_>) -> bool {
     let shared = item.look(|job| {
         let ticket = job.ticket.as_ref().filter(|_| item.is_held())?;
@@ -504,7 +506,7 @@ fn has_place_here(slot: &LimitSlot<Queued>) -> bool {
     running::any_here(|running| running.ticket().is_some_and(same))
 }
 
-/// Returns whether a waiter runs the parts of its scope that nobody has begun.
+/// Returns whether a waiter runs the parts of its scope that no thread has begun.
 pub(crate) fn may_run_parts() -> bool {
     waiter().waiter_may()
 }
@@ -527,14 +529,15 @@ pub(crate) fn run_part(part: ScopePart, forks: bool) {
     });
 }
 
-/// Returns what is known without the item.
+/// Returns the facts that are known without the item.
 fn waiter() -> TakeBackCase {
     let depth = DEPTH.with(Cell::get);
     TakeBackCase {
         atomic: context::in_atomic_section(),
         blocking: context::is_blocking(),
         depth,
-        // At the top it is what it is, as for a worker's next item.
+        // At the top of the stack the waiter starts without such state, as a worker does for its
+        // next item.
         stack: if depth > 0 { fork::left() } else { None },
         ..TakeBackCase::default()
     }
@@ -573,8 +576,8 @@ fn of_pwq(waiter: TakeBackCase, pwq: &Pwq) -> TakeBackCase {
     }
 }
 
-/// Runs a started instance on the waiter's stack, as a worker of its pool would: it is nothing to
-/// it what the waiter puts off.
+/// Runs a started instance on the waiter's stack, as a worker of its pool would: work that the
+/// waiter puts off doesn't affect it.
 fn run(running: Running) {
     context::at_once(|| run_here(running));
 }
@@ -587,7 +590,7 @@ fn run_here(running: Running) {
     });
     current_worker::with_shown(|shown| {
         running.run_once(shown, |next| {
-            // The waiting items go on.
+            // The waiting items continue.
             running::show_again(shown);
             DEPTH.with(|cell| cell.set(depth));
             next.into_iter().for_each(pwq::requeue);

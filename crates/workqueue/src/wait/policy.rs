@@ -3,27 +3,26 @@
 
 use crate::fork::StackLeft;
 
-/// Maximum of items that were taken back and are nested on a stack of which nobody knows how much
-/// is left.
+/// Maximum of items that were taken back and are nested on a stack of unknown size.
 const TAKE_BACK_DEPTH: u32 = 32;
 
 /// The facts by which a waiter decides whether to run the queued item that it waits for itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct TakeBackCase {
-    /// True if it must not block now, and nobody knows whether the item does.
+    /// True if the waiter must not block now, and the item may block.
     pub(crate) atomic: bool,
-    /// True if it has told its pool that it blocks: another worker has its core.
+    /// True if the waiter has declared to its pool that it blocks: another worker has its core.
     pub(crate) blocking: bool,
-    /// Number of items that were taken back and are on its stack already.
+    /// Number of items that were taken back and are on the waiter's stack already.
     pub(crate) depth: u32,
     /// The rest of that stack, if it matters and is known.
     pub(crate) stack: Option<StackLeft>,
-    /// True if it would wait for a worker that can't come: see `Counts::is_short` in the pool's
-    /// policy.
+    /// True if the waiter would wait for a worker that can't come: see `Counts::is_short` in the
+    /// pool's policy.
     pub(crate) need: bool,
-    /// True if it is a worker of the pool that the item lies in.
+    /// True if the waiter is a worker of the pool that the item lies in.
     pub(crate) own_pool: bool,
-    /// True if it is on a CPU of that pool.
+    /// True if the waiter is on a CPU of that pool.
     pub(crate) near: bool,
     /// The item is for the pool's own threads alone: because it must not leave its pod (other
     /// threads may be moved at any time), or for their niceness.
@@ -31,7 +30,7 @@ pub(crate) struct TakeBackCase {
 }
 
 impl TakeBackCase {
-    /// Returns what can be said before it is known which item it is.
+    /// Returns the decision as far as it doesn't depend on the item.
     pub(crate) fn waiter_may(&self) -> bool {
         let shallow = self.depth < TAKE_BACK_DEPTH;
         if self.need {
@@ -46,14 +45,14 @@ impl TakeBackCase {
         self.waiter_may() && self.placed()
     }
 
-    /// Returns true if it is where the item may run.
+    /// Returns true if the item may run where the waiter is.
     pub(crate) fn placed(&self) -> bool {
         let near = self.near || self.need;
         self.own_pool || near && !self.only_own
     }
 
-    /// Returns true if it runs an item that is held back in its own place. Nobody else is to be
-    /// woken for that, so it needn't be near.
+    /// Returns true if the waiter runs an item that is held back in its own place. No other thread
+    /// is to be woken for that, so the waiter needn't be near.
     pub(crate) fn allowed_in_place(&self) -> bool {
         let placed = self.own_pool || !self.only_own;
         self.waiter_may() && placed
@@ -64,11 +63,11 @@ impl TakeBackCase {
 /// closure to workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct ForkPoint {
-    /// True if it must not block now.
+    /// True if the thread must not block now.
     pub(crate) atomic: bool,
     /// The rest of its stack, if that is known.
     pub(crate) stack: Option<StackLeft>,
-    /// Number of other threads that wait for what runs on this stack, each for the next.
+    /// Number of other threads that wait for the items on this stack, each for the next.
     pub(crate) stacks: usize,
     /// Number of CPUs of the pod.
     pub(crate) cpus: usize,

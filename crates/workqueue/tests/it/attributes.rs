@@ -198,7 +198,7 @@ fn the_effective_cpus_are_those_asked_for_that_the_machine_has() {
     let queue = queue.cpus(CpuSet::from_iter([1, 2, 9, 40].map(CpuId::new))).build(&pools).unwrap();
     let cpus: Vec<_> = pools.report().into_iter().map(|pool| pool.cpus.to_string()).collect();
     assert_eq!(cpus, ["1-2", "9"], "a pool for each pod that has some of them");
-    // Work for CPUs that it doesn't have goes to those that it has.
+    // Work for CPUs that the machine doesn't have goes to those that it has.
     assert!(matches!(pod_of(&queue, 15), Some(0 | 2)));
     queue.set_attributes(&with(&queue, |a| a.cpus = None)).unwrap();
     assert_eq!(pod_of(&queue, 15), Some(3));
@@ -252,7 +252,7 @@ fn queues_of_a_low_niceness_have_pools_of_their_own_with_elevated_priority() {
     let high = Workqueue::builder("high").nice(-20).build(&pools).unwrap();
     let plain = Workqueue::builder("plain").build(&pools).unwrap();
     assert_eq!(pools.report().len(), 2);
-    // They don't interact: the plain pool's only worker is busy, without saying so.
+    // They don't interact: the plain pool's only worker is busy, without declaring it.
     let (inside, stop) = (Arc::new(Completion::new()), Arc::new(AtomicBool::new(false)));
     let (says, stopped) = (Arc::clone(&inside), Arc::clone(&stop));
     let busy = plain.spawn(move || {
@@ -278,7 +278,7 @@ fn a_worker_made_by_one_of_another_priority_has_that_of_its_own_queue() {
         Workqueue::builder("high").nice(-20).build(&pools).unwrap(),
         Workqueue::builder("plain").build(&pools).unwrap(),
     );
-    // Items that block on the plain queue: it needs more workers, and the high one's thread makes
+    // These items block on the plain queue: it needs more workers, and the high one's thread makes
     // them.
     let niceness = high.spawn(move || {
         let gate = Arc::new(Completion::new());

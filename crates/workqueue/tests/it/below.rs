@@ -31,7 +31,7 @@ fn work_that_items_of_a_drained_queue_wait_for_goes_on_below() {
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| upper.drain());
         spin_until(|| upper.queue(&Work::new(|| ())) == Err(QueueError::Draining));
-        // From outside, as a device's interrupt would come.
+        // The call comes from outside, as a device's interrupt would.
         assert!(below.execute(move || done.complete()).is_ok());
         drain.join().unwrap();
     });
@@ -64,7 +64,8 @@ fn the_queue_below_takes_work_while_it_is_drained_itself() {
     let gate = block(&below, 0);
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| below.drain());
-        // Each of a thousand, whether the drain has begun or not; the last one lets it end.
+        // Each of a thousand is accepted, whether the drain has begun or not; the last one lets the
+        // drain end.
         for _ in 0..1000 {
             assert_eq!(below.queue(&Work::new(|| ())), Ok(Queued::Now));
             std::thread::yield_now();

@@ -1,4 +1,4 @@
-//! Saying that an item blocks: `blocking`, on workers and elsewhere.
+//! The announcement that an item blocks: `blocking`, on workers and elsewhere.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn blocking_lets_other_work_run_on_the_only_core_and_stays_on_its_thread() {
             let before = (std::thread::current().id(), Placement::current());
             let inside = blocking("the test", || {
                 started.complete();
-                // Nested: only the outermost tells the pool.
+                // The calls are nested: only the outermost one reports to the pool.
                 blocking("the test", || wait_unknown(&ran));
                 std::thread::current().id()
             });

@@ -1,4 +1,5 @@
-//! Handles go wherever Rust's own go: to other threads, into errors, through `catch_unwind`.
+//! Handles can go to the same places as Rust's own: to other threads, into errors, through
+//! `catch_unwind`.
 
 use std::fmt::Debug;
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -30,8 +31,8 @@ fn handles_go_to_other_threads_and_through_panics() {
     fn is_sent<T: Send + Debug>() {}
     is_sent::<WorkerThread>();
 
-    // State that a panic interrupts in there is whole: a worker catches those of items, and no lock
-    // is held where users' code runs.
+    // State that a panic interrupts in there is whole: a worker catches the panics of items, and no
+    // lock is held where users' code runs.
     goes_through_panics::<WorkerPools>();
     goes_through_panics::<Workqueue>();
     goes_through_panics::<Work>();

@@ -1,4 +1,4 @@
-//! Tests of closed pools: the work that is left is run or cancelled, and nobody waits for ever.
+//! Tests of closed pools: the work that is left is run or cancelled, and no thread waits for ever.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use crate::spin::spin_until;
 
 #[test]
 fn a_shutdown_cancels_what_has_no_worker_and_gets_none() {
-    // A spawn handler that says that it will run the workers, and then doesn't; and an end that
-    // comes when the timekeeper has just looked.
+    // The spawn handler promises to run the workers, and then doesn't; and the end comes when the
+    // timekeeper has just looked.
     let (kept, to_end) = (Arc::new(Mutex::new(Vec::new())), Arc::new(Mutex::new(None)));
     let (keeps, ends) = (Arc::clone(&kept), Arc::clone(&to_end));
     let pools = WorkerPools::builder(&machine(1))
@@ -38,7 +38,7 @@ fn a_shutdown_cancels_what_has_no_worker_and_gets_none() {
     assert!(!work.is_pending());
 }
 
-/// Says when its drop begins, and waits for the word to go on with it.
+/// Reports the beginning of its drop, and waits until it may go on.
 struct Slow(Arc<Completion>, Arc<Completion>);
 
 impl Drop for Slow {
@@ -56,7 +56,7 @@ fn items_let_through_after_the_shutdown_are_cancelled() {
     let completion = || Arc::new(Completion::new());
     let (started, go, ending, end) = (completion(), completion(), completion(), completion());
     let (says, waits) = (Arc::clone(&started), Arc::clone(&go));
-    // Without telling the pool, so that no other worker starts.
+    // It doesn't declare this to the pool, so that no other worker starts.
     let busy = plain.spawn(move || {
         says.complete();
         spin_until(|| waits.is_complete());

@@ -1,4 +1,4 @@
-//! Dropping a handle never waits and never deadlocks, wherever that is.
+//! Dropping a handle never waits and never deadlocks, on any thread.
 
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind, panic_any};
@@ -205,7 +205,7 @@ fn a_value_that_nobody_took_and_that_panics_when_it_is_dropped_harms_nobody() {
         assert!(handle.is_finished());
         drop(handle);
     }
-    // While another panic is under way: two would end the process.
+    // This happens while another panic is under way: two would end the process.
     for handle in [spawn(&queue), future(&queue)] {
         queue.flush();
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -12,14 +12,14 @@ fn two_nodes() -> WorkerPools {
     WorkerPools::new(&Machine::synthetic("numa:2 l3:1 core:12 pu:1").unwrap())
 }
 
-/// Returns pools of one CPU that don't find out that an item blocks: who waits behind it goes on
+/// Returns pools of one CPU that don't find out that an item blocks: the items behind it go on
 /// waiting.
 fn one_at_a_time() -> WorkerPools {
     let machine = Machine::synthetic("core:1 pu:1").unwrap();
     WorkerPools::builder(&machine).cpu_intensive_after(Duration::ZERO).build()
 }
 
-/// Dumps until `seen` says yes: what a worker is about to do isn't done yet.
+/// Dumps until `seen` returns true: a worker may not have done its next step yet.
 #[track_caller]
 fn dump_until(pools: &WorkerPools, seen: impl Fn(&Dump) -> bool) -> Dump {
     loop {
@@ -80,7 +80,7 @@ fn counters_of_queues_links_and_pools_add_up() {
             assert_eq!((pool.id, pool.state.scope), (link.pool, queue.scope));
         }
     }
-    // Strict: what was queued on a pod ran there.
+    // The queue is strict: items that were queued on a pod ran there.
     for link in &first_dump.links {
         assert_eq!(dump.pools[link.pool].state.ran, link.stats.queued);
     }
@@ -95,7 +95,7 @@ fn counters_of_queues_links_and_pools_add_up() {
 fn a_new_link_has_counted_nothing_whatever_was_counted_in_its_place() {
     let pools = two_nodes();
     let queue = Workqueue::builder("moves").scope(AffinityScope::Numa).build(&pools).unwrap();
-    // Pods of as many CPUs: what is counted there is counted in the same places, in turn.
+    // The pods have as many CPUs: their items are counted in the same places, in turn.
     for scope in [AffinityScope::Cache, AffinityScope::Numa] {
         queue.at(At::Cpu(CpuId::new(0))).spawn(|| ()).join().unwrap();
         queue.flush();
@@ -186,7 +186,7 @@ fn kinds_priorities_and_limits_of_queues_are_shown_and_who_is_held_back() {
         queue(name).slots.iter().map(|s| (s.place, s.active, s.max, s.held)).collect()
     };
     use corewise_workqueue::SlotPlace::{NoNode, Node, Pod, Queue};
-    // At least 8 a node would be more than there may be at all.
+    // At least 8 a node would be more than the maximum in all.
     let three = Some(3);
     assert_eq!(
         places("limited"),
@@ -260,14 +260,14 @@ fn delayed_items_and_the_rescuer_of_a_queue_are_shown() {
 #[test]
 fn the_cpu_time_of_a_pool_grows_with_its_work_and_keeps_that_of_workers_that_left() {
     if !corewise_sync::sys::KERNEL_THREADS {
-        // Nobody knows how long a thread ran.
+        // The CPU time of a thread isn't known here.
         return;
     }
     let pools = WorkerPools::new(&Machine::live().unwrap());
     let queue = Workqueue::builder("busy").scope(AffinityScope::System).build(&pools).unwrap();
     let spent = |dump: &Dump| dump.pools[0].cpu_time;
     let before = spent(&pools.dump());
-    // Until the scheduler has noticed.
+    // This repeats until the scheduler has counted the time.
     while spent(&pools.dump()) <= before {
         let spin = || (0..1_000_000u64).fold(0, |sum, n| std::hint::black_box(sum ^ n));
         queue.spawn(spin).join().unwrap();

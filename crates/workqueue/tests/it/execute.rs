@@ -1,5 +1,5 @@
-//! `Workqueue::execute` and `try_spawn`: closures that run once, and come back where the queue
-//! doesn't take them.
+//! `Workqueue::execute` and `try_spawn`: closures that run once, and come back if the queue doesn't
+//! take them.
 #![cfg(not(loom))]
 #![allow(missing_docs, clippy::unwrap_used)]
 
@@ -195,7 +195,7 @@ fn closures_that_wait_at_the_shutdown_are_dropped_and_their_panics_are_caught() 
             assert!(Arc::strong_count(&self.0.0) == 0, "on purpose, in a closure's drop");
         }
     }
-    // Its only worker is promised, and never runs.
+    // The handler promises its only worker, which never runs.
     let kept = Arc::new(Mutex::new(None));
     let keeps = Arc::clone(&kept);
     let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").unwrap();
@@ -257,7 +257,7 @@ fn an_executed_closure_has_the_checks_of_other_items_and_can_wait() {
     let (tell, told) = mpsc::channel();
     let inside = queue.clone();
     let taken = queue.execute(move || {
-        // A wait inside: its worker is replaced.
+        // The item waits inside: its worker is replaced.
         let value = inside.spawn(|| 7).join().unwrap();
         std::mem::forget(context::AtomicSection::enter("left behind"));
         tell.send(value).expect("the test listens");
@@ -377,7 +377,7 @@ fn the_closures_that_an_item_executes_start_in_order_however_many_and_large_they
     }
 }
 
-/// Queues a closure that counts, and executes itself again until it is told to stop.
+/// Queues a closure that counts, and executes itself again until the test stops it.
 fn chain(queue: &Workqueue, counts: &Arc<Vec<AtomicUsize>>, number: usize, stop: &Arc<Completion>) {
     let (own, counts, stop) = (queue.clone(), Arc::clone(counts), Arc::clone(stop));
     let closure = move || {

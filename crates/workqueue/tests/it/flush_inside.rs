@@ -1,5 +1,6 @@
-//! Items that flush or drain other queues: if no worker can come the flush runs what it waits for;
-//! if that can't be, it ends with a panic that says why. One that may still end is left alone.
+//! Items that flush or drain other queues: if no worker can come, the flush runs the items that it
+//! waits for; if that is impossible, it ends with a panic that gives the reason. A flush that may
+//! still end is left alone.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
@@ -13,7 +14,7 @@ use corewise_workqueue::{PoolsBuilder, QueueBuilder, QueueKind, WorkerPools, Wor
 use crate::setup::{capped, on_small_stack};
 
 fn pools(cpus: u32, max_workers: usize) -> PoolsBuilder {
-    // Long is what lasts this long.
+    // A wait of this length counts as long.
     capped(cpus, max_workers).stall_after(Duration::from_millis(20))
 }
 
@@ -46,7 +47,7 @@ fn levels(pools: &WorkerPools, drain: bool, left: usize) -> usize {
     depth.load(Ordering::SeqCst)
 }
 
-/// Runs the function as an item that nobody has a handle of.
+/// Runs the function as an item without a handle.
 fn run_alone(queue: &Workqueue, function: impl FnOnce() + Send + 'static) {
     assert!(queue.execute(function).is_ok(), "it is open");
 }
@@ -54,7 +55,7 @@ fn run_alone(queue: &Workqueue, function: impl FnOnce() + Send + 'static) {
 #[test]
 fn a_chain_of_flushes_goes_on_when_every_worker_waits() {
     if !corewise_sync::sys::KERNEL_THREADS {
-        // Nobody knows how large the stack is: fewer items run on it.
+        // The size of the stack isn't known: fewer items run on it.
         return;
     }
     for (cpus, max_workers) in [(1, 1), (2, 2), (2, 3)] {
@@ -138,7 +139,7 @@ fn a_flush_that_no_stack_holds_ends_with_a_panic_that_says_so() {
     assert_eq!(first.spawn(|| 7).join().unwrap(), 7);
 }
 
-/// Runs a chain as `levels` does; a level hands on what the one below it panicked with.
+/// Runs a chain as `levels` does; a level hands on the panic of the one below it.
 fn deep(pools: &WorkerPools, left: usize) {
     if left == 0 {
         return;
@@ -158,7 +159,7 @@ fn a_flush_of_items_that_an_order_holds_back_for_the_flusher_is_found() {
     let item = ordered.spawn(move || {
         let flushes = own.clone();
         drop(own.spawn(|| ()));
-        // It waits for what comes after the item that waits for it.
+        // It waits for the items after the one that waits for it.
         between.spawn(move || flushes.flush()).join()
     });
     let ended = item.join();
@@ -187,11 +188,11 @@ fn an_item_may_flush_a_queue_of_the_same_number_of_other_pools() {
 }
 
 /// Checks a queue with one item at the rescuer, and another one in the pool whose worker waits for
-/// it all.
+/// both.
 #[test]
 fn a_flush_of_what_a_rescuer_will_run_is_left_alone_also_beside_one_of_what_nobody_can_run() {
     let (full, roomy) = (pools(1, 1).build(), pools(1, 8).build());
-    // Their flusher can't run what lies there.
+    // Their flusher can't run the items there.
     let strict = |builder: QueueBuilder| builder.strict(true).build(&full).expect("a queue");
     let (rescued, plain) = (strict(builder("rescued").rescuer(true)), strict(builder("plain")));
     let other = queue(&roomy, "other");
@@ -218,7 +219,7 @@ fn a_flush_of_what_a_rescuer_will_run_is_left_alone_also_beside_one_of_what_nobo
     of_plain.join().expect("it is left alone");
 }
 
-/// Checks every kind of wait in items, all of which wait in the end for what only this thread does.
+/// Checks every kind of wait in items, all of which wait in the end for an act of this thread.
 #[test]
 fn waits_that_end_by_what_happens_outside_of_the_pools_are_left_alone() {
     for max_workers in [2, 8] {

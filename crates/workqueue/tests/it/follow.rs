@@ -1,7 +1,7 @@
 //! The pools follow the machine: CPUs that go and come, a cpuset that is narrowed, isolated CPUs.
 //!
-//! On synthetic machines, whose workers aren't pinned: where they run is what the report says. The
-//! machine that the tests run on changes in `live_follow.rs`.
+//! The machines are synthetic, and their workers aren't pinned: they count as running on the CPUs
+//! in the report. The machine that the tests run on changes in `live_follow.rs`.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn pool(pools: &WorkerPools, pod: u32) -> PoolReport {
     pools.report().into_iter().find(|pool| pool.pod == pod).unwrap()
 }
 
-/// Returns where the pools' workers run, by pod: the CPUs, and `away` if these aren't the pod's.
+/// Returns the CPUs on which the pools' workers run, by pod, and `away` if these aren't the pod's.
 fn places(pools: &WorkerPools) -> Vec<String> {
     let place = |pool: PoolReport| format!("{}{}", pool.cpus, if pool.away { " away" } else { "" });
     pools.report().into_iter().map(place).collect()
@@ -86,7 +86,7 @@ fn cpu_down_work_queued_for_it_still_runs() {
     let (waits, rings) = (Arc::clone(&gate), Arc::clone(&started));
     let busy = queue.at(At::Cpu(CpuId::new(5))).spawn(move || {
         rings.complete();
-        // Without telling the pool: it keeps its place.
+        // The item doesn't declare this to the pool: it keeps its place.
         spin_until(|| waits.is_complete());
     });
     started.wait();
@@ -211,7 +211,7 @@ fn unbound_work_without_a_cpu_is_local_if_that_is_allowed_and_else_goes_round_ro
     let mut pods = pods();
     pods.sort_unstable();
     assert_eq!(pods, pods_wanted);
-    // Items queued later from a remembered CPU, too.
+    // That holds for items queued later from a remembered CPU, too.
     let placed = queue.spawn_future(async { pod() }).join().unwrap().unwrap();
     assert!(placed == first.number() || placed == second.number(), "pod {placed}");
     let (tell, told) = std::sync::mpsc::channel();

@@ -56,7 +56,7 @@ fn a_fork_is_stolen_while_its_owner_is_busy_and_runs_as_an_item_of_its_queue() {
     pools.shutdown();
 }
 
-/// Returns this machine, with its pools; `None` if it has one CPU, which is the guest's.
+/// Returns this machine, with its pools; `None` if it has one CPU, since the guest needs that.
 fn live() -> Option<WorkerPools> {
     let machine = Machine::live().expect("this machine");
     let pools = WorkerPools::builder(&machine).concurrency(usize::MAX);
@@ -138,12 +138,12 @@ fn trees_of_joins_scopes_and_maps_come_to_what_a_plain_recursion_does() {
     chance::torture(|chance| scenario(chance, Size { trees: 6, depth: 7, rounds: 2_000 }));
 }
 
-/// Joins when it is dropped, and sends whether that came to what it should.
+/// Joins when it is dropped, and sends whether the result is right.
 struct JoinsInDrop(Workqueue, mpsc::Sender<bool>);
 
 impl Drop for JoinsInDrop {
     fn drop(&mut self) {
-        // Nobody may listen any more.
+        // The receiver may be gone.
         let _ = self.1.send(fib(&self.0, 10) == 55);
     }
 }
@@ -157,7 +157,7 @@ fn a_destructor_of_an_item_may_join() {
     let (_pools, queue) = queue(2);
     let (tells, told) = mpsc::channel();
     let joins = || JoinsInDrop(queue.clone(), tells.clone());
-    // Inside the run, after it, and if nothing ran.
+    // The destructors run inside the run, after it, and without a run.
     let captured = joins();
     queue.spawn(move || drop(captured)).join().expect("no panic");
     let captured = joins();
@@ -217,7 +217,7 @@ fn a_join_in_an_atomic_section_offers_nothing_whatever_its_item_has_offered() {
             assert_eq!(queue.join(nested, nested), ((21, 34), (21, 34)));
             context::violations()
         };
-        // Off the ring, on it, and beside a full one.
+        // The fork is off the ring, on it, and beside a full one.
         assert_eq!(inside(), before);
         queue.join(|| assert_eq!(inside(), before), || ());
         fn below(queue: &Workqueue, levels: u32, inside: &(dyn Fn() + Sync)) {
@@ -230,7 +230,7 @@ fn a_join_in_an_atomic_section_offers_nothing_whatever_its_item_has_offered() {
     });
 }
 
-/// Sums up a recursion with one closure that goes on, the first or the second, and one that ends.
+/// Sums up a recursion with one closure that recurses, the first or the second, and one that ends.
 fn list(queue: &Workqueue, left: u32, first_goes_on: bool) -> u32 {
     if left == 0 {
         return 0;
@@ -267,7 +267,7 @@ fn a_stolen_fork_is_named_by_the_line_of_its_join_in_dumps_and_stall_reports() {
     let queue = Workqueue::builder("named").scope(AffinityScope::System).build(&pools);
     let queue = queue.expect("a queue");
     let (called, over) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
-    // Both are on their cores.
+    // Both items hold their cores.
     let spins_until = |event: &Completion| spin_until(|| event.is_complete());
     let (own, says, ends) = (queue.clone(), Arc::clone(&called), Arc::clone(&over));
     let item = queue.spawn(move || {
@@ -283,7 +283,7 @@ fn a_stolen_fork_is_named_by_the_line_of_its_join_in_dumps_and_stall_reports() {
     let running = pools.dump().running;
     assert!(running.iter().any(|one| one.site.contains(&named)), "{named} in {running:?}");
     assert_eq!(running.len(), 2, "its owner too: {running:?}");
-    // Nobody can take this one.
+    // No worker can take this one.
     let waits = queue.spawn(|| ());
     let report = reported.recv().expect("a stall");
     assert!(report.contains(&named), "{named} in {report}");
@@ -349,7 +349,7 @@ fn an_item_that_a_thief_takes_back_forks_nothing_that_the_waiting_owner_would_ca
         let owner = || blocking("the other closure", || told.recv()).expect("it is called");
         queue.join(owner, || {
             tells.send(()).expect("the owner waits");
-            // Nothing that the owner has made: its thief takes it back, and that one forks.
+            // The owner hasn't made this item: its thief takes it back, and the item forks.
             let own = queue.clone();
             let other = thread::spawn(move || {
                 let forks = own.clone();
@@ -420,7 +420,7 @@ fn a_worker_s_loop_that_is_run_on_another_worker_s_thread_is_lost_and_harms_no_l
     });
     pools.shutdown();
     drop(pools);
-    // Nobody runs the other pools' workers: the waiter does what they have.
+    // No test thread runs the other pools' workers: the waiter runs their items.
     others.shutdown();
     assert!(item.join().is_err(), "it was cancelled");
     assert_eq!(other.map(0..3, |n: i32| n + 1), [1, 2, 3]);

@@ -106,7 +106,8 @@ fn wake_ups_before_a_poll_are_one_poll_and_one_during_it_polls_once_more() {
     };
     (0..5).for_each(|_| waker.wake_by_ref());
     busy.complete();
-    // Not before this: a `join` that looks at an item whose turn comes lets the next one pass.
+    // This isn't asserted before: a `join` that looks at an item whose turn comes lets the next one
+    // pass.
     inside.wait();
     occupied.join().unwrap();
     (0..5).for_each(|_| waker.wake_by_ref());
@@ -144,7 +145,7 @@ fn the_future_is_dropped_before_its_handle_is_woken() {
     for _ in 0..100 {
         let dropped = Arc::new(AtomicBool::new(false));
         let held = OnDrop(Arc::clone(&dropped));
-        // Held across the last await by the future itself, not by the block's end.
+        // The future itself holds it across the last await, not the block's end.
         let handle = queue.spawn_future(poll_fn(move |_| {
             let _held = &held;
             Poll::Ready(())

@@ -1,6 +1,6 @@
-//! An item of a limited or ordered queue that waits for what is held back there until it is over
-//! itself: that runs in its place, as a scope's closures do, or the wait ends with a panic that
-//! says why.
+//! An item of a limited or ordered queue that waits for another one, held back there until the
+//! first is over. The other one runs in its place, as a scope's closures do, or the wait ends with
+//! a panic that gives the reason.
 
 use std::sync::Arc;
 use std::thread;
@@ -71,7 +71,7 @@ fn an_item_flushes_what_it_has_queued_on_its_own_limited_queue() {
 fn the_waiting_item_may_be_further_up_the_stack() {
     let pools = pools(1);
     let other = builder().build(&pools).expect("a queue");
-    // On the same pool as the other.
+    // This queue uses the same pool as the other.
     for queue in one_at_a_time(&pools).into_iter().take(2) {
         let between = other.clone();
         let value = inside(&queue, move |queue| {
@@ -96,7 +96,7 @@ fn an_item_that_may_not_run_what_it_waits_for_lends_it_its_place() {
             blocking("the test", || other.join().unwrap())
         });
         assert!(deep.unwrap(), "another worker ran it");
-        // Deeper than items are nested on one stack.
+        // This is deeper than items are nested on one stack.
         fn depth(queue: &Workqueue, left: u32) -> u32 {
             if left == 0 {
                 return 0;

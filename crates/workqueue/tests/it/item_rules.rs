@@ -13,7 +13,8 @@ use corewise_workqueue::{QueueError, Queued, Work, WorkerPools, Workqueue};
 use crate::setup::{counting, occupy, queue};
 use crate::spin::spin_until;
 
-/// Returns an item whose runs say so on the first channel, and end when told on the second.
+/// Returns an item whose runs report their start on the first channel, and end by a message on the
+/// second.
 fn stepped() -> (Work, mpsc::Receiver<()>, mpsc::Sender<()>) {
     let (inside, at_start) = mpsc::channel();
     let (go_on, gate) = mpsc::channel();
@@ -273,7 +274,7 @@ fn a_queue_that_refuses_a_mod_delayed_leaves_the_item_where_it_is_pending() {
         assert_eq!(destroyed.mod_delayed(&work, delay), Err(QueueError::Closed));
         assert!(work.is_pending(), "its timer runs");
     }
-    // One that is drained takes a timer, but nothing at once.
+    // A queue that is drained takes a timer, but nothing at once.
     let gate = Arc::new(Completion::new());
     let waits = Arc::clone(&gate);
     drop(draining.spawn(move || waits.wait()));
@@ -289,7 +290,7 @@ fn a_queue_that_refuses_a_mod_delayed_leaves_the_item_where_it_is_pending() {
     assert!(!work.flush() && work.is_pending(), "a flush doesn't wait for a delay");
     assert!(work.flush_delayed());
     assert_eq!(runs.load(Ordering::SeqCst), 1, "where it was queued");
-    // Its waiter is told before it is counted as over.
+    // Its waiter is woken before it is counted as over.
     home.flush();
     assert_eq!((home.stats().completed, home.stats().cancelled), (1, 0));
     pools.shutdown();

@@ -1,5 +1,5 @@
-//! Items that wait for items, deeper than there are workers: if no worker can come any more the
-//! waiters run what they wait for, as long as there is a stack.
+//! Items that wait for items, deeper than there are workers: if no worker can come any more, the
+//! waiters run the items that they wait for, as long as there is a stack.
 
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
@@ -80,7 +80,7 @@ type Chain = fn(&Workqueue, u32) -> u32;
 #[test]
 fn a_chain_of_waits_goes_on_when_every_worker_waits() {
     if !corewise_sync::sys::KERNEL_THREADS {
-        // Nobody knows how large the stack is: fewer items run on it.
+        // The size of the stack isn't known: fewer items run on it.
         return;
     }
     let chains = [by_join as Chain, by_scope, by_flush, by_told_block, by_turns];
@@ -100,7 +100,7 @@ fn a_chain_of_waits_goes_on_when_every_worker_waits() {
 #[test]
 fn a_chain_of_delayed_items_goes_on_when_every_worker_waits() {
     if !corewise_sync::sys::KERNEL_THREADS {
-        // Nobody knows how large the stack is: fewer items run on it.
+        // The size of the stack isn't known: fewer items run on it.
         return;
     }
     let pools = capped(1, 2).build();
@@ -126,7 +126,7 @@ fn walk(queue: &Workqueue, levels: u32, seen: &Arc<AtomicUsize>) {
 #[test]
 fn a_walk_deeper_than_there_are_workers_comes_to_its_end() {
     if !corewise_sync::sys::KERNEL_THREADS {
-        // Nobody knows how large the stack is: fewer items run on it.
+        // The size of the stack isn't known: fewer items run on it.
         return;
     }
     for (cpus, max_workers) in [(1, 2), (2, 2), (2, 4), (4, 4), (2, 8)] {
@@ -144,7 +144,7 @@ fn a_walk_deeper_than_there_are_workers_comes_to_its_end() {
 #[test]
 fn items_that_wait_for_what_others_run_deep_in_their_stacks_come_to_their_end() {
     if !corewise_sync::sys::KERNEL_THREADS {
-        // Nobody knows how large the stack is: fewer items run on it.
+        // The size of the stack isn't known: fewer items run on it.
         return;
     }
     let pools = capped(2, 3).build();
@@ -201,7 +201,7 @@ fn sum(queue: &Workqueue, left: u32, bottom: &(dyn Fn() + Sync)) -> u32 {
 #[test]
 fn a_deep_recursion_of_joins_takes_few_workers_and_other_queues_go_on_meanwhile() {
     if !corewise_sync::sys::KERNEL_THREADS {
-        // Nobody knows how large the stack is: joins go by their number.
+        // The size of the stack isn't known: joins go by their number.
         return;
     }
     const WORKERS: usize = 32;

@@ -44,7 +44,7 @@ fn manager_rule_no_thread_is_made_beyond_the_one_that_stands_by() {
     let queue = Workqueue::builder("test").scope(AffinityScope::System).build(&pools).unwrap();
     let one = compute(&queue);
     spin_until(|| pools.report()[0].idle == 1);
-    // Six more cores are free, and nobody makes threads for them before there is work.
+    // Six more cores are free, and no thread is made for them before there is work.
     assert_eq!(pools.report()[0].threads_made, 2);
     one.0.store(true, Ordering::SeqCst);
     one.1.join().unwrap();
@@ -88,7 +88,7 @@ fn affn_strict_also_a_worker_that_looks_for_work_leaves_that_of_other_pods() {
         return;
     }
     let machine = Machine::synthetic("core:2 pu:1").unwrap();
-    // Or its own pool would start the others beside an item that computes for 10 ms.
+    // Otherwise, its own pool would start the others beside an item that computes for 10 ms.
     let pools =
         WorkerPools::builder(&machine).cpu_intensive_after(std::time::Duration::ZERO).build();
     let queue =
@@ -101,7 +101,7 @@ fn affn_strict_also_a_worker_that_looks_for_work_leaves_that_of_other_pods() {
     });
     inside.wait();
     let waiting: Vec<_> = (0..4).map(|_| queue.at(At::Cpu(CpuId::new(0))).spawn(pod)).collect();
-    // The other pod's worker runs what is its own, looks for more, and goes idle.
+    // The other pod's worker runs its own item, looks for more, and goes idle.
     for _ in 0..4 {
         queue.at(At::Cpu(CpuId::new(1))).queue(&Work::new(|| ())).unwrap();
         spin_until(|| {

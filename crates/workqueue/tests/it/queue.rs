@@ -132,7 +132,7 @@ fn soft_work_leaves_a_saturated_pod_and_comes_home() {
     let queue = Workqueue::builder("soft").scope(AffinityScope::Cpu).build(&pools).unwrap();
     let second_ran = Arc::new(Completion::new());
     let (waits, rings) = (Arc::clone(&second_ran), Arc::clone(&second_ran));
-    // Without telling the pool: pod 0 has no worker left for the second item.
+    // The item doesn't declare this to the pool: pod 0 has no worker left for the second item.
     let first = queue.at(At::Cpu(CpuId::new(0))).spawn(move || spin_until(|| waits.is_complete()));
     let second = queue.at(At::Cpu(CpuId::new(0))).spawn(move || {
         rings.complete();

@@ -21,7 +21,7 @@ fn build(description: &str, set: impl FnOnce(QueueBuilder) -> QueueBuilder) -> W
     set(Workqueue::builder("test")).build(&pools(description)).expect("a queue")
 }
 
-/// Waits until a drain has begun: until the queue refuses what comes from outside.
+/// Waits until a drain has begun: until the queue refuses items from outside.
 fn await_drain(queue: &Workqueue) {
     // Each is a new one, so that it can't be refused for being pending.
     spin_until(|| queue.queue(&Work::new(|| ())) == Err(QueueError::Draining));
@@ -33,7 +33,7 @@ fn await_drain(queue: &Workqueue) {
 fn a_bound_queues_item_runs_on_the_cpu_that_queued_it() {
     let queue = build(FOUR_CPUS, |q| q.kind(QueueKind::Bound));
     assert_eq!(queue.kind(), QueueKind::Bound);
-    // Also while that CPU's worker is busy and the others are idle.
+    // This holds also while that CPU's worker is busy and the others are idle.
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     let busy = queue
@@ -98,7 +98,7 @@ fn bound_and_unbound_pools_of_a_cpu_do_not_interact() {
 #[test]
 fn an_unbound_queues_items_start_as_soon_as_possible() {
     let queue = build(FOUR_CPUS, |queue| queue.scope(AffinityScope::System));
-    // All four at once, though one CPU queued them.
+    // All four run at once, though one CPU queued them.
     let all = Arc::new(Countdown::new(4));
     let items: Vec<_> = (0..4)
         .map(|_| {
@@ -170,7 +170,7 @@ fn a_drain_accepts_only_what_the_queues_own_items_queue() {
     }));
     std::thread::scope(|scope| {
         let drain = scope.spawn(|| queue.drain());
-        // Refused as soon as the drain has begun.
+        // The item is refused as soon as the drain has begun.
         await_drain(&queue);
         let work = Work::new(|| ());
         assert_eq!(queue.queue(&work), Err(QueueError::Draining));
@@ -288,7 +288,7 @@ fn items_queued_from_inside_are_counted_and_flushed_as_all_others() {
             }
         }));
     }
-    // Longer than what a worker keeps to itself.
+    // This is more than a worker keeps to itself.
     (0..10).for_each(|_| link(&queue, &ran, 300));
     queue.drain();
     assert_eq!(ran.load(Ordering::SeqCst), 3_000);

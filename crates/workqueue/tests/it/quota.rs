@@ -1,4 +1,4 @@
-//! How many items run at once: as many as the CPU quota is worth, or as the user says.
+//! The number of items that run at once: the worth of the CPU quota, or the user's own number.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,7 @@ fn concurrency(pools: &WorkerPools) -> Vec<usize> {
     pools.report().iter().map(|pool| pool.concurrency).collect()
 }
 
-/// Items that hold a core until they are told to end.
+/// Items that hold a core until the test ends them.
 struct Busy {
     running: Arc<AtomicUsize>,
     stop: Arc<AtomicBool>,
@@ -58,7 +58,8 @@ impl Busy {
 fn as_many_items_run_at_once_as_the_quota_is_worth_and_that_is_followed() {
     let machine = Machine::synthetic("numa:1 l3:1 core:4 pu:1").unwrap();
     machine.set_cpu_quota(quota(290));
-    // So that nobody finds that they compute for long, and lets others start beside them.
+    // Otherwise, the timekeeper could find that they compute for long, and let others start beside
+    // them.
     let pools = WorkerPools::builder(&machine).cpu_intensive_after(Duration::ZERO).build();
     let queue = queue(&pools, AffinityScope::System);
     assert_eq!(concurrency(&pools), [2]);
@@ -108,7 +109,8 @@ fn more_pods_than_the_quota_has_cpus_run_no_more_than_it_is_worth_but_what_is_fo
         assert!(busy.running.load(Ordering::SeqCst) <= 2);
         std::thread::yield_now();
     }
-    // The pods of these CPUs have no share. Not joined here: that would run it on this thread.
+    // The pods of these CPUs have no share. The item isn't joined here: that would run it on this
+    // thread.
     let (tell, told) = std::sync::mpsc::channel();
     for pod in 0..4 {
         let tell = tell.clone();

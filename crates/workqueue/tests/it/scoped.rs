@@ -1,4 +1,4 @@
-//! Scoped spawns on real threads: what they may borrow, and their waits for each other.
+//! Scoped spawns on real threads: their borrows, and their waits for each other.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -102,7 +102,7 @@ fn the_first_panic_that_nobody_has_seen_is_passed_on() {
         queue.scope(|s| {
             let seen = s.spawn(|| panic!("seen"));
             assert!(matches!(seen.join(), Err(JoinError::Panicked(_))));
-            // One worker: they run in this order.
+            // There is one worker: they run in this order.
             s.spawn(|| panic!("first"));
             let last = s.spawn(|| panic!("second"));
             spin_until(|| last.is_finished());
@@ -126,14 +126,14 @@ fn values_that_nobody_takes_are_dropped_before_the_scope_ends() {
         }
     }
     let (_pools, queue) = queue(2);
-    // Miri is slow, and finds in a few what ten thousand of the others would not.
+    // Miri is slow, and a few of its runs find more than ten thousand of the others.
     for _ in 0..if cfg!(miri) { 4 } else { 50 } {
         let dropped = AtomicUsize::new(0);
         queue.scope(|s| {
             drop(s.spawn(|| Counts(&dropped)));
             let _kept = s.spawn(|| Counts(&dropped));
             drop(s.spawn(|| Counts(&dropped)).join());
-            // Never dropped, which harms nobody.
+            // It is never dropped, which does no harm.
             std::mem::forget(s.spawn(|| Counts(&dropped)));
         });
         assert_eq!(dropped.into_inner(), 3);
@@ -343,7 +343,7 @@ fn after_a_shutdown_the_calling_thread_does_all_of_a_map() {
 #[test]
 fn a_map_lets_what_waits_for_its_worker_run_beside_it() {
     let machine = Machine::synthetic("numa:1 l3:1 core:1 pu:1").expect("a valid description");
-    // A worker that computes for long is not to be found: then another one would come.
+    // A worker that computes for long must not be found: then another one would come.
     let pools = WorkerPools::builder(&machine).cpu_intensive_after(Duration::ZERO).build();
     let queue = Workqueue::builder("scoped").scope(AffinityScope::System).build(&pools).unwrap();
     let ran = Arc::new(AtomicBool::new(false));
@@ -426,7 +426,7 @@ fn a_scoped_closure_is_named_in_dumps_by_the_line_that_spawned_it_whoever_runs_i
                 says.complete();
                 ends.wait();
             });
-            // So that another worker runs it.
+            // This lets another worker run it.
             ends.wait();
         });
     });
@@ -458,7 +458,7 @@ fn a_scope_that_an_item_opened_keeps_nothing_of_its_pools_when_it_is_over() {
     assert!(told.recv().is_err(), "the callback is dropped with the pools");
 }
 
-/// Calls `f` on a stack of which so many times 40 kB more are used.
+/// Calls `f` on a stack of which this many times 40 kB more are used.
 fn deeper(levels: u32, f: &mut dyn FnMut()) {
     let frame = std::hint::black_box([1_u8; 40_000]);
     if levels == 0 {

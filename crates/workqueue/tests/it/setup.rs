@@ -63,7 +63,7 @@ pub(crate) fn pod() -> Option<u32> {
     Placement::current().and_then(|placed| placed.pod)
 }
 
-/// Returns the pod whose pool runs what is queued on this CPU.
+/// Returns the pod whose pool runs the items queued on this CPU.
 pub(crate) fn pod_of(queue: &Workqueue, cpu: u32) -> Option<u32> {
     queue.at(At::Cpu(CpuId::new(cpu))).spawn(pod).join().expect("no panic")
 }
@@ -89,7 +89,7 @@ pub(crate) fn block(queue: &Workqueue, cpu: u32) -> Arc<Completion> {
     gate
 }
 
-/// Keeps a worker busy, without a wait that the pool knows of, until what this returns completes.
+/// Keeps a worker busy, without a wait that the pool knows of, until the returned event completes.
 pub(crate) fn occupy(queue: &Workqueue) -> Arc<Completion> {
     let (gate, started) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (inside, here) = (Arc::clone(&gate), Arc::clone(&started));

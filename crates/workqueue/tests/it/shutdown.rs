@@ -1,4 +1,4 @@
-//! The end of the pools, on real threads: who waits for whom.
+//! The end of the pools, on real threads, and the waits in it.
 
 use std::cell::RefCell;
 use std::sync::{Arc, Barrier, mpsc};
@@ -43,7 +43,7 @@ fn shutdown_waits_until_the_threads_have_ended() {
     let says = Arc::clone(&ended);
     let mark = move || {
         at_thread_end(move || {
-            // Gives a shutdown that doesn't wait every chance to be seen.
+            // This gives a shutdown that doesn't wait every chance to be seen.
             (0..1000).for_each(|_| std::thread::yield_now());
             says.store(true, Ordering::SeqCst);
         });
@@ -71,7 +71,7 @@ fn each_of_two_shutdowns_at_once_waits_for_the_workers() {
             })
         });
         spin_until(|| queue.queue(&Work::new(|| ())).is_err());
-        // Closed. Gives a shutdown that doesn't wait every chance to be seen.
+        // The pools are closed. This gives a shutdown that doesn't wait every chance to be seen.
         (0..1000).for_each(|_| std::thread::yield_now());
         gate.complete();
         for caller in callers {
@@ -120,7 +120,7 @@ fn dropping_the_last_handle_runs_what_is_queued_and_ends_the_workers() {
     assert_eq!(ran.load(Ordering::SeqCst), 10);
 }
 
-/// Queues an item that runs until its gate is open, without saying that it waits.
+/// Queues an item that runs until its gate is open, and waits undeclared.
 fn hangs(queue: &Workqueue) -> Arc<Completion> {
     let (gate, runs) = (Arc::new(Completion::new()), Arc::new(Completion::new()));
     let (opens, says) = (Arc::clone(&gate), Arc::clone(&runs));
@@ -208,7 +208,7 @@ fn shutdown_timeout_waits_no_longer_for_the_threads_beside_the_pools_and_names_t
     drop(queue.spawn(|| ()));
     stalled.wait();
     opens.complete();
-    // Until the workers have left, and nobody else is there.
+    // Wait until the workers have left, and no other thread exists.
     let threads = loop {
         let left = pools.shutdown_timeout(SOON).expect_err("a callback hangs");
         if !left.threads.is_empty() {

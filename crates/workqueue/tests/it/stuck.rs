@@ -1,5 +1,5 @@
 //! Items that wait for each other in a way that can't end: one of the waits ends with a panic that
-//! says why, or a limit lets one more through; nobody waits for ever.
+//! gives the reason, or a limit lets one more through; no thread waits for ever.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Barrier, mpsc};
@@ -18,7 +18,7 @@ use crate::setup::{capped, on_small_stack};
 use crate::spin::spin_until;
 
 fn pools(cpus: u32, max_workers: usize) -> PoolsBuilder {
-    // Long is what lasts this long.
+    // A wait of this length counts as long.
     capped(cpus, max_workers).stall_after(Duration::from_millis(20))
 }
 
@@ -39,8 +39,8 @@ fn by_join(queue: &Workqueue, left: u32) -> Result<u32, JoinError> {
     queue.spawn(move || by_join(&own, left - 1)).join()?.map(|depth| depth + 1)
 }
 
-/// Checks a pool whose two workers run items of a plain queue. One of these queues what takes the
-/// only place of the limited one; then each waits there, behind that.
+/// Checks a pool whose two workers run items of a plain queue. One of these queues an item that
+/// takes the only place of the limited one; then each waits there, behind that item.
 fn a_place_lies_in_the_full_pool(limited: &Workqueue, plain: &Workqueue, wait: fn(&Workqueue)) {
     let both = Arc::new(Barrier::new(2));
     let handles: Vec<_> = (0..2)
@@ -58,7 +58,7 @@ fn a_place_lies_in_the_full_pool(limited: &Workqueue, plain: &Workqueue, wait: f
         .collect();
     let (tell, told) = mpsc::channel();
     thread::spawn(move || {
-        // One after the other, and not by a wait that could run something here.
+        // They come one after the other, and not by a wait that could run an item here.
         spin_until(|| handles.iter().all(JoinHandle::is_finished));
         let ended: Vec<_> = handles.into_iter().map(|handle| handle.join().is_ok()).collect();
         let _ = tell.send(ended);
@@ -195,7 +195,7 @@ fn a_circle_is_found(queues: &[Workqueue]) {
     let (give, take): (Vec<_>, Vec<_>) =
         (0..n).map(|_| mpsc::channel::<JoinHandle<Option<String>>>()).unzip();
     let (says, said) = mpsc::channel();
-    // Each waits for the next one, and says what came of it.
+    // Each waits for the next one, and reports the result.
     let all = Arc::new(corewise_sync::Countdown::new(n));
     let item = |(queue, take): (&Workqueue, mpsc::Receiver<JoinHandle<_>>)| {
         let (says, all) = (says.clone(), Arc::clone(&all));

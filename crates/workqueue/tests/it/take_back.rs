@@ -1,5 +1,5 @@
-//! A waiter that takes a still queued item back and runs it itself: when, and when not. The races
-//! are model-checked in `tests/loom/take_back.rs`.
+//! A waiter that takes a still queued item back and runs it itself: the cases in which it does, and
+//! those in which it doesn't. The races are model-checked in `tests/loom/take_back.rs`.
 
 use std::sync::Arc;
 use std::thread;
@@ -190,7 +190,7 @@ fn a_waiter_that_is_no_worker_takes_back_on_a_cpu_of_the_pod() {
         }));
     }
     inside.wait();
-    // All cores of the pod are taken: nobody else will run it.
+    // All cores of the pod are taken: no worker will run it.
     let here = thread::current().id();
     assert!(queue.spawn(move || thread::current().id() == here).join().unwrap());
     assert_eq!(queue.stats().taken_back, 1);

@@ -1,4 +1,4 @@
-//! How many threads the pools have: in all, and after a while.
+//! The numbers of threads of the pools: in all, and after a while.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ fn queue(pools: &WorkerPools, scope: AffinityScope) -> Workqueue {
     Workqueue::builder("blockers").scope(scope).build(pools).unwrap()
 }
 
-/// Queues items that block, as they say, until the gate is open.
+/// Queues items that block, declared, until the gate is open.
 fn blockers(queue: &Workqueue, gate: &Arc<Completion>, items: usize) -> Vec<JoinHandle<()>> {
     let item = |_| {
         let gate = Arc::clone(gate);
@@ -35,14 +35,14 @@ fn all_pools_together_have_no_more_threads_than_they_may_but_each_has_some() {
     let mut items = blockers(&one, &gate, 100);
     // A worker that the pool asks for counts for a moment, until there is no thread for it.
     until(&pools, 0, |pool| pool.blocked >= 30 && pool.workers <= 30);
-    // Two cores and eight more.
+    // There are threads for two cores, and eight more.
     let other = queue(&pools, AffinityScope::System);
     items.extend(blockers(&other, &gate, 100));
     until(&pools, 1, |pool| pool.blocked >= 10 && pool.workers <= 10);
     assert_eq!((pools.report()[0].blocked, pools.report()[1].blocked), (30, 10));
     gate.complete();
     items.into_iter().for_each(|item| item.join().unwrap());
-    // Those that have left make room again.
+    // Threads that have left make room again.
     drop((one, other));
     let gate = Arc::new(Completion::new());
     let items = blockers(&queue(&pools, AffinityScope::System), &gate, 30);
@@ -59,8 +59,8 @@ fn after_a_burst_of_blockers_the_workers_that_only_it_needed_leave_within_second
     until(&pools, 0, |pool| pool.blocked == 200);
     gate.complete();
     items.into_iter().for_each(|item| item.join().unwrap());
-    // Work that goes on meanwhile keeps its own workers, one a CPU, beside as many that stay in any
-    // case.
+    // Work that continues meanwhile keeps its own workers, one a CPU, beside as many that stay in
+    // any case.
     until(&pools, 0, |pool| {
         queue.spawn(|| ()).join().unwrap();
         pool.workers <= 4
@@ -89,7 +89,7 @@ fn a_worker_that_is_pinned_to_one_cpu_makes_the_next_one_where_all_cpus_of_the_p
         .build();
     let queue = queue(&pools, AffinityScope::System);
     let gate = Arc::new(Completion::new());
-    // Each that blocks has its worker make the next one.
+    // Each worker whose item blocks makes the next worker.
     let items = blockers(&queue, &gate, 4);
     until(&pools, 0, |pool| pool.blocked >= 4);
     gate.complete();

@@ -42,7 +42,7 @@ fn automatic_cpu_intensive_other_work_runs_beside_an_item_that_computes() {
 #[test]
 fn an_item_that_blocks_without_telling_gets_a_replacement() {
     if !corewise_sync::sys::KERNEL_THREADS {
-        // Nobody knows that a thread sleeps.
+        // The pool can't know here that a thread sleeps.
         return;
     }
     let pools = one_cpu().build();
@@ -149,7 +149,7 @@ fn an_item_that_was_delayed_keeps_nothing_of_its_pools() {
     drop(work);
 }
 
-/// Starts a ticker, and returns what its ticks tell.
+/// Starts a ticker, and returns the receiver of its ticks.
 fn ticking(
     queue: &Workqueue,
     mut tick: impl FnMut(u64) + Send + 'static,
@@ -172,7 +172,7 @@ fn ticks_come_until_the_ticker_is_stopped_or_dropped_and_then_none() {
         let (ticker, told) = ticking(&queue, |_| ());
         assert_eq!([(); 3].map(|()| told.recv().unwrap()), [1, 2, 3]);
         stop(ticker);
-        // The function is dropped, and with it the sender: a tick that runs may tell once more.
+        // The function is dropped, and with it the sender: a tick that runs may send once more.
         queue.flush();
         assert!(told.try_iter().count() < 1_000_000);
         assert_eq!(told.try_recv(), Err(mpsc::TryRecvError::Disconnected));

@@ -1,4 +1,5 @@
-//! Futures that wait to be woken when their queue ends: they are cancelled, and their handles told.
+//! Futures that wait to be woken when their queue ends: they are cancelled, and their handles
+//! complete.
 
 use std::future::{pending, poll_fn};
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::setup::undisturbed as queue;
 use crate::spin::spin_until;
 use crate::support::{OnDrop, happened};
 
-/// Spawns a future that nobody ever wakes, and returns whether it was dropped.
+/// Spawns a future that is never woken, and returns whether it was dropped.
 fn forlorn(queue: &Workqueue) -> (JoinHandle<()>, Arc<AtomicBool>) {
     let dropped = Arc::new(AtomicBool::new(false));
     let held = OnDrop(Arc::clone(&dropped));
@@ -122,7 +123,7 @@ fn a_poll_that_is_queued_at_the_shutdown_takes_place() {
     event.complete();
     let shutdown = thread::spawn(move || pools.shutdown());
     spin_until(|| oldest.is_finished());
-    // A poll that was just about to begin when it was seen might be taken for none.
+    // A look just before a poll begins might take it for none.
     gate.complete();
     shutdown.join().expect("no panic");
     busy.join().expect("it ran");
@@ -171,14 +172,14 @@ fn futures_that_wait_for_each_other_are_all_cancelled() {
 fn a_long_chain_whose_first_end_wakes_the_rest_ends_in_turns() {
     let (pools, queue) = queue(1);
     let events: Vec<_> = (0..5_000).map(|_| Arc::new(Completion::new())).collect();
-    /// Tells the next one when it is dropped.
+    /// Completes an event when it is dropped.
     struct Tells(Arc<Completion>);
     impl Drop for Tells {
         fn drop(&mut self) {
             self.0.complete();
         }
     }
-    // The last is told first, and its end tells the one before it.
+    // The last one ends first, and its end completes the event of the one before it.
     let handles = events.windows(2).map(|pair| {
         let (tells, wait) = (Tells(Arc::clone(&pair[0])), happened(&pair[1]));
         queue.spawn_future(async move {

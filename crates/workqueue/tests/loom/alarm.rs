@@ -10,8 +10,8 @@ use corewise_sync::model::must_fail;
 use corewise_sync::thread;
 use corewise_workqueue::model::AlarmModel;
 
-/// Checks one keeper; two pieces of work, each of which may meet it looking, lowering the alarm, or
-/// asleep.
+/// Checks one keeper and two pieces of work. Each may meet the keeper while it looks, lowers the
+/// alarm, or sleeps.
 fn ask_against_lower<F: FencePolicy>() {
     loom::model(|| {
         let alarm = Arc::new(AlarmModel::<F>::new());
@@ -22,7 +22,7 @@ fn ask_against_lower<F: FencePolicy>() {
                 let mut seen = 0;
                 while seen < 2 {
                     seen += left.swap(0, Ordering::Relaxed);
-                    // If work was left since, the alarm stays up, and it looks again.
+                    // If work was left since, the alarm stays raised, and the keeper looks again.
                     if seen < 2 && alarm.lower(|| left.load(Ordering::Relaxed) != 0) {
                         alarm.rest();
                     }

@@ -78,8 +78,9 @@ fn loom_carry_the_later_of_two_workers_collects() {
     });
 }
 
-/// Checks a worker that has run one and waits, inside the next one, until a flush of the former is
-/// over. The next one may be of the same colour: then it doesn't wait, the flush does.
+/// Checks a worker that has run one instance and waits, inside the next one, until a flush of the
+/// former is over. The next one may be of the same colour: then it doesn't wait, but the flush
+/// does.
 fn wait_in_the_next(puts_down: bool) {
     check(1, move |queue| {
         let queue = Arc::new(queue);
@@ -181,7 +182,7 @@ fn queue_inside_against_a_change(pretends: bool) {
             thread::spawn(move || queue.change())
         };
         if pretends {
-            // As if it carried its own: it is over for all that the queue knows.
+            // This is as if it carried its own instance: for the queue, it is over.
             runs.end();
             let (inside, _) = queue.queue_inside(&carrier);
             inside.end();
@@ -208,8 +209,8 @@ fn loom_carry_taking_over_an_uncarried_count_uses_a_freed_link() {
     });
 }
 
-/// Checks an item that queues another from inside, which another worker runs, and says so; then a
-/// flush waits for it.
+/// Checks an item that queues another from inside. Another worker runs that one and reports it;
+/// then a flush waits for it.
 #[test]
 fn loom_carry_a_flush_waits_for_items_queued_by_taking_over() {
     check(1, |queue| {
@@ -233,8 +234,8 @@ fn loom_carry_a_flush_waits_for_items_queued_by_taking_over() {
     });
 }
 
-/// Checks an item that queues another from inside and reads the limiter's gate, while somebody
-/// closes that and looks whether the queue is empty: then nothing is accepted any more.
+/// Checks an item that queues another from inside and reads the limiter's gate, while another
+/// thread closes that and looks whether the queue is empty: then nothing is accepted any more.
 fn queue_inside_against_a_drain(pretends: bool) {
     check(1, move |queue| {
         let queue = Arc::new(queue);

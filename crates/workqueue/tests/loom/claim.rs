@@ -1,5 +1,5 @@
-//! Taking a pending item back, against everybody who may have it in hand: each instance is run or
-//! cancelled, once.
+//! A pending item that is taken back, against each thread that may have it in hand: each instance
+//! is run or cancelled, once.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use corewise_workqueue::model::{QueueModel, cancel_hastily, claim_hastily, take_
 use crate::bounded::{bounded, more_if_long};
 use crate::counting::counting;
 
-/// The outcomes that the executions of a model had. All that can happen have to be among them.
+/// The outcomes of a model's executions: they must include all possible ones.
 #[derive(Clone, Default)]
 struct Outcomes(Arc<std::sync::Mutex<BTreeSet<(usize, bool)>>>);
 
@@ -104,7 +104,7 @@ fn loom_claim_of_an_instance_that_is_not_placed_yet_fails() {
 }
 
 /// Checks an item that runs on pool 0, is queued on pool 1 and handed over by its worker, while
-/// somebody takes it back.
+/// another thread takes it back.
 fn claim_against_hand_over(preemptions: usize, take: fn(&Work) -> bool, cancels: bool) -> Outcomes {
     let outcomes = Outcomes::default();
     let seen = outcomes.clone();

@@ -1,4 +1,5 @@
-//! Flushing a queue: a flush ends, not before what came before it has, and sees what that wrote.
+//! Flushes of a queue: a flush ends, though not before all earlier instances have, and sees their
+//! writes.
 
 use std::sync::Arc;
 
@@ -103,7 +104,7 @@ fn loom_flush_two_flushes_at_once_both_end() {
     });
 }
 
-/// Instances `(pod, stripe, colour)`, each ended by a thread of its own, and one flush.
+/// Checks instances `(pod, stripe, colour)`, each ended by a thread of its own, and one flush.
 fn flush_against_two_leaves(pods: usize, of: [(usize, u32, u8); 2]) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
@@ -149,8 +150,8 @@ fn loom_flush_waits_for_a_late_queuer_of_an_older_colour() {
     flush_against_two_leaves(2, [(0, 0, 0), (1, 0, 2)]);
 }
 
-/// Checks a flush that finds all colours in use, and has to wait for a free one; both that may
-/// become free do so meanwhile.
+/// Checks a flush that finds all colours in use, and has to wait for a free one. Meanwhile both
+/// colours that can become free do so.
 fn flush_that_waits_for_a_colour<C: CountPolicy>() {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);

@@ -1,4 +1,5 @@
-//! The pools follow the machine while work is pushed and taken: no item is left to nobody.
+//! The pools follow the machine while work is pushed and taken: each item has a thread that runs
+//! it.
 //!
 //! A lost wake-up shows as a deadlock, which loom reports. Without the full fences it must.
 
@@ -11,7 +12,7 @@ use corewise_workqueue::{Work, model::PoolModel};
 
 use crate::bounded::{bounded, more_if_long};
 
-/// Returns an item, and what is complete once it has run.
+/// Returns an item, and an event that is complete once it has run.
 fn ringing() -> (Work, Arc<Completion>) {
     let ran = Arc::new(Completion::new());
     let rings = Arc::clone(&ran);

@@ -1,5 +1,5 @@
-//! Forks, the very code that runs: each is called once, by its owner or by a thief, which sees what
-//! was written before. No owner sleeps for ever, and no first fork is overlooked.
+//! Forks, the very code that runs: each is called once, by its owner or by a thief, which sees the
+//! earlier writes. No owner sleeps for ever, and no first fork is overlooked.
 
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use corewise_workqueue::model::{LanesModel, RingModel, SpawnModel, Waits};
 
 use crate::bounded::{bounded, more_if_long};
 
-/// A fork of which loom sees who touches it.
+/// A fork whose accesses loom sees.
 struct Fork {
     /// Written before the push, and read by the caller: the ring has to order that.
     value: UnsafeCell<usize>,
@@ -41,7 +41,7 @@ impl<P: AsymmetricPolicy> Model<P> {
         Arc::new(Model { ring: RingModel::new(), forks: (0..forks).map(fork).collect() })
     }
 
-    /// Pushes a fork, and returns what the ring said of it.
+    /// Pushes a fork, and returns the ring's answer.
     fn push(&self, number: usize) -> Option<bool> {
         let fork = &self.forks[number];
         // SAFETY: it is in no ring.
@@ -49,7 +49,7 @@ impl<P: AsymmetricPolicy> Model<P> {
         self.ring.push(NonNull::from(fork))
     }
 
-    /// Calls the fork, unless a thief has it; whether it did.
+    /// Calls the fork, unless a thief has it. Returns whether it did.
     fn pop(&self, number: usize) -> bool {
         let popped = self.ring.pop();
         if popped {
@@ -93,7 +93,7 @@ impl<P: AsymmetricPolicy> Model<P> {
 struct Apart;
 
 loom::lazy_static! {
-    /// Written before each fence, and read by nobody.
+    /// Written before each fence, and never read.
     static ref BESIDE: AtomicU8 = AtomicU8::new(0);
 }
 
@@ -195,7 +195,7 @@ fn loom_fork_that_no_thief_wants_is_its_owner_s() {
     });
 }
 
-/// The closures that one thread spawns, and how often each was had by somebody.
+/// The closures that one thread spawns, and the number of times that a thread had each.
 struct Spawns<P: AsymmetricPolicy> {
     ring: SpawnModel<UnsafeCell<usize>, P>,
     had: [Count; 3],
@@ -204,7 +204,7 @@ struct Spawns<P: AsymmetricPolicy> {
 impl<P: AsymmetricPolicy> Spawns<P> {
     fn append(&self, number: usize) {
         let closure = UnsafeCell::new(0);
-        // SAFETY: nobody else has it yet. Loom sees who touches it.
+        // SAFETY: no other thread has it yet. Loom sees its accesses.
         closure.with_mut(|value| unsafe { *value = number + 1 });
         assert!(self.ring.append(closure), "there is room for two");
     }
@@ -217,7 +217,7 @@ impl<P: AsymmetricPolicy> Spawns<P> {
     }
 }
 
-/// Checks an owner that spawns, takes one back, spawns once more, and takes what is left.
+/// Checks an owner that spawns, takes one back, spawns once more, and takes the rest.
 fn spawned_closures_meet_thieves<P: AsymmetricPolicy>(thieves: usize, preemptions: usize) {
     bounded(preemptions).check(move || {
         let spawns = Arc::new(Spawns::<P> { ring: SpawnModel::new(), had: Default::default() });
@@ -269,7 +269,7 @@ fn loom_fork_without_the_thief_s_fence_a_spawned_closure_is_had_by_both() {
 fn loom_fork_in_a_full_ring_is_not_overwritten_while_a_thief_reads_it() {
     bounded(more_if_long(2)).check(|| {
         let model = Model::<Apart>::new(6);
-        // As many as there is room for, in front of the threads: theirs are the schedules.
+        // As many as there is room for are made before the threads: only the threads add schedules.
         let first: Vec<_> = (0..3).filter(|fork| model.push(*fork).is_some()).collect();
         assert_eq!(first, [0, 1, 2]);
         let thief = |model: &Model<Apart>| (0..2).for_each(|_| model.steal());
@@ -318,7 +318,7 @@ fn a_join_meets_a_thief(returns: bool) {
     assert!(outcomes.iter().all(|seen| seen.load(Ordering::Relaxed) > 0), "both happen");
 }
 
-/// Loom looks after what it borrows.
+/// Loom checks its borrows.
 struct AssertSend<C>(C);
 
 // SAFETY: as above.
@@ -473,12 +473,12 @@ fn loom_fork_without_the_watcher_s_fence_a_block_is_overlooked() {
     must_panic("is overlooked", || a_block_meets_the_end_of_a_watch::<NoHeavy>(true));
 }
 
-/// Checks the first fork of a ring, pushed while a worker goes idle, and nobody watches. The
+/// Checks the first fork of a ring, pushed while a worker goes idle, and no watch is active. The
 /// owner's asymmetric fence is left out, as it isn't there for this.
 fn a_first_fork_meets_a_worker_that_goes_idle<F: FencePolicy>() {
     bounded(3).check(|| {
         let both = Arc::new((LanesModel::<NoLight>::new(), AtomicU32::new(0)));
-        // Its owner has a lane, and nobody has forked since a watch ended.
+        // Its owner has a lane, and no thread has forked since a watch ended.
         both.0.push::<F>();
         assert!(both.0.begin_watch());
         both.0.pop();

@@ -1,5 +1,5 @@
 //! The end of an item that its state word keeps: the last handle is dropped while an instance is
-//! queued, run or cancelled. It is freed once, after everybody's last access.
+//! queued, run or cancelled. It is freed once, after every thread's last access.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use corewise_workqueue::model::QueueModel;
 
 use crate::bounded::bounded;
 
-/// Loom reports where its drop isn't ordered after its uses, and where it is never dropped.
+/// Loom reports a drop that isn't ordered after its uses, and a value that is never dropped.
 struct Witness {
     /// P: read by the runner of the item, written by the thread that frees it.
     cell: UnsafeCell<u32>,
@@ -78,7 +78,7 @@ fn loom_free_after_a_flush_that_the_worker_ended() {
         let (work, alive) = witnessed();
         assert!(queue.queue(0, &work));
         let flusher = thread::spawn(move || {
-            // As `Work::flush` where the item may not be run here.
+            // This does the same as `Work::flush` where the item may not be run here.
             corewise_workqueue::model::flush_or_run(&work, false);
             drop(work);
         });

@@ -66,7 +66,7 @@ fn a_future_that_is_polled_again_while_its_queue_closes_is_cancelled_once() {
 
 #[test]
 fn loom_future_with_a_poller_that_does_not_look_is_never_cancelled() {
-    // Not a fence: the list is a lock's, and all else happens on one word.
+    // This isn't a fence: a lock guards the list, and all else happens on one word.
     must_fail("loom_future_with_a_poller_that_does_not_look_is_never_cancelled", || {
         closed_while_it_is_polled(true, false);
     });

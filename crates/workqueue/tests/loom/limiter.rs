@@ -1,5 +1,5 @@
-//! The limiter's hand-over: nobody waits for ever, nobody is let through twice or beyond the
-//! maximum, and what is queued in order is let through in order.
+//! The limiter's hand-over: no instance waits for ever, none is let through twice or beyond the
+//! maximum, and instances that are queued in order are let through in order.
 
 use std::sync::Arc;
 
@@ -123,7 +123,7 @@ fn drain_against_queue<F: FencePolicy>() {
             })
         };
         slot.set_draining();
-        // Count: as a flush does, behind its fence.
+        // Count is done as a flush does it, behind its fence.
         F::full();
         let empty = in_flight.load(Ordering::Acquire) == 0;
         let accepted = queuer.join().unwrap();

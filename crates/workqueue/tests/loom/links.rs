@@ -1,5 +1,5 @@
-//! PwqTable: queueing while other attributes take a queue's pwqs away, and the end of a queue.
-//! Nobody uses a pwq that is gone, each is collected once, and the queue goes with its last
+//! PwqTable: queueing while other attributes take a queue's pwqs away, and the end of a queue. No
+//! thread uses a pwq that is gone, each is collected once, and the queue goes with its last
 //! instance.
 
 use std::sync::Arc;
@@ -23,7 +23,7 @@ fn check(model: impl Fn(&Arc<[AtomicUsize; 2]>) -> usize + Send + Sync + 'static
     });
 }
 
-/// Checks a thread that queues, and ends what it queued, while the attributes change `changes`
+/// Checks a thread that queues an instance, and ends it, while the attributes change `changes`
 /// times.
 fn queue_against_changes<C: CountPolicy>(changes: usize) {
     check(move |ended| {
@@ -114,7 +114,7 @@ fn loom_links_the_later_of_two_instances_collects() {
 }
 
 /// Checks an instance that is over before its queuer is back from the push, while the attributes
-/// change twice: the second one gives up what the first left in limbo.
+/// change twice: the second change gives up the pwqs that the first left in limbo.
 fn push_against_changes(protected: bool) {
     check(move |ended| {
         let queue = Arc::new(PwqModel::<RealCounts>::new(ended));

@@ -1,4 +1,4 @@
-//! The sleep protocol of a pool, the very code that runs: no push is left to nobody.
+//! The sleep protocol of a pool, the very code that runs: each push has a worker that takes it.
 //!
 //! A lost wake-up shows as a deadlock, which loom reports. Without the full fences it must.
 
@@ -130,7 +130,7 @@ fn loom_pool_without_the_fences_a_push_that_finds_the_ring_full_is_lost() {
 }
 
 /// Checks an idle worker beside another that is known to run one tiny item after the other. A push
-/// leaves what it brings to that one, which may be about to park.
+/// leaves its item to that one, which may be about to park.
 fn push_against_the_park_of_a_taker<F: FencePolicy>() {
     bounded(2).check(|| {
         let pools = PoolModel::<F>::new(1, 2);
@@ -194,9 +194,9 @@ fn loom_pool_reserved_items_are_stranded_if_the_blocking_is_not_announced() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// Checks a worker that reserves two items; the first ends only when the second has run, and nobody
-/// says that it blocks. With a core for another worker that one takes the second, also if it was
-/// about to park.
+/// Checks a worker that reserves two items; the first ends only when the second has run, without
+/// declaring that it blocks. If there is a core for another worker, that one takes the second, also
+/// if it was about to park.
 #[test]
 fn loom_pool_no_worker_parks_beside_what_another_has_reserved() {
     bounded(2).check(|| {
@@ -316,8 +316,8 @@ fn loom_pool_without_the_fences_a_blocking_region_leaves_work_behind() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// Checks two items in an overflow, of which the first ends only when the second has run: of two
-/// workers one takes the first, while the other is about to park.
+/// Checks two items in an overflow, of which the first ends only when the second has run. Of two
+/// workers, one takes the first, while the other is about to park.
 #[test]
 fn loom_pool_items_in_an_overflow_run_while_the_first_waits() {
     bounded(2).check(|| {

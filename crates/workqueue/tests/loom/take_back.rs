@@ -1,5 +1,5 @@
-//! A waiter that takes the item that it waits for back and runs it: each instance runs once, never
-//! two at a time, the waiter ends, and nothing that was handed over meanwhile is lost.
+//! A waiter that takes its awaited item back and runs it: each instance runs once, never two at a
+//! time, the waiter ends, and no instance that was handed over meanwhile is lost.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use corewise_workqueue::model::{QueueModel, flush_or_run, look_and_leave};
 use crate::bounded::bounded;
 use crate::counting::counting;
 
-/// The outcomes that the executions of a model saw: all that can happen has to be among it.
+/// The outcomes of a model's executions: they must include all possible ones.
 type Seen = Arc<std::sync::Mutex<BTreeSet<usize>>>;
 
 fn waiter_against_worker() -> Seen {
@@ -83,7 +83,7 @@ fn look_against_start(queue_again: fn(&QueueModel, usize, &Work) -> bool) {
             let work = work.clone();
             thread::spawn(move || look_and_leave(&work))
         };
-        // Its turn comes whether or not somebody looks at it.
+        // Its turn comes whether or not a thread looks at it.
         assert!(worker.takes() && worker.takes());
         waiter.join().unwrap();
         assert_eq!(runs.load(Ordering::Relaxed), 2, "each instance once");

@@ -1,5 +1,5 @@
-//! The state word of an item: every instance runs once, never two at a time, and sees what was
-//! written.
+//! The state word of an item: every instance runs once, never two at a time, and sees earlier
+//! writes.
 
 use std::sync::Arc;
 
@@ -10,8 +10,8 @@ use corewise_workqueue::{Work, model::Pending};
 #[test]
 fn loom_work_instances_run_once_each_and_never_at_once() {
     loom::model(|| {
-        // The function's own, which it touches without a lock: loom reports it if two threads are
-        // in there.
+        // This is the function's own data, touched without a lock: loom reports two threads in
+        // there.
         let mut runs = 0;
         let counted = Arc::new(AtomicUsize::new(0));
         let shown = Arc::clone(&counted);

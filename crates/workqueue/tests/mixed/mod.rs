@@ -1,6 +1,6 @@
-//! The mixed scenario: threads that do to two queues and their items whatever can be done, in an
-//! order that chance decides, and the rules that hold all the same. `tests/shuttle/random.rs` runs
-//! it in random schedules, `torture.rs` on the real machine.
+//! The mixed scenario: threads act on two queues and their items in every possible way, in a random
+//! order, and the rules hold all the same. `tests/shuttle/random.rs` runs it in random schedules,
+//! `torture.rs` on the real machine.
 
 mod control;
 mod ledger;
@@ -34,7 +34,7 @@ struct Line {
     order: Option<Arc<Order>>,
     /// The span in which it is drained.
     refusing: Arc<Span>,
-    /// Number of closures that it has let in of those that it may refuse.
+    /// Number of refusable closures that it has let in.
     let_in: Arc<AtomicI64>,
 }
 
@@ -47,11 +47,11 @@ struct Item {
 struct World {
     ledger: Arc<Ledger>,
     pools: WorkerPools,
-    /// CPUs, and nodes.
+    /// Numbers of CPUs, and of nodes.
     size: (u64, u64),
-    /// One that takes what comes, and one that holds back.
+    /// A queue that takes all items, and one that holds some back.
     lines: [Line; 2],
-    /// Queued on either queue.
+    /// An item that is queued on either queue.
     nomad: Item,
     /// A second item, with delays.
     late: Item,
@@ -140,7 +140,7 @@ impl World {
         }
     }
 
-    /// Does one thing as an actor.
+    /// Makes one act of an actor.
     fn act<C: Chance>(&self, chance: &mut C) {
         let held = chance.one_in(2);
         let line = &self.lines[usize::from(held)];
@@ -164,7 +164,8 @@ impl World {
             }
             7 => self.flush(line),
             8..11 => {
-                // Only from the queue that holds back to the one that doesn't: no circle of waits.
+                // Waits go only from the queue that holds back to the one that doesn't, so there is
+                // no circle.
                 self.tasks.act(line, held.then_some(&self.lines[0].queue), chance);
             }
             11 => line.set_attributes(&self.ledger, chance),
@@ -202,7 +203,7 @@ impl World {
     fn delay<C: Chance>(&self, line: &Line, chance: &mut C) {
         let Item { work, entry } = &self.late;
         let delay = Duration::from_millis(chance.below(3));
-        // Without a timer it isn't refused later.
+        // Without a timer the item isn't refused later.
         let may = self.drains && !delay.is_zero();
         match chance.below(5) {
             0 => {
@@ -227,12 +228,12 @@ impl World {
         }
     }
 
-    /// Ends the run: nobody queues any more.
+    /// Ends the run: no actor queues any more.
     fn end<C: Chance>(&self, chance: &mut C) {
         // A flush of a queue doesn't wait for timers.
         self.late.work.flush_delayed();
-        // A running one may queue once more: an item itself, a future its next poll, or a task that
-        // it waits for and that wakes it. Six in a row at the most.
+        // A running instance may queue once more: an item itself, a future its next poll, or a task
+        // that it waits for and that wakes it. There are six in a row at most.
         for _ in 0..6 {
             self.lines.iter().for_each(|line| line.queue.flush());
         }
@@ -257,19 +258,19 @@ impl World {
                 line.destroy(&self.ledger);
             }
         }
-        // Else the last handle, and with it the workers, go when the world does.
+        // Else the last handle, and with it the workers, go with the world.
         if chance.one_in(2) {
             self.pools.shutdown();
         }
     }
 }
 
-/// Creates an item of a queue; half of them queue themselves again, now and then, and may think
-/// better of it.
+/// Creates an item of a queue. Half of the items queue themselves again now and then, and may
+/// cancel that.
 fn item(entry: Arc<Entry>, queue: &Workqueue, selves: &mut Vec<OwnHandle>) -> Item {
     let again = entry.name.ends_with('1');
     let own_handle: OwnHandle = Arc::default();
-    // Its runs never overlap: without a lock.
+    // Its runs never overlap, so no lock is needed.
     let (own, inside, mut runs) = (Arc::clone(&entry), Arc::clone(&own_handle), 0_u64);
     let work = Work::new(move || {
         own.run(|| {

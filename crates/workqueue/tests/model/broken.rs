@@ -19,7 +19,7 @@ impl<F: FencePolicy> Group<F> {
         self.has_pushed(index, reading);
     }
 
-    /// Carries out a Want that comes onto the list, and settles nothing.
+    /// Carries out a Want that joins the list, and settles nothing.
     pub(super) fn want_hastily(
         self: &Arc<Self>,
         pool: usize,
@@ -32,7 +32,7 @@ impl<F: FencePolicy> Group<F> {
 
 impl Header {
     /// Touches the slot as its next queuer does, as soon as the item has started, and doesn't wait
-    /// for those who look.
+    /// for lookers.
     pub(super) fn fill_hastily(&self) {
         if !self.state.snapshot().pending() {
             self.job.with_mut(|_| ());
@@ -46,7 +46,7 @@ impl Header {
 }
 
 impl LentItem<'_> {
-    /// Cancels an item that it takes for found although another has it in hand.
+    /// Cancels an item that it takes for found although another thread still has it.
     pub(super) fn cancel_hastily(self) -> bool {
         let now = self.state.snapshot();
         let placed = matches!(self.place(now.seq()), Container::Ring(_));
@@ -65,7 +65,7 @@ impl LentItem<'_> {
         true
     }
 
-    /// Carries out a [`LentItem::claim`] that doesn't look whether the queuer has filled the slot
+    /// Carries out a [`LentItem::claim`] that doesn't check whether the queuer has filled the slot
     /// yet. Touches the slot as a claimant does, and gives it back.
     pub(super) fn claim_hastily(self) {
         let now = self.state.snapshot();

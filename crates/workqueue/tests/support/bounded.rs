@@ -1,10 +1,10 @@
-//! How far models of this crate are explored.
+//! Bounds for the exploration of this crate's models.
 //!
 //! With three threads and some dozens of steps, bounded preemptions keep a model under some
 //! seconds. The known failures (no fence) show with two.
 //!
-//! Loom remembers one access per atomic to come back to: where a thread reads before it writes,
-//! what another one read before is forgotten. So the side that begins with a read runs in the
+//! Loom remembers one access per atomic to come back to: if a thread reads before it writes, loom
+//! forgets an earlier read of another thread. So the side that begins with a read runs in the
 //! spawned thread, which loom lets run second at first.
 
 /// Returns a model in which threads are preempted at most `preemptions` times.

@@ -25,8 +25,8 @@
 //! # The cases
 //!
 //! **`seqread/THREADS/COST/CLASS`**: the published regression. A null device completes requests on
-//! THREADS threads of its own, at a cost of about COST nanoseconds of work each; the threads are
-//! pinned to the CPUs in turn, get 16 requests in a row in turn, and have a real-time priority
+//! THREADS threads of its own, at a cost of about COST nanoseconds of work each. The threads are
+//! pinned to the CPUs in turn, and get 16 requests in a row in turn. They have a real-time priority
 //! (`fifo`, `alone`) or not (`ordinary`). The stream of reads runs for 200 ms, then for `length_ms`
 //! in which it is measured, then for half of that with a clock. With `fifo` a task of a higher
 //! priority runs on each CPU in the first 200 ms, 20 of each 200 µs. The queue has THREADS hardware
@@ -35,29 +35,29 @@
 //! next sequential read, through the whole layer. Runtimes: `corewise`; `before`, whose second look
 //! is taken under a mutex that inherits priorities, one for the queue; `mutex`, under a plain one,
 //! `spin`, under a spinlock; `unchecked`, which has no second look. `bytes_per_second`; `wait_*`:
-//! what one run of the hardware queue takes, and `waiting`: how many threads are in one on average,
+//! the time of one run of the hardware queue, and `waiting`: the mean number of threads in one,
 //! both with the clock; `voluntary_switches`: per million reads.
 //!
 //! **`DEVICE/MIX/DEPTH/JOBS`**: random reads (`randread`) or writes (`randwrite`) of `bytes` bytes
 //! on `null`, `memory` (256 MiB) or `file` (on a disk, past the page cache), DEPTH in flight for
-//! each of JOBS jobs, for `length_ms` milliseconds. `corewise`: each of those in flight is followed
-//! by the next where it completes; the file's driver knows the buffers beforehand. `fio`: with its
+//! each of JOBS jobs, for `length_ms` milliseconds. `corewise`: each completion submits the next
+//! request on the same thread; the file's driver knows the buffers beforehand. `fio`: with its
 //! engines `null`, `mmap` (a file in `/dev/shm`) and `io_uring` (the same file, registered, and
-//! registered buffers). `items_per_second`, and `latency_*`, of `null` and `memory`
-//! from a pass of its own with `corewise`; `overhead_ns_per_request` of `null` with one job: what a
-//! request costs on its way through the whole layer and back, with the memory left as it is.
+//! registered buffers). `items_per_second`, and `latency_*`, of `null` and `memory` from a pass of
+//! its own with `corewise`; `overhead_ns_per_request` of `null` with one job: the cost of a request
+//! on its way through the whole layer and back, with the memory left as it is.
 //!
 //! **`quiesce/idle`, `quiesce/load`, `freeze/idle`, `freeze/load`**: the queue is held and let go,
 //! `items` times; `load`: while reads are in flight on two completion threads of ordinary priority.
 //! `latency_*`: of the call that holds; `resume_*`: from the call that lets go until the first read
 //! after it has completed.
 //!
-//! **`quiesce_all/QUEUES`**: so many queues are quiesced and let go; as `quiesce/load` in
-//! everything else, with the reads on one of them. Runtimes: `corewise`, all by one call;
+//! **`quiesce_all/QUEUES`**: QUEUES queues are quiesced and let go; the rest is as in
+//! `quiesce/load`, with the reads on one of them. Runtimes: `corewise`, all by one call;
 //! `one_by_one`.
 //!
 //! **`tags/SUBMITTERS/DEPTH`**: SUBMITTERS threads take `items` tags of DEPTH in all and give them
-//! back, each with four in hand, or as many as there are for each. Where there are fewer tags than
+//! back, each with four in hand, or as many as there are for each. If there are fewer tags than
 //! threads, each keeps every fourth while others run. Runtimes: `corewise`, a set of tags;
 //! `mutex_list`, a list of free ones behind a mutex, on which a thread that finds none sleeps.
 //! `latency_*`: of one take in 32.

@@ -119,7 +119,8 @@ impl Drop for Layer {
 pub(crate) struct Starter(bool);
 
 impl Starter {
-    /// Raises the calling thread's priority. If completion threads are ordinary, it stays so too.
+    /// Raises the calling thread's priority. If completion threads are ordinary, this thread stays
+    /// ordinary too.
     pub(crate) fn new(real_time: bool) -> Starter {
         Starter(real_time && priority::real_time(STARTER).is_ok())
     }

@@ -34,12 +34,13 @@
 //! sleeps `gap_us` before each. `busy`: as `cold`, while a thread of ordinary priority burns
 //! `server_cpu`. `latency_*`: from before the call until the answer is there.
 //!
-//! **`reads`**: one reads a value all the time on `client_cpu`, another replaces it every `gap_us`
-//! on `server_cpu`. Runtimes: `corewise` (its read-mostly cell), `arc_swap`, `rwlock`.
+//! **`reads`**: one thread reads a value all the time on `client_cpu`, another replaces it every
+//! `gap_us` on `server_cpu`. Runtimes: `corewise` (its read-mostly cell), `arc_swap`, `rwlock`.
 //!
 //! **`load/burst`, `load/waiters`**: `items` calls to `server_cpu` whose functions take 2 µs each:
-//! from one client who sends a thousand and waits for the last to have run, or from eight that wait
-//! for each of theirs. `wakeups_per_1000`: pushes that found the queue empty, per thousand calls.
+//! from one client that sends a thousand and waits for the last to have run, or from eight that
+//! wait for each of theirs. `wakeups_per_1000`: pushes that found the queue empty, per thousand
+//! calls.
 //!
 //! **`broadcast/N`**: as `roundtrip/cold`, but the number goes to N CPUs, all online ones from the
 //! first, and the answer is the sum of theirs. **`broadcast/synthetic/N`**: the same on a made-up

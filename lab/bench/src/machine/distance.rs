@@ -5,11 +5,13 @@ use std::collections::BTreeMap;
 use corewise_costs::Distance;
 use corewise_topology::{CpuId, CpuSet, Topology};
 
-/// Greatest number of CPUs that are measured: all pairs of 64 are 2016. Of more CPUs, a sample is.
+/// Greatest number of CPUs that are measured: all pairs of 64 are 2016. If there are more, a sample
+/// is measured.
 pub(super) const MOST_CPUS: usize = 64;
 
 /// Returns the distance of two CPUs: the narrowest affinity scope that holds both. An unknown core,
-/// cache or node is shared with nobody. CPUs that the topology doesn't have are farthest apart.
+/// cache or node is shared with no other CPU. CPUs that the topology doesn't have are farthest
+/// apart.
 fn distance(topology: &Topology, a: CpuId, b: CpuId) -> Distance {
     if a == b {
         return Distance::Same;

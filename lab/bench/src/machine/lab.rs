@@ -17,7 +17,7 @@ use crate::error::BenchError;
 const BATCH: Duration = Duration::from_micros(20);
 /// Least number of batches, however short the time is.
 const LEAST_BATCHES: usize = 9;
-/// Greatest number of batches: more tell nothing new.
+/// Greatest number of batches: more give no new information.
 const MOST_BATCHES: usize = 20_000;
 
 /// A value on a cache line of its own, or on two that are fetched together.
@@ -179,7 +179,7 @@ impl<'m> Lab<'m> {
         })
     }
 
-    /// Runs `body` as [`Lab::on`] does, while the other CPUs call `busy` again and again.
+    /// Runs `body` as [`Lab::on`] does, while the other CPUs call `busy` repeatedly.
     pub(super) fn beside<T: Send>(
         &self,
         cpu: CpuId,

@@ -1,5 +1,5 @@
 //! Costs of this machine, in nanoseconds: lines between CPUs, calls into the system, wake-ups,
-//! switches, the allocator. `lab/machine.md` says how each figure is made, and what it can't tell.
+//! switches, the allocator. `lab/machine.md` says how each figure is made, and gives its limits.
 //!
 //! All of it runs in this process, on threads that are pinned to one CPU each, with ordinary
 //! priority. The atomics are the standard ones: they measure the machine, also if the workloads run

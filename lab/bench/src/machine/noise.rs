@@ -10,7 +10,7 @@ const OTHERS_PERCENT: f64 = 3.0;
 /// Share of all CPUs' time.
 const STEAL_PERCENT: f64 = 1.0;
 
-/// Returns what `load` saw while `cpus` CPUs were measured.
+/// Returns the load that `load` saw while `cpus` CPUs were measured.
 pub(super) fn noise(load: &Load, machine: &Machine, cpus: usize) -> Record {
     let mut record = Record::default();
     let mut said = Vec::new();

@@ -5,17 +5,17 @@
 //!
 //! **How long each callback takes** is the gap until the next device's line. In the asynchronous
 //! log the two NVMe devices began at nearly the same time: there each takes until the first
-//! `hv_pci` line, which is how the thread measures that part; and the network device that began
-//! beside them takes as long as in the other log. The last one takes until the line of ACPI.
+//! `hv_pci` line, as the thread measures that part. The network device that began beside them takes
+//! as long as in the other log. The last one takes until the line of ACPI.
 //!
-//! **The needs of devices**: the logs don't say them, the names tell them. A PCI device of domain
-//! `c2b7` is a child of the `hv_pci` device that has `c2b7` in its identifier, and that one, as all
-//! devices of Hyper-V's bus, a child of `VMBUS:00`; the network functions are children of their PCI
-//! device, the disks of the storage device, the keyboard's port of the keyboard, the alarm timer of
-//! its clock.
+//! **The needs of devices**: the logs don't have them, but the names show them. A PCI device of
+//! domain `c2b7` is a child of the `hv_pci` device that has `c2b7` in its identifier, and that one,
+//! as all devices of Hyper-V's bus, a child of `VMBUS:00`. The network functions are children of
+//! their PCI device, the disks of the storage device, the keyboard's port of the keyboard, the
+//! alarm timer of its clock.
 //!
-//! **Opted in**: PCI and SCSI devices, as in the later versions of the design. The devices
-//! without a line have no callback; nobody needs them, and they need nobody.
+//! **Opted in**: PCI and SCSI devices, as in the later versions of the design. The devices without
+//! a line have no callback; no device needs them, and they need none.
 
 use std::time::Duration;
 

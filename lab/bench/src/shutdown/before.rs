@@ -1,14 +1,15 @@
-//! The old design: every device is a work item that blocks its worker until all that depends on it
-//! is done. It is the asynchronous shutdown that was proposed for Linux until v9 (October 2024).
+//! The old design: every device is a work item that blocks its worker until all devices that depend
+//! on it are done. It is the asynchronous shutdown that was proposed for Linux until v9 (October
+//! 2024).
 //!
 //! As there, all devices are queued, also those with nothing to do, in the reverse order of their
 //! registration, on a queue that runs 256 items at once. Two of its faults are mended, so that only
-//! the design is compared: an item waits for its own dependents, and not for all that was queued
-//! before the last of them; and devices are queued in an order that keeps dependencies whatever the
-//! order of their registration, so that what an item waits for was queued before it and 256 blocked
-//! ones can't be all there is. (For that the queue has one pod: those of several take turns at the
-//! limit, and what waits may be let through before what it waits for.) Devices that haven't opted
-//! in keep their order: each waits for the one before too.
+//! the design is compared: an item waits for its own dependents, and not for all items queued
+//! before the last of them. And devices are queued in an order that keeps dependencies, whatever
+//! the order of their registration. So the items that an item waits for were queued before it, and
+//! the active items can't be 256 blocked ones. (For that, the queue has one pod: several pods take
+//! turns at the limit, and an item may be let through before those that it waits for.) Devices that
+//! haven't opted in keep their order: each waits for the one before too.
 
 use std::sync::Arc;
 

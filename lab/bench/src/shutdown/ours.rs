@@ -59,8 +59,8 @@ impl Driver for Fakes {
     }
 }
 
-/// Brings the devices up, and returns what shuts them down. The value that this returns is dropped
-/// afterwards.
+/// Brings the devices up, and returns the function that shuts them down. The value that this
+/// returns is dropped afterwards.
 ///
 /// # Errors
 /// The devices could not be brought up.

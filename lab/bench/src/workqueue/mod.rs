@@ -30,7 +30,7 @@
 //! # The line
 //!
 //! ```json
-//! {"case":"storm/boxed","runtime":"tokio","metrics":{"items_per_second":1.9e6,"cpu_per_item":830.0}}
+//! {"case":"storm/boxed","runtime":"tokio","metrics":{"items_per_second":1.9e6}}
 //! ```
 //!
 //! It is the last line of the standard output that begins with a brace; the exit code is 0.

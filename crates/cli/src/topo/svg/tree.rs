@@ -29,9 +29,9 @@ pub(super) enum Inside {
 pub(super) struct Core {
     /// CPUs by rising number.
     pub(super) cpus: Vec<CpuId>,
-    /// Pod that the core is, unless a box shows it.
+    /// Pod of the core alone, unless a box shows it.
     pub(super) pod: Option<u32>,
-    /// Pod that each of its CPUs is, in scope `cpu`.
+    /// Pod of each of its CPUs, in scope `cpu`.
     pub(super) cpu_pods: Vec<Option<u32>>,
 }
 
@@ -128,7 +128,7 @@ fn area(names: Vec<String>, cpus: &[&Cpu], levels: &[Level<'_>], topology: &Topo
             None => parts.push((key, vec![cpu])),
         }
     }
-    // CPUs of which nothing is known come last, as their pods do.
+    // CPUs without known facts come last, as their pods do.
     parts.sort_by_key(|(key, part)| (key.is_none(), part.first().map(|cpu| cpu.cpu)));
     if let [(key, _)] = parts[..] {
         let mut names = names;

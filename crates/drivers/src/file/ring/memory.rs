@@ -7,9 +7,9 @@ use io_uring::{Submitter, opcode, squeue, types};
 
 use super::super::host_cache::Alignment;
 
-/// Number of bytes of the registered memory for each slot that has some. A power of two.
+/// Number of bytes of registered memory for a slot. A power of two.
 const PIECE: usize = 8 << 10;
-/// Number of slots that have some.
+/// Number of slots with registered memory.
 const PIECES: usize = 64;
 /// Number of pieces that the kernel takes in one call (`IOV_MAX`).
 const MAX_PIECES: usize = 1024;
@@ -28,14 +28,14 @@ pub(super) struct Piece {
 unsafe impl Send for Piece {}
 
 /// Aligned memory for requests whose own isn't aligned, registered with the kernel: a piece for
-/// each slot of the first [`PIECES`]. It is there from the first such request on.
+/// each slot of the first [`PIECES`]. It exists from the first such request on.
 #[derive(Default)]
 pub(super) struct Bounce {
-    /// The whole memory. Only reached by way of its address, since the kernel writes there.
+    /// The whole memory. Code reaches it only by its address, since the kernel writes there.
     whole: Option<Piece>,
     /// True if it is registered with the ring.
     registered: bool,
-    /// Owns what the piece points to.
+    /// The owner of the memory that the piece points to.
     _memory: Option<AlignedBuf>,
 }
 
@@ -53,8 +53,8 @@ impl Bounce {
         };
         match told {
             Ok(()) => self.registered = true,
-            // For instance, more locked memory than this user may have. Then the kernel pins pages
-            // anew each time.
+            // For instance, this user may not have so much locked memory. Then the kernel pins
+            // pages anew each time.
             Err(error) => tracing::info!(%error, "the system refuses to register buffers with \
                                                   io_uring"),
         }
@@ -161,8 +161,8 @@ impl Memory {
         let mut to = piece.base;
         for chunk in rq.chunks() {
             // SAFETY: `to` is behind the bytes of the chunks before, and all chunks of a write
-            // together have `len` bytes. The memory is this slot's, and the kernel is done with the
-            // slot's last request.
+            // together have `len` bytes. The memory is this slot's, and the kernel has finished
+            // with the slot's last request.
             unsafe {
                 std::ptr::copy_nonoverlapping(chunk.as_ptr(), to, chunk.len());
                 to = to.add(chunk.len());

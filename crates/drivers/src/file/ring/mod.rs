@@ -3,13 +3,13 @@
 //! The thread is the only one that touches the ring, so the ring needs no lock. The kernel can
 //! leave the work of completions to that thread (`SINGLE_ISSUER`, `DEFER_TASKRUN`): no thread is
 //! interrupted, and what a submitting thread began isn't cancelled when that thread ends. (With a
-//! ring that each submitter enters, a completion interrupts the thread that submitted, which waits
-//! for a socket by then, and wakes a second one that takes it.)
+//! ring that each submitter enters, a completion interrupts the submitting thread, which waits for
+//! a socket by then, and wakes a second thread that takes it.)
 //!
 //! There is a ring for each few CPUs that share a cache, and a hardware queue has the ring of its
 //! CPUs. So a thousand files need as many threads as one, and no single thread serves all. (With a
-//! ring for each CPU every completion of a disk wakes another thread: four share what one wake-up
-//! brings.)
+//! ring for each CPU, every completion of a disk would wake another thread: four CPUs share the
+//! completions of one wake-up.)
 //!
 //! The runner of a hardware queue pushes requests to the inbox, and rings the bell at the end of
 //! the pass. The ring's thread takes the inbox, makes entries, submits them all and waits for a
@@ -24,7 +24,7 @@
 //!
 //! The ring's thread also cancels a request that is late
 //! ([`Driver::timeout`](corewise_blockmq::Driver::timeout)). A request that the kernel has not
-//! begun, or can interrupt, ends; one that a disk has goes on.
+//! begun, or can interrupt, ends; one that a disk has continues.
 //!
 //! Drivers aren't polled for completions: the kernel does the rest of a completion when the ring's
 //! thread asks for it, so other threads would find nothing. A thread that polls a ring for its own
@@ -32,10 +32,10 @@
 //!
 //! # Memory
 //! A request's memory stays where it is from its entry to its completion: the slot owns the
-//! request, which owns the buffers, and the file. The kernel is done with all of them before the
-//! thread ends. A file that goes past the page cache needs aligned memory. Other memory is copied
-//! once, through its slot's piece of a registered buffer, or, if it is larger, through memory of
-//! its own.
+//! request, which owns the buffers, and the file. The kernel has finished with all of them before
+//! the thread ends. A file that bypasses the page cache needs aligned memory. Other memory is
+//! copied once, through its slot's piece of a registered buffer, or, if it is larger, through
+//! memory of its own.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -64,8 +64,8 @@ mod tests;
 /// cache shard of the machine, and the number of workers that may wait for their disks.
 ///
 /// A device that isn't given any ([`FileOptions::rings`](super::FileOptions::rings)) has a ring and
-/// workers of its own, which is a thread and some 100 KiB for each. The rings are set up when the
-/// first device needs them, and end with the last that has them, or with this.
+/// workers of its own, which is a thread and some 100 KiB for each. The first device that needs
+/// them sets the rings up. They end with the last holder, a device or this.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -104,7 +104,7 @@ struct RingsState {
 }
 
 impl FileRings {
-    /// Creates rings for the devices of this machine. Nothing is set up yet.
+    /// Creates rings for the devices of this machine. It sets nothing up yet.
     pub fn new(machine: &Machine) -> Self {
         let pods = machine.pods(DEFAULT_SHARD_SIZE);
         let shards = pods.scope(AffinityScope::CacheShard).iter().map(|pod| pod.cpus.clone());
@@ -131,7 +131,7 @@ impl FileRings {
         &self.inner.crew
     }
 
-    /// Returns the rings. Sets them up if they aren't there, and blocks then.
+    /// Returns the rings. Sets them up if need be, and blocks then.
     pub(super) fn get(&self) -> io::Result<Arc<Rings>> {
         let mut rings = self.inner.rings.lock();
         if let Some(rings) = &*rings {
@@ -159,7 +159,7 @@ pub(super) struct Rings {
 /// The part of a ring that other threads reach.
 struct RingPort {
     inbox: Inbox<Queued>,
-    /// Late requests that are to be cancelled.
+    /// Late requests to cancel.
     asks: Inbox<Box<CancelRequest>>,
     bell: Bell,
     /// The wire of the bell.
@@ -186,7 +186,8 @@ impl Rings {
         let spawn = |i| {
             let shard = shards.get(i);
             let ring = RingThread::spawn(i, kernel_threads(shard.map_or(1, CpuSet::len)))?;
-            // Near, and not on one CPU: a busy thread on that very CPU would keep it waiting.
+            // The thread runs near these CPUs, and isn't pinned to one: a busy thread on that very
+            // CPU would keep it waiting.
             if let Some(shard) = shard.filter(|_| live) {
                 if let Err(error) = pin_thread(ring.tid, shard) {
                     tracing::info!(%error, "a ring's thread could not be pinned; it runs on any CPU");
@@ -222,7 +223,7 @@ impl Rings {
         self.rings[ring].port.inbox.push(Queued(rq));
     }
 
-    /// Makes the kernel stop a late request, if it can. `ring`: the most likely one. Blocks.
+    /// Makes the kernel stop a late request, if it can. `ring` is the most likely one. Blocks.
     pub(super) fn call_off(&self, ring: usize, late: &TimedOut<'_>) -> TimerReturn {
         // Hardware queues may have got other CPUs, and so rings, meanwhile.
         let (before, on) = self.rings.split_at(ring);
@@ -233,19 +234,19 @@ impl Rings {
         })
     }
 
-    /// Wakes the ring's thread, if needed. Called by the runner, behind what it queued.
+    /// Wakes the ring's thread, if needed. The runner calls this after its pushes.
     pub(super) fn commit(&self, ring: usize) {
         let port = &self.rings[ring].port;
-        // Perhaps all was done on the spot; or the thread has taken it already.
+        // Perhaps all requests were done on the spot, or the thread has taken them already.
         if !port.inbox.is_empty() && port.bell.must_ring() {
             port.ring();
         }
     }
 }
 
-/// Returns how many threads the kernel may have for a ring of this many CPUs, for what can't be
-/// done without waiting: a sync, a hole. By default it takes four for each CPU of the machine, and
-/// that for each ring.
+/// Returns the number of threads that the kernel may have for a ring of this many CPUs, for
+/// operations that wait: a sync, a hole. By default it takes four for each CPU of the machine, for
+/// each ring.
 fn kernel_threads(cpus: usize) -> u32 {
     u32::try_from(2 * cpus).map_or(4, |n| n.max(4))
 }
@@ -326,10 +327,10 @@ impl Drop for RingThread {
 //
 // The tag of a late request is held until the driver has answered
 // ([`Driver::timeout`](corewise_blockmq::Driver::timeout)), so the asker waits for the answer. So
-// the kernel is told to stop the request that was late, and never the tag's next one. A request
-// that the kernel has stopped completes with `ECANCELED`, before or after that.
+// the driver asks the kernel to stop the request that was late, and never the tag's next one. A
+// request that the kernel has stopped completes with `ECANCELED`, before or after that.
 
-/// One late request, on its way to a ring's thread. The asker is told its end in any case.
+/// One late request, on its way to a ring's thread. The asker gets its end in any case.
 pub(super) struct CancelRequest {
     link: Link,
     pub(super) late: LateOne,

@@ -67,7 +67,7 @@ struct RingSlot {
     /// The request's file.
     volume: Option<Arc<Volume>>,
     memory: Memory,
-    /// True if it is late, and the kernel was told to stop it.
+    /// True if it is late, and the kernel was asked to stop it.
     off: bool,
     /// The threads that asked for that, until the kernel has answered.
     ask: Option<Box<CancelRequest>>,
@@ -313,7 +313,7 @@ impl ReactorState {
         cq.sync();
     }
 
-    /// Completes what is there, and returns how many there were.
+    /// Takes the present completions, and returns their number.
     fn reap(&mut self, cq: &mut CompletionQueue<'_>) -> usize {
         self.take(cq);
         let mut batch = mem::take(&mut self.batch);

@@ -29,7 +29,7 @@ fn changed(rig: &Rig, made: &[Platter], ways: Choices, change: Change) -> Choice
     let world = Arc::new(Mutex::new(world));
     let done = first_life(rig, &world, change);
     power(&world);
-    // The operator uses the list that he was told, or tries the other one first.
+    // The operator uses the list in the message, or tries the other one first.
     let first = match world.lock().ways.pick(2) {
         0 => done,
         _ => !done,

@@ -1,6 +1,6 @@
-//! The whole mirror on one thread, with all possible incidents at each request to its record: a
-//! failed write that left nothing, everything, or half of it; a change that fails on a leg in the
-//! middle of it; a kill, and then a power failure. Each combination of a few of those is tried,
+//! The whole mirror on one thread, with all possible incidents at each request to its record. These
+//! are a failed write that left nothing, everything, or half of it; a change that fails on a leg in
+//! the middle of it; a kill, and then a power failure. Each combination of a few of those is tried,
 //! without random choices. Acknowledged data is on each leg that is called in sync, and in the end
 //! on all.
 

@@ -38,7 +38,7 @@ fn first_life(rig: &Rig, world: &Shared, n: usize) -> bool {
 }
 
 fn second_life(rig: &Rig, world: &Shared, n: usize, took_place: bool) {
-    // The operator uses the disk that he was told, or tries the other one first.
+    // The operator uses the disk that the message names, or tries the other one first.
     let other_first = world.lock().ways.pick(2) == 1;
     let mut refused = Vec::new();
     for with in [took_place != other_first, took_place == other_first] {

@@ -18,7 +18,7 @@ const SECTORS: u64 = 8;
 /// Number of bytes at the beginning of the data, and of the record, that are used here.
 pub(super) const USED: usize = 12 << 10;
 
-/// The choices of a run: the first ones as told, those behind as usual.
+/// The choices of a run: the first ones as given, the later ones as usual.
 #[derive(Default)]
 pub(super) struct Choices {
     /// The ways taken: which one, of how many, and whether another one is out of the ordinary.
@@ -199,7 +199,7 @@ pub(super) enum Kind {
 #[derive(Debug)]
 pub(super) enum Incident {
     None,
-    /// A kill before the request. The rest of a write in flight is what a failed one leaves.
+    /// A kill before the request. A write in flight leaves the same as a failed one.
     Killed,
     /// A change before the request that this leg fails.
     Client {
@@ -283,7 +283,7 @@ impl BlockDevice for Port {
                 break Err(IoError::new(IoErrorKind::Gone));
             }
             if rq.op() == Op::Extents {
-                // All may be data.
+                // All bytes may be data.
                 break Ok(());
             }
             if rq.op() == Op::Read {

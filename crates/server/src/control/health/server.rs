@@ -42,7 +42,7 @@ pub(crate) struct ServerFacts {
     pub(crate) now: f64,
 }
 
-/// A socket that nobody can connect to any more.
+/// A socket that no client can connect to any more.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LostSocket {
     pub(crate) path: String,

@@ -73,7 +73,7 @@ fn unwritable(disk: &Disk) -> Option<Reason> {
 }
 
 /// Returns the reason for a file that isn't in its place. Nothing is lost, but the next server may
-/// not find it, or nobody can change it.
+/// not find it, or no process can change it.
 fn displaced(disk: &Disk, stack: &Stack<'_>) -> Reason {
     let state = match disk.blocks_changes {
         true => stack.severity(&disk.name),

@@ -1,7 +1,7 @@
 //! Facts that keep each other from coming about.
 //!
-//! Each fact counts those that keep it, and once enough of them have come about so does it. In time
-//! that grows with the facts and with what keeps them: each comes about once.
+//! Each fact counts the facts that keep it, and comes about once enough of them have. The time
+//! grows with the number of facts and of such links: each fact comes about once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ptr::NonNull;
@@ -27,21 +27,21 @@ pub(super) enum Fact {
     Fork(NonNull<Fork>),
     /// All instances of the colour come to their end.
     Colour(Colour),
-    /// A place under a limit gets free.
+    /// A place under a limit becomes free.
     Place(NonNull<LimitSlot<Queued>>),
-    /// A worker of the pool itself gets free.
+    /// A worker of the pool itself becomes free.
     Worker(PoolKey),
-    /// A worker comes for what lies in the pool.
+    /// A worker comes for the items in the pool.
     Taken(PoolKey),
 }
 
-/// The number of those that keep a fact that have to come about before it does.
+/// The number of keeping facts that have to come about before a fact does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
     All,
     Any,
-    /// Any one of several facts, kept or not. `changes`: how often somebody outside has changed
-    /// what that follows from.
+    /// Any one of several facts, kept or not. `changes` counts the changes by outside threads to
+    /// the state behind this rule.
     OneOf {
         all: usize,
         changes: u64,
@@ -59,9 +59,9 @@ pub(super) struct Graph {
 struct Node {
     kept_by: Vec<Fact>,
     keeps: Vec<Fact>,
-    /// [`Rule::All`], unless it was said.
+    /// The rule of the fact; [`Rule::All`] unless one was set.
     rule: Option<Rule>,
-    /// Number of facts that have to come about yet.
+    /// Number of facts that still have to come about.
     missing: usize,
 }
 
@@ -77,7 +77,7 @@ impl Graph {
         self.node(before).keeps.push(fact);
     }
 
-    /// Sets the rule of a fact, if nobody has said it.
+    /// Sets the rule of a fact, if none was set.
     pub(super) fn rule(&mut self, fact: Fact, rule: impl FnOnce() -> Rule) {
         self.node(fact).rule.get_or_insert_with(rule);
     }
@@ -86,7 +86,7 @@ impl Graph {
         self.nodes.entry(fact).or_default()
     }
 
-    /// Lets all come about that can.
+    /// Lets all facts come about that can.
     pub(super) fn run(&mut self) {
         let mut comes = Vec::new();
         for (fact, node) in &mut self.nodes {
@@ -117,8 +117,8 @@ impl Graph {
         self.nodes.get(&fact).is_some_and(|node| node.missing > 0)
     }
 
-    /// Returns facts that can't come about and need nothing but each other: of what `from` needs,
-    /// if that can't, else of all.
+    /// Returns facts that can't come about and need only each other: among the needs of `from` if
+    /// that can't come about, else among all.
     pub(super) fn circle(&self, from: Fact) -> Circle {
         let mut region = BTreeSet::new();
         if self.is_stuck(from) {
@@ -147,7 +147,7 @@ impl Graph {
         Circle(circle.iter().copied().map(of_it).collect())
     }
 
-    /// Adds those that can't come about to `seen` which are reached from this one.
+    /// Adds the facts that can't come about and are reached from this one to `seen`.
     fn reach(
         &self,
         from: Fact,

@@ -1,7 +1,7 @@
-//! Items that wait for each other in a way that can't end: found, and ended by a panic of one of
-//! them.
+//! Detection of items that wait for each other in a way that can't end: a panic of one of them ends
+//! such waits.
 //!
-//! Read `README.md` first: it says who is stuck, and why nobody else is taken for it.
+//! Read `README.md` first: it defines a stuck wait, and argues why no other wait is taken for one.
 //!
 //! The list is the process's, not that of some pools: a circle may go through several
 //! [`WorkerPools`](crate::WorkerPools), and nothing else belongs to all of them.
@@ -39,7 +39,7 @@ use graph::Fact;
 pub(crate) struct LongWaits {
     /// L: is the lock; guards the list. Locks of pools and limiters are taken under it.
     list: Mutex<List>,
-    /// L: is the lock; guards whose turn it is to look.
+    /// L: is the lock; guards the turn to look.
     turn: Mutex<Turn>,
 }
 
@@ -52,28 +52,29 @@ struct List {
 
 #[derive(Default)]
 struct Turn {
-    /// True while somebody looks.
+    /// True while a thread looks.
     looking: bool,
-    /// True if somebody has asked for a look that hasn't begun.
+    /// True if a thread has asked for a look that hasn't begun.
     asked: bool,
 }
 
 /// A waiting item or thread. Its pointers are valid for as long as it is on the list.
 struct Wait {
     waits_for: Dependency,
-    /// The pools in which it would run that, if no worker can come for it; `None`: that isn't known
-    /// yet, and it isn't stuck.
+    /// The pools in which the waiter would run the awaited item, if no worker can come for it;
+    /// `None`: not known yet, so the wait isn't stuck.
     helps: Option<Vec<PoolKey>>,
-    /// The place where the item was then.
+    /// The place of the item when the waiter said so.
     home: Option<PoolKey>,
-    /// True if it waits for what was held back then.
+    /// True if the awaited item was held back then.
     held: bool,
     thread: ThreadId,
-    /// The last wait on its stack keeps these: the end of what runs there, the places under limits
-    /// that this has, and its worker.
+    /// Facts that the last wait on its stack keeps: the ends of the items there, their places under
+    /// limits, and the worker.
     keeps: Vec<Fact>,
     unparker: Unparker,
-    /// True if it was given up, and is about to see whether that [holds](ListedWait::needs).
+    /// True if the wait was given up, and is about to check whether that
+    /// [holds](ListedWait::needs).
     ends: bool,
 }
 
@@ -82,7 +83,7 @@ struct Wait {
 pub(crate) enum Need {
     /// A place for its item, which is the next one to be let through.
     Place,
-    /// A place for those that are before its item, on an ordered queue.
+    /// Places for the items before its item, on an ordered queue.
     Turn,
     /// A worker for its item.
     Worker,
@@ -93,9 +94,10 @@ pub(crate) enum Need {
 }
 
 enum Dependency {
-    /// `over`: its event. `stays`: it must not be given up while that runs.
+    /// An awaited item. `over` is its event. If `stays`, the wait must not be given up while the
+    /// item runs.
     Item { item: NonNull<Header>, over: NonNull<Completion>, stays: bool },
-    /// The instances that were queued there. `over`: the event of the flush.
+    /// The instances that were queued there. `over` is the event of the flush.
     Queue { queue: Arc<QueueCore>, over: NonNull<Completion> },
     /// A fork of its own that a thief has. It is never given up.
     Fork(NonNull<Fork>),
@@ -115,14 +117,14 @@ impl Dependency {
     }
 }
 
-// SAFETY: headers, events and forks are shared, and what is kept is only compared.
+// SAFETY: headers, events and forks are shared, and the kept facts are only compared.
 unsafe impl Send for Wait {}
 
 /// A place on the list, which is given up when it is dropped.
 pub(crate) struct ListedWait<'a> {
     waits: &'static LongWaits,
     id: u64,
-    /// The item that is waited for.
+    /// The awaited item.
     item: PhantomData<LentItem<'a>>,
 }
 
@@ -134,8 +136,8 @@ pub(crate) fn long_waits() -> &'static LongWaits {
 }
 
 impl LongWaits {
-    /// Adds a wait: the calling item has waited for that for long. It [says](ListedWait::helps) yet
-    /// what it would do about it.
+    /// Adds a wait of the calling item that has lasted for long. The waiter
+    /// [says](ListedWait::helps) later which items it would run itself.
     pub(crate) fn add<'a>(
         &'static self,
         target: Target<'a>,
@@ -195,13 +197,14 @@ impl LongWaits {
         ListedWait { waits: self, id, item: PhantomData }
     }
 
-    /// Locks the list. Somebody may look meanwhile: then the caller's pool is told that it sleeps.
+    /// Locks the list. If another thread looks meanwhile, the caller declares to its pool that it
+    /// sleeps.
     fn lock(&self) -> MutexGuard<'_, List> {
         let free = self.list.try_lock();
         free.unwrap_or_else(|| context::blocking("a look at long waits", || self.list.lock()))
     }
 
-    /// Asks for a look that begins after this: the caller's, or that of somebody who is at it now.
+    /// Asks for a look that begins after this: by the caller, or by the thread that looks now.
     fn ask(&self, own: u64) {
         {
             let mut turn = self.turn.lock();
@@ -216,13 +219,13 @@ impl LongWaits {
         }
     }
 
-    /// Looks who is stuck. One of those who are is woken, to be given up: `own` sooner than others,
-    /// which so learns what it needs. Waiters that can run something are woken too.
+    /// Looks for stuck waits, and wakes one of them to be given up: `own` sooner than others, which
+    /// learns its need so. It also wakes waiters that can run an item.
     ///
-    /// Looks twice: what has changed between two readings may make a circle of what never was one.
+    /// It looks twice: a change between two readings may show a circle that never was one.
     fn look(&self, own: u64) -> Option<Need> {
-        // Before the lock, so that they are dropped after: with the last handles of queues and
-        // pools.
+        // Declared before the lock, so that they are dropped after it, perhaps with the last
+        // handles of queues and pools.
         let mut kept = [KeptObjects::default(), KeptObjects::default()];
         let (found, woken) = {
             let mut list = self.lock();
@@ -252,22 +255,22 @@ impl ListedWait<'_> {
         self.waits.list.lock().waits.get(&self.id).is_some_and(|wait| wait.ends)
     }
 
-    /// Returns what the caller needs, which was given up, if it still is the one who has to be: a
-    /// moment ago that couldn't come about. Nobody else of its circle is given up before it is off
-    /// the list. Returns `None` if it goes on waiting.
+    /// Returns the need of the caller, whose wait was given up, if its wait is still the one to
+    /// give up: a moment ago that need couldn't come about. No other wait of its circle is given up
+    /// before this one is off the list. Returns `None` if the caller is to wait on.
     pub(crate) fn needs(&self) -> Option<Need> {
         self.waits.look(self.id)
     }
 
-    /// Looks for stuck waits: the caller does so, or the thread that looks already. One of the
-    /// stuck waiters is woken then, to be given up: the caller maybe.
+    /// Has the caller, or the thread that looks already, look for stuck waits. That look wakes one
+    /// of the stuck waiters to be given up, perhaps the caller.
     pub(crate) fn look(&self) {
         self.waits.ask(self.id);
     }
 
-    /// Sets the pools in which it would run what it waits for, if no worker can come for that;
-    /// `None`: that isn't known. `home`: where the item that it waits for was, before it saw that;
-    /// `held`: whether that was held back.
+    /// Sets the pools in which the waiter would run the awaited item, if no worker can come for it;
+    /// `None`: not known. `home` is the place of the awaited item before that, and `held` says
+    /// whether it was held back.
     pub(crate) fn helps(
         &self,
         pools: Option<&[(Arc<Group>, usize)]>,
@@ -281,8 +284,8 @@ impl ListedWait<'_> {
         (own.helps, own.home, own.held) = (helps, home, held);
     }
 
-    /// Returns true if somebody may wait for a place that the caller has, or that of somebody who
-    /// waits for the caller.
+    /// Returns true if a thread may wait for a place that the caller has, or for one of a thread
+    /// that waits for the caller.
     pub(crate) fn may_keep_a_place(&self) -> bool {
         self.waits.list.lock().waits.values().any(|wait| wait.held)
     }
@@ -292,7 +295,7 @@ impl Drop for ListedWait<'_> {
     fn drop(&mut self) {
         let own = self.waits.lock().waits.remove(&self.id);
         if own.is_some_and(|own| own.ends) {
-            // Nobody else was given up meanwhile, for any asker.
+            // No other wait was given up meanwhile, for any asker.
             self.waits.ask(self.id);
         }
     }

@@ -1,8 +1,8 @@
-//! The search for the waits on the list that are stuck: read from the items, limits and pools, and
-//! what follows from that.
+//! The search for the stuck waits on the list: it reads the items, limits and pools, and draws the
+//! conclusions.
 //!
-//! Each pool and each line of what is held back is seen once, and only pools are looked through for
-//! which no worker can come.
+//! It visits each pool and each line of held instances once, and searches only pools for which no
+//! worker can come.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ptr::NonNull;
@@ -20,10 +20,10 @@ use crate::task::header::{Header, LentItem, Queued};
 use crate::wait::stuck::graph::{Circle, Colour, Fact, Graph, PoolKey, Rule};
 use crate::wait::stuck::{Dependency, Need, Wait};
 
-/// The objects that are looked through: kept meanwhile, and dropped after the list's lock.
+/// The objects that the scan reads: kept meanwhile, and dropped after the list's lock.
 #[derive(Default)]
 pub(super) struct KeptObjects {
-    /// The queues that are flushed, and those at whose limits somebody waits.
+    /// The queues that are flushed, and the queues at whose limits a thread waits.
     queues: HashMap<NonNull<QueueCore>, Arc<QueueCore>>,
     /// The pools from which a worker is needed.
     pools: HashMap<PoolKey, Arc<Group>>,
@@ -39,7 +39,7 @@ enum HelpTarget {
 
 /// The next need of an item that doesn't run.
 enum Next {
-    /// A place in this slot, which is the queue's.
+    /// A place in this slot of the queue.
     Place(NonNull<LimitSlot<Queued>>, Arc<QueueCore>),
     /// A worker of this pool.
     Worker(Arc<Group>, usize),
@@ -48,13 +48,13 @@ enum Next {
 pub(super) struct Scan<'a> {
     waits: &'a BTreeMap<u64, Wait>,
     graph: Graph,
-    /// The last wait on each stack: that one sleeps.
+    /// The last wait on each stack, which sleeps.
     innermost: HashMap<ThreadId, u64>,
-    /// The needs of those that wait for an item, as far as it may never come about.
+    /// The needs of the waits for an item, if they may never come about.
     needs: HashMap<u64, Need>,
     /// The wait whose thread would run the target.
     helped: HashMap<HelpTarget, u64>,
-    /// The threads that can run something for a flush now.
+    /// The threads that can run an item for a flush now.
     pub(super) helpers: Vec<u64>,
 }
 
@@ -75,7 +75,7 @@ impl<'a> Scan<'a> {
         look
     }
 
-    /// Creates a scan with what the waits keep, and nothing that they need.
+    /// Creates a scan with the facts that the waits keep, and none of their needs.
     fn at(waits: &'a BTreeMap<u64, Wait>) -> Scan<'a> {
         let innermost: HashMap<_, _> = waits.iter().map(|(id, wait)| (wait.thread, *id)).collect();
         let mut graph = Graph::default();
@@ -97,7 +97,7 @@ impl<'a> Scan<'a> {
 
     fn needs_of_wait(&mut self, id: u64, wait: &Wait, kept: &mut KeptObjects) {
         if wait.waits_for.is_over() {
-            // It is to wake up, whatever has become of the item since.
+            // The waiter is about to wake, whatever has become of the item since.
             return;
         }
         let Some(helps) = &wait.helps else { return };
@@ -132,7 +132,7 @@ impl<'a> Scan<'a> {
         }
     }
 
-    /// `home`: where the item was when its waiter said what it would run.
+    /// `home` is the place of the item when its waiter said which items it would run.
     fn needs_of_item(
         &mut self,
         end: Fact,
@@ -148,7 +148,7 @@ impl<'a> Scan<'a> {
         let next = item.look(|job| {
             let pwq = Pwq::of(job.ticket.as_ref()?);
             if home != Some((current_worker::key(&pwq.group), pwq.pool)) {
-                // It was put elsewhere, where its waiter may run it.
+                // The item was put elsewhere, where its waiter may run it.
                 None
             } else if item.is_held() {
                 Some(Next::Place(NonNull::from(&*pwq.slot), Arc::clone(&pwq.shared)))
@@ -185,7 +185,7 @@ impl<'a> Scan<'a> {
         });
     }
 
-    /// Adds what those need that are held back.
+    /// Adds the needs of the held instances.
     fn needs_of_queue(&mut self, queue: &Arc<QueueCore>, kept: &mut KeptObjects) {
         let mut lines = HashSet::new();
         queue.colours.each(|pwq_slot, pwq| {
@@ -203,8 +203,8 @@ impl<'a> Scan<'a> {
         });
     }
 
-    /// Adds what the items of these queues need that lie in a pool: a worker, and until then they
-    /// keep their places.
+    /// Adds the needs of these queues' items in pools: each needs a worker, and keeps its place
+    /// until then.
     fn needs_of_pool(
         &mut self,
         key: PoolKey,
@@ -261,7 +261,7 @@ impl<'a> Scan<'a> {
         self.graph.is_stuck(Fact::Wait(id))
     }
 
-    /// Returns which of the stuck waiters runs what this one waits for.
+    /// Returns the stuck waiter that runs the awaited item of this one.
     fn runner(&self, id: u64) -> Option<u64> {
         let stuck = |fact: &Fact| match fact {
             Fact::Wait(by) if self.is_stuck(*by) => Some(*by),
@@ -287,8 +287,8 @@ impl<'a> Scan<'a> {
         self.innermost.get(&wait.thread) == Some(&id) && !stays && !is_owner
     }
 
-    /// Returns some stuck waits that wait for nobody but each other: those that this one waits for,
-    /// if it is stuck.
+    /// Returns some stuck waits that wait only for each other: those that this one waits for, if it
+    /// is stuck.
     pub(super) fn circle(&self, own: u64) -> Circle {
         self.graph.circle(Fact::Wait(own))
     }
@@ -300,7 +300,7 @@ impl<'a> Scan<'a> {
         let of_it = self.waits.keys().copied().filter(|id| circle.has(Fact::Wait(*id)));
         let of_it: Vec<u64> = of_it.collect();
         if of_it.iter().any(|id| self.waits[id].ends) {
-            // It is about to.
+            // That wait is about to be given up.
             return None;
         }
         let needs = |id: u64| self.needs.get(&id).copied().unwrap_or(Need::Colours);

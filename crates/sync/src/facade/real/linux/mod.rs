@@ -23,7 +23,7 @@ use rustix::time::{
 pub(crate) use self::cpu_time::CpuTime;
 use crate::facade::sys::{Limits, Mask, Policy, RunState, Tid};
 
-/// The threads are the kernel's.
+/// True: the threads are the kernel's.
 pub(crate) const KERNEL_THREADS: bool = true;
 
 /// The clock. See [`crate::time`].
@@ -215,8 +215,8 @@ pub(crate) fn limits() -> Limits {
     Limits { fifo, nice, files: limit(Resource::Nofile) }
 }
 
-/// Bytes that have to remain beside the stack of a new thread: its alternative stack for signals
-/// and its first allocations, and the same for threads that start beside it.
+/// Bytes that have to remain beside the stack of a new thread: for its alternative stack for
+/// signals and its first allocations, and for those of threads that start beside it.
 const BESIDE_STACK: usize = 2 << 20;
 
 pub(crate) fn room_for_stack(bytes: usize) -> io::Result<()> {
@@ -235,7 +235,7 @@ pub(crate) fn room_for_stack(bytes: usize) -> io::Result<()> {
     if mapped == libc::MAP_FAILED {
         return Err(io::Error::from_raw_os_error(libc::EAGAIN));
     }
-    // SAFETY: it was mapped above, with this length, and nobody else knows of it.
+    // SAFETY: it was mapped above, with this length, and no other thread knows it.
     unsafe { libc::munmap(mapped, len) };
     Ok(())
 }

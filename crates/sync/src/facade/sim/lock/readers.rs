@@ -162,7 +162,7 @@ impl<T> Deref for RwLockWriteGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: nobody else is in.
+        // SAFETY: no other thread is in.
         unsafe { &*self.lock.value.get() }
     }
 }
