@@ -129,9 +129,10 @@ impl Operation {
 /// use corewise_nbd::model::{Limits, Operation, Verdict, judge};
 /// use corewise_nbd::wire::{Command, CommandFlags, Form, ReplyError, Request, TransmissionFlags};
 /// let flags = TransmissionFlags::HAS_FLAGS;
-/// let limits =
-///     Limits { size: 1 << 20, flags, block: 512, max_payload: 32 << 20, form: Form::Simple, allocation: false };
-/// let read = Request { flags: CommandFlags::empty(), command: Command::READ, cookie: 1, offset: 0, length: 512 };
+/// let (size, block, max_payload) = (1 << 20, 512, 32 << 20);
+/// let limits = Limits { size, flags, block, max_payload, form: Form::Simple, allocation: false };
+/// let (flags, command) = (CommandFlags::empty(), Command::READ);
+/// let read = Request { flags, command, cookie: 1, offset: 0, length: 512 };
 /// assert_eq!(judge(&read, &limits), Verdict::Submit(Operation::Read { whole: true }));
 /// let beyond = Request { offset: 1 << 20, ..read };
 /// assert_eq!(judge(&beyond, &limits), Verdict::Refuse(ReplyError::Inval));

@@ -13,8 +13,8 @@
 //!
 //! Without the fences both could read the old value: the node lies there, and the thread sleeps.
 //! The push and the store are `SeqCst`, and so are the two loads. So the language orders them, and
-//! neither fence needs an instruction. Of several pushers that find the thread asleep, one takes the
-//! mark and rings. `tests/loom/bell.rs` checks that; its twin without fences loses a node.
+//! neither fence needs an instruction. Of several pushers that find the thread asleep, one takes
+//! the mark and rings. `tests/loom/bell.rs` checks that; its twin without fences loses a node.
 
 use std::fmt;
 use std::marker::PhantomData;

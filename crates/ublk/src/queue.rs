@@ -5,7 +5,7 @@
 //!
 //! | state | owner | what ends it |
 //! |---|---|---|
-//! | `Kernel` | the kernel | a request: `Device`, or `Held` in a disk that is left; an error: `Dead` |
+//! | `Kernel` | the kernel | a request: `Device`, or `Held` once it is left; an error: `Dead` |
 //! | `Device` | the device | the request's end: it is answered, and the tag is the kernel's again |
 //! | `Held` | nobody | the end of the server: the kernel delivers the request to the next one |
 //! | `Dead` | nobody | nothing: the kernel delivers no further request |

@@ -10,7 +10,7 @@ use crate::{Finding, lines_found, report};
 const MOST_FRAGMENTS: usize = 20;
 
 /// Largest number of comment lines wider than [`WIDTH`]. It only goes down.
-const MOST_WIDE: usize = 3;
+const MOST_WIDE: usize = 0;
 
 /// Largest number of phrases of [`BANNED`]. It only goes down.
 const MOST_BANNED: usize = 0;

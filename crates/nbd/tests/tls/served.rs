@@ -232,7 +232,7 @@ fn a_socket_that_is_handed_on_speaks_plain_nbd_while_its_proxy_encrypts() {
     writes.join().unwrap();
     let read = client.read(9, 4096, data.len() as u32);
     assert!(read.error == 0 && read.data == data);
-    // As much as the proxy takes at once, and the head of the reply: the rest lies decrypted in TLS.
+    // The proxy takes that much at once, with the reply's head. The rest lies decrypted in TLS.
     for length in [(256 << 10) - 16, 256 << 10, 512 << 10] {
         assert_eq!(client.read(10, 0, length).error, 0, "{length}");
     }
