@@ -1,0 +1,79 @@
+//! Options of a disk.
+
+use corewise_blockmq::Geometry;
+
+use crate::config::MOST_BLOCK;
+use crate::error::Error;
+
+/// Options of a disk.
+#[derive(Clone, Debug)]
+pub struct Options {
+    pub(crate) queues: u16,
+    pub(crate) read_only: bool,
+    pub(crate) serial: Option<String>,
+    pub(crate) memory: u64,
+}
+
+impl Default for Options {
+    /// Up to 64 queues, writable if the device is, 32 MiB of memory.
+    fn default() -> Self {
+        Self { queues: 64, read_only: false, serial: None, memory: 32 << 20 }
+    }
+}
+
+/// Most queues of a disk.
+const MOST_QUEUES: u16 = 256;
+
+impl Options {
+    /// Sets the largest number of queues that a frontend may ask for, from 1 to 256. A queue costs a
+    /// thread once a frontend uses it.
+    #[must_use]
+    pub fn queues(mut self, queues: u16) -> Self {
+        self.queues = queues;
+        self
+    }
+
+    /// Refuses changes, whatever the device allows.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.read_only = read_only;
+        self
+    }
+
+    /// Sets the serial number that the guest sees: its first 20 bytes. Without it, the device's
+    /// name.
+    #[must_use]
+    pub fn serial(mut self, serial: impl Into<String>) -> Self {
+        self.serial = Some(serial.into());
+        self
+    }
+
+    /// Sets how many bytes of reads and writes may be in flight at a time. Each queue may have
+    /// 512 KiB beyond.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// Verifies the options and the device.
+    pub(crate) fn check(&self, name: &str, geometry: &Geometry) -> Result<(), Error> {
+        if !(1..=MOST_QUEUES).contains(&self.queues) {
+            return Err(Error::Unfit(format!(
+                "{name}: {} queues, and not 1 to {MOST_QUEUES}",
+                self.queues
+            )));
+        }
+        if let Some(why) = geometry.cannot_be() {
+            return Err(Error::Unfit(format!("{name}: {why}")));
+        }
+        if geometry.block_size > MOST_BLOCK {
+            return Err(Error::Unfit(format!(
+                "{name}: a guest's disk has blocks of at most {MOST_BLOCK} bytes, and this device \
+                 has blocks of {}. Serve it by NBD",
+                geometry.block_size
+            )));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,338 @@
+//! The server: the sockets of all disks, and the one thread that accepts their frontends.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use corewise_blockmq::BlockDevice;
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::{Mutex, Throttle, thread};
+use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::io::Errno;
+
+use crate::disk::{Disk, DiskInner, DiskState};
+use crate::error::Error;
+use crate::options::Options;
+use crate::session::Session;
+use crate::shared::DiskShared;
+
+/// Bytes of a session thread's stack.
+const STACK: usize = 256 << 10;
+/// Time after which a frontend is accepted that the system lacked a resource for.
+const RETRY: Duration = Duration::from_secs(1);
+/// The number of the event that wakes the accepting thread; those of disks are above.
+const WAKE: u64 = 0;
+
+/// Serves block devices as disks of virtual machines, each on a Unix socket of its own.
+///
+/// Dropping it ends the thread that accepts frontends. Disks go on with the frontends that they
+/// have.
+pub struct Server {
+    shared: Arc<ServerShared>,
+    /// L: is the lock; guards the thread until it is joined.
+    thread: Mutex<Option<thread::JoinHandle<()>>>,
+}
+
+/// The state that the accepting thread and the disks share.
+pub(crate) struct ServerShared {
+    epoll: OwnedFd,
+    wake: OwnedFd,
+    /// L: is the lock, held for a moment; guards the disks that take frontends.
+    disks: Mutex<Vec<Arc<DiskInner>>>,
+    /// A: number of the next disk. Relaxed: a number.
+    next: AtomicU64,
+    /// A: the thread has to end. Relaxed: the write to the eventfd follows it.
+    ends: AtomicBool,
+    /// Limit of messages about frontends that weren't accepted.
+    log: Throttle,
+}
+
+impl Server {
+    /// Creates a server without disks, and its thread.
+    ///
+    /// # Errors
+    /// `Resource` if the system lacks a thread or a descriptor.
+    pub fn new() -> Result<Server, Error> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)
+            .map_err(Error::resource("an epoll descriptor for listeners"))?;
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(Error::resource("an eventfd for listeners"))?;
+        epoll::add(&epoll, &wake, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)
+            .map_err(Error::resource("an epoll entry for listeners"))?;
+        let shared = Arc::new(ServerShared {
+            epoll,
+            wake,
+            disks: Mutex::new(Vec::new()),
+            next: AtomicU64::new(WAKE + 1),
+            ends: AtomicBool::new(false),
+            log: Throttle::new(),
+        });
+        let theirs = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("vhost-accept".to_owned())
+            .stack_size(STACK)
+            .spawn(move || theirs.run())
+            .map_err(Error::resource("a thread for listeners"))?;
+        Ok(Server { shared, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Serves `device` on the Unix socket `path`, which is made with the process's umask. A socket
+    /// file that no process serves any more is replaced.
+    ///
+    /// # Errors
+    /// `Unfit` if the device or an option is out of its range; `Listen`; `Resource`;
+    /// `ShuttingDown`.
+    pub fn listen(
+        &self,
+        path: impl AsRef<Path>,
+        device: Arc<dyn BlockDevice>,
+        options: Options,
+    ) -> Result<Disk, Error> {
+        options.check(device.name(), &device.geometry())?;
+        let path = path.as_ref();
+        let socket = ListenSocket::bind(path)
+            .map_err(|source| Error::Listen { path: path.to_owned(), source })?;
+        self.serve_on(socket, device, options)
+    }
+
+    /// Serves `device` on a socket that the caller bound, and whose file stays the caller's.
+    ///
+    /// # Errors
+    /// As [`Server::listen`].
+    pub fn serve(
+        &self,
+        listener: UnixListener,
+        device: Arc<dyn BlockDevice>,
+        options: Options,
+    ) -> Result<Disk, Error> {
+        options.check(device.name(), &device.geometry())?;
+        self.serve_on(ListenSocket::of(listener), device, options)
+    }
+
+    fn serve_on(
+        &self,
+        socket: ListenSocket,
+        device: Arc<dyn BlockDevice>,
+        options: Options,
+    ) -> Result<Disk, Error> {
+        rustix::io::ioctl_fionbio(&socket.listener, true)
+            .map_err(Error::resource("a listener that doesn't block"))?;
+        if self.shared.ends.load(Ordering::Relaxed) {
+            return Err(Error::ShuttingDown);
+        }
+        let id = self.shared.next.fetch_add(1, Ordering::Relaxed);
+        let inner = Arc::new(DiskInner {
+            shared: Arc::new(DiskShared::new(device, options)),
+            socket,
+            server: Arc::clone(&self.shared),
+            id,
+            state: Mutex::new(DiskState::default()),
+            sessions: AtomicU64::new(0),
+        });
+        self.shared.disks.lock().push(Arc::clone(&inner));
+        let disk = Disk { inner };
+        let data = epoll::EventData::new_u64(id);
+        epoll::add(&self.shared.epoll, &disk.inner.socket, data, epoll::EventFlags::IN)
+            .map_err(Error::resource("an epoll entry for a listener"))?;
+        Ok(disk)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Relaxed);
+        let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
+        if let Some(thread) = self.thread.lock().take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that accepts vhost-user frontends panicked");
+        }
+        self.shared.disks.lock().clear();
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").finish_non_exhaustive()
+    }
+}
+
+impl ServerShared {
+    /// Stops accepting for a disk, and removes its socket file.
+    pub(crate) fn forget(&self, disk: &DiskInner) {
+        let _ = epoll::delete(&self.epoll, &disk.socket);
+        self.disks.lock().retain(|other| other.id != disk.id);
+        disk.socket.remove_file();
+    }
+
+    /// Waits for frontends of this disk, or doesn't.
+    fn arm(&self, disk: &DiskInner, armed: bool) {
+        let flags = if armed { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
+        let data = epoll::EventData::new_u64(disk.id);
+        // Fails once the disk is forgotten.
+        let _ = epoll::modify(&self.epoll, &disk.socket, data, flags);
+    }
+
+    fn run(self: &Arc<Self>) {
+        let mut events = Vec::with_capacity(16);
+        let mut short: Vec<Arc<DiskInner>> = Vec::new();
+        while !self.ends.load(Ordering::Relaxed) {
+            events.clear();
+            let timeout = (!short.is_empty())
+                .then_some(Timespec { tv_sec: RETRY.as_secs() as i64, tv_nsec: 0 });
+            let into = rustix::buffer::spare_capacity(&mut events);
+            match epoll::wait(&self.epoll, into, timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    tracing::error!(%error, "cannot wait for vhost-user frontends");
+                    break;
+                }
+            }
+            if events.is_empty() {
+                short.drain(..).for_each(|disk| self.arm(&disk, true));
+            }
+            for event in &events {
+                let id = event.data.u64();
+                let disk = self.disks.lock().iter().find(|disk| disk.id == id).cloned();
+                let Some(disk) = disk else { continue };
+                if let Err(error) = self.accept(&disk) {
+                    self.arm(&disk, false);
+                    let name = disk.shared.name().to_owned();
+                    self.log.tell(|| {
+                        move |left_out: Option<u64>| {
+                            tracing::warn!(disk = name, %error, left_out,
+                                "a frontend waits, since the server lacks resources for it");
+                        }
+                    });
+                    short.push(disk);
+                }
+            }
+        }
+    }
+
+    /// Accepts a frontend of this disk.
+    fn accept(self: &Arc<Self>, disk: &Arc<DiskInner>) -> io::Result<()> {
+        let mut state = disk.state.lock();
+        if state.stopped {
+            return Ok(());
+        }
+        if state.session.as_ref().is_some_and(|session| session.has_left()) {
+            // It waits until the device has ended the requests of the former one.
+            self.arm(disk, false);
+            return Ok(());
+        }
+        let socket = match disk.socket.listener.accept() {
+            Ok((socket, _)) => socket,
+            Err(error) => {
+                return match error.kind() {
+                    io::ErrorKind::WouldBlock
+                    | io::ErrorKind::Interrupted
+                    | io::ErrorKind::ConnectionAborted => Ok(()),
+                    _ => Err(error),
+                };
+            }
+        };
+        if let Some(session) = &state.session {
+            let holder = session.process.map_or("another process".to_owned(), |p| p.to_string());
+            disk.shared.fault(
+                "a frontend is turned away",
+                None,
+                &format!("{holder} has the disk. Stop that one first"),
+            );
+            return Ok(());
+        }
+        // A listener's flag may be inherited.
+        socket.set_nonblocking(false)?;
+        let session = Session::new(&disk.shared, &socket)?;
+        let (theirs, owner) = (Arc::clone(&session), Arc::clone(disk));
+        thread::Builder::new()
+            .name("vhost-session".to_owned())
+            .stack_size(STACK)
+            .spawn(move || owner.run_session(&theirs, socket))?;
+        disk.sessions.fetch_add(1, Ordering::Relaxed);
+        state.session = Some(session);
+        Ok(())
+    }
+}
+
+impl DiskInner {
+    /// Serves a frontend, on its thread.
+    fn run_session(self: &Arc<Self>, session: &Arc<Session>, socket: UnixStream) {
+        let name = self.shared.name();
+        let process = session.process.map_or("a process".to_owned(), |p| p.to_string());
+        tracing::debug!(disk = name, "{process} has connected to the virtio disk");
+        let why = session.run(socket);
+        match why {
+            None => tracing::debug!(disk = name, "{process} has left the virtio disk"),
+            Some(why) => {
+                self.shared.fault("the connection to a frontend ended", None, &why);
+            }
+        }
+        let mut state = self.state.lock();
+        state.session = None;
+        if !state.stopped {
+            self.server.arm(self, true);
+        }
+        drop(state);
+        session.ended.complete();
+    }
+}
+
+/// A listening socket, and the file that was made for it.
+pub(crate) struct ListenSocket {
+    listener: UnixListener,
+    path: Option<PathBuf>,
+    /// Device and inode of the file, if it is ours.
+    file: Option<(u64, u64)>,
+}
+
+impl ListenSocket {
+    fn of(listener: UnixListener) -> Self {
+        let address = listener.local_addr().ok();
+        let path = address.and_then(|address| address.as_pathname().map(Path::to_owned));
+        Self { listener, path, file: None }
+    }
+
+    /// Binds a socket, in the place of one that no process serves any more.
+    fn bind(path: &Path) -> io::Result<Self> {
+        let listener = match UnixListener::bind(path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                let is_socket = fs::symlink_metadata(path)?.file_type().is_socket();
+                let refused = |e: &io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
+                if !is_socket || !UnixStream::connect(path).as_ref().is_err_and(refused) {
+                    return Err(error);
+                }
+                fs::remove_file(path)?;
+                UnixListener::bind(path)?
+            }
+            bound => bound?,
+        };
+        let meta = fs::symlink_metadata(path)?;
+        let file = Some((meta.dev(), meta.ino()));
+        Ok(Self { listener, path: Some(path.to_owned()), file })
+    }
+
+    pub(crate) fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Removes the file, unless another process has put its own there meanwhile.
+    fn remove_file(&self) {
+        let (Some(path), Some(ours)) = (&self.path, self.file) else { return };
+        if fs::symlink_metadata(path).is_ok_and(|meta| (meta.dev(), meta.ino()) == ours) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+impl AsFd for ListenSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}

@@ -1,0 +1,241 @@
+//! A session: one frontend, from its connection to its end.
+//!
+//! The session's thread reads the frontend's messages, one after the other, by the crate `vhost`.
+//! Each ring has a thread of its own, from the first message about it on.
+
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use corewise_sync::panics::caught;
+use corewise_sync::{Completion, Mutex, time};
+use rustix::io::IoSliceMut;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use vhost::vhost_user::message::{BackendReq, FrontendReq};
+use vhost::vhost_user::{BackendReqHandler, Error};
+
+use crate::inflight::InflightRegion;
+use crate::memory::GuestRam;
+use crate::ring::handle::{IdleSignal, RingHandle, RingStart};
+use crate::shared::DiskShared;
+
+mod handler;
+
+/// Bytes of a message's header: request, flags, size.
+const HEADER: usize = 12;
+/// Version of the protocol, in the flags.
+const VERSION: u32 = 1;
+/// Flag of a message whose sender waits for an answer.
+const NEED_REPLY: u32 = 1 << 3;
+
+/// The process that connected, as far as the system says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FrontendProcess {
+    /// The process, if it is in this one's PID namespace.
+    pub pid: Option<u32>,
+    /// The user.
+    pub uid: u32,
+}
+
+impl fmt::Display for FrontendProcess {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pid {
+            Some(pid) => write!(f, "process {pid} of user {}", self.uid),
+            None => write!(f, "a process of user {}", self.uid),
+        }
+    }
+}
+
+/// One frontend.
+pub(crate) struct Session {
+    pub(crate) disk: Arc<DiskShared>,
+    pub(crate) process: Option<FrontendProcess>,
+    /// A second descriptor of the connection, to shut it down.
+    socket: UnixStream,
+    /// Signalled once the session has ended: nothing of it is in flight.
+    pub(crate) ended: Completion,
+    /// L: is the lock, never held while a ring is waited for; guards what new rings begin with, and
+    /// the rings.
+    state: Mutex<SessionState>,
+}
+
+#[derive(Default)]
+struct SessionState {
+    ram: Arc<GuestRam>,
+    features: u64,
+    rings_enabled: bool,
+    region: Option<InflightRegion>,
+    rings: Vec<Option<Arc<RingHandle>>>,
+    /// The channel on which the frontend takes messages of the server.
+    channel: Option<OwnedFd>,
+}
+
+impl Session {
+    /// Creates the session of a connection.
+    pub(crate) fn new(
+        disk: &Arc<DiskShared>,
+        socket: &UnixStream,
+    ) -> std::io::Result<Arc<Session>> {
+        let credentials = rustix::net::sockopt::socket_peercred(socket).ok();
+        let process = credentials.map(|found| FrontendProcess {
+            pid: u32::try_from(found.pid.as_raw_nonzero().get()).ok(),
+            uid: found.uid.as_raw(),
+        });
+        Ok(Arc::new(Session {
+            disk: Arc::clone(disk),
+            process,
+            socket: socket.try_clone()?,
+            ended: Completion::new(),
+            state: Mutex::new(SessionState::default()),
+        }))
+    }
+
+    /// Serves the frontend until it leaves or breaks the protocol, then waits until the device has
+    /// ended its requests. Returns why it ended, if not because the frontend left.
+    pub(crate) fn run(self: &Arc<Self>, socket: UnixStream) -> Option<String> {
+        let served = caught(|| self.serve(socket));
+        let why = match served {
+            Some(why) => why,
+            None => Some("its thread panicked".to_owned()),
+        };
+        self.shut_down();
+        let rings = std::mem::take(&mut self.state.lock().rings);
+        let rings: Vec<_> = rings.into_iter().flatten().collect();
+        rings.iter().for_each(|ring| ring.abandon());
+        rings.iter().for_each(|ring| ring.ended().wait());
+        self.state.lock().channel = None;
+        why
+    }
+
+    fn serve(self: &Arc<Self>, socket: UnixStream) -> Option<String> {
+        let peeked = match socket.try_clone() {
+            Ok(peeked) => peeked,
+            Err(error) => return Some(error.to_string()),
+        };
+        let mut messages = BackendReqHandler::from_stream(socket, Arc::clone(self));
+        loop {
+            let answered = self.peek(&peeked).is_some_and(|flags| flags & NEED_REPLY != 0);
+            match messages.handle_request() {
+                Ok(()) | Err(Error::SocketRetry(_)) => {}
+                Err(Error::Disconnected | Error::SocketBroken(_)) => return None,
+                // The frontend has been told, and may go on.
+                Err(Error::ReqHandlerError(error)) if answered => {
+                    self.disk.fault(
+                        "a message of the frontend is refused",
+                        None,
+                        &error.to_string(),
+                    );
+                }
+                Err(error) => return Some(error.to_string()),
+            }
+        }
+    }
+
+    /// Waits for a message, and returns the flags of its header.
+    ///
+    /// The crate `vhost` takes the channel to the frontend for itself, and has no message that says
+    /// that the configuration has changed. So a second descriptor of the channel is taken while the
+    /// message is still in the socket.
+    fn peek(&self, socket: &UnixStream) -> Option<u32> {
+        let mut header = [0; HEADER];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
+        let into = &mut [IoSliceMut::new(&mut header)];
+        let read = recvmsg(socket, into, &mut control, flags).ok()?;
+        let mut files: Vec<OwnedFd> = control
+            .drain()
+            .filter_map(|message| match message {
+                RecvAncillaryMessage::ScmRights(files) => Some(files),
+                _ => None,
+            })
+            .flatten()
+            .collect();
+        if read.bytes < HEADER {
+            return None;
+        }
+        let word = |at: usize| header[at..at + 4].try_into().map_or(0, u32::from_le_bytes);
+        if word(0) == u32::from(FrontendReq::SET_BACKEND_REQ_FD) && files.len() == 1 {
+            self.state.lock().channel = files.pop();
+        }
+        Some(word(4))
+    }
+
+    /// Tells the frontend that the configuration has changed. Returns false if it doesn't take such
+    /// messages.
+    pub(crate) fn config_changed(&self) -> bool {
+        let state = self.state.lock();
+        let Some(channel) = &state.channel else { return false };
+        let words = [u32::from(BackendReq::CONFIG_CHANGE_MSG), VERSION, 0];
+        let message: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        send(channel, &message, flags).is_ok_and(|sent| sent == message.len())
+    }
+
+    /// Ends the connection: the session's thread notices.
+    pub(crate) fn shut_down(&self) {
+        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+    }
+
+    /// Returns true if the frontend has closed its end.
+    pub(crate) fn has_left(&self) -> bool {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::RDHUP)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&at_once)).is_ok_and(|ready| ready > 0)
+    }
+
+    /// Returns the ring of this index; the first call makes it.
+    fn ring(&self, index: u32) -> Result<Arc<RingHandle>, String> {
+        let most = usize::from(self.disk.options.queues);
+        let index = index as usize;
+        if index >= most {
+            return Err(format!("ring {index} of a disk with {most} at most"));
+        }
+        let mut state = self.state.lock();
+        let start = RingStart {
+            ram: Arc::clone(&state.ram),
+            features: state.features,
+            region: state.region.clone(),
+            enabled: state.rings_enabled,
+        };
+        if state.rings.len() <= index {
+            state.rings.resize_with(index + 1, || None);
+        }
+        if let Some(ring) = &state.rings[index] {
+            return Ok(Arc::clone(ring));
+        }
+        let ring = RingHandle::start(&self.disk, index, start).map_err(|e| e.to_string())?;
+        let ring = Arc::new(ring);
+        state.rings[index] = Some(Arc::clone(&ring));
+        Ok(ring)
+    }
+
+    /// Returns the rings that exist.
+    pub(crate) fn rings(&self) -> Vec<Arc<RingHandle>> {
+        self.state.lock().rings.iter().flatten().cloned().collect()
+    }
+
+    /// Waits until nothing is in flight, at most until `until`. Returns false if something is.
+    pub(crate) fn drain(&self, until: Instant) -> bool {
+        let idle: Vec<_> = self
+            .rings()
+            .iter()
+            .map(|ring| {
+                let (signal, idle) = IdleSignal::new();
+                ring.post(move |ring| ring.when_idle(signal));
+                idle
+            })
+            .collect();
+        idle.iter().all(|idle| idle.wait_timeout(left(until)))
+    }
+}
+
+/// Returns the time until `until`.
+pub(crate) fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(time::now())
+}

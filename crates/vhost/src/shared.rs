@@ -1,0 +1,156 @@
+//! The state of a disk that its session and its rings share.
+
+use std::sync::Arc;
+
+use corewise_blockmq::{BlockDevice, Geometry, Op};
+use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use corewise_sync::{CachePadded, Throttle};
+
+use crate::options::Options;
+
+/// The state of a disk that its session and its rings share.
+pub(crate) struct DiskShared {
+    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) options: Options,
+    pub(crate) memory: MemoryBudget,
+    /// The counters of each ring.
+    pub(crate) counters: Vec<CachePadded<RingCounters>>,
+    /// A: set once the disk takes no more requests. Relaxed: each ring is woken after it is set.
+    closing: AtomicBool,
+    /// A: set if a guest has changed something, so that the end needs a flush. Relaxed: it is set
+    /// before the request reaches the device, and read after the rings have ended.
+    changed: AtomicBool,
+    /// Limit of what the guest and the frontend can make the log say.
+    log: Throttle,
+}
+
+impl DiskShared {
+    pub(crate) fn new(device: Arc<dyn BlockDevice>, options: Options) -> Self {
+        let counters = (0..options.queues).map(|_| CachePadded::default()).collect();
+        let memory = MemoryBudget { used: AtomicU64::new(0), most: options.memory };
+        Self {
+            device,
+            options,
+            memory,
+            counters,
+            closing: AtomicBool::new(false),
+            changed: AtomicBool::new(false),
+            log: Throttle::new(),
+        }
+    }
+
+    pub(crate) fn geometry(&self) -> Geometry {
+        self.device.geometry()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.device.name()
+    }
+
+    /// Makes the rings take no more requests. The caller wakes them.
+    pub(crate) fn close(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn changes(&self) {
+        self.changed.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn was_changed(&self) -> bool {
+        self.changed.load(Ordering::Relaxed)
+    }
+
+    /// Logs a fault of the guest or the frontend, if the limit allows it.
+    pub(crate) fn fault(&self, what: &'static str, ring: Option<usize>, why: &str) {
+        self.log.tell(|| {
+            let (disk, why) = (self.name().to_owned(), why.to_owned());
+            move |left_out: Option<u64>| {
+                tracing::warn!(disk, ring, left_out, "{what}: {why}");
+            }
+        });
+    }
+
+    /// Logs how many faults were left out.
+    pub(crate) fn log_left_out(&self) {
+        self.log.take_left_out().tell(|times| {
+            tracing::warn!(disk = self.name(), times, "more faults of the guest were left out");
+        });
+    }
+}
+
+/// The bytes of reads and writes in flight.
+#[derive(Debug)]
+pub(crate) struct MemoryBudget {
+    /// A: bytes in use. Relaxed: a number.
+    used: AtomicU64,
+    most: u64,
+}
+
+impl MemoryBudget {
+    /// Takes `bytes`. Returns false if there aren't as many, unless `must`. A ring that has nothing
+    /// in flight must: nothing would wake it.
+    pub(crate) fn take(&self, bytes: u64, must: bool) -> bool {
+        let before = self.used.fetch_add(bytes, Ordering::Relaxed);
+        if must || before.saturating_add(bytes) <= self.most {
+            return true;
+        }
+        self.give(bytes);
+        false
+    }
+
+    pub(crate) fn give(&self, bytes: u64) {
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
+    }
+}
+
+/// The counters of one ring, which its thread alone changes.
+#[derive(Debug, Default)]
+pub(crate) struct RingCounters {
+    /// A: requests that were answered, by their operation. Relaxed, as all here: numbers.
+    requests: [AtomicU64; Op::ALL.len()],
+    /// A: requests that were answered with an error, whatever they were.
+    pub(crate) errors: AtomicU64,
+    /// A: bytes that guests have read.
+    pub(crate) bytes_read: AtomicU64,
+    /// A: bytes that guests have written.
+    pub(crate) bytes_written: AtomicU64,
+    /// A: requests in flight.
+    pub(crate) in_flight: AtomicU64,
+    /// A: interrupts sent to the guest.
+    pub(crate) interrupts: AtomicU64,
+}
+
+impl RingCounters {
+    /// Adds to a counter, whose only writer is the caller.
+    pub(crate) fn add(counter: &AtomicU64, n: u64) {
+        counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+
+    fn place(&self, op: Op) -> Option<&AtomicU64> {
+        let at = Op::ALL.iter().position(|other| *other == op)?;
+        self.requests.get(at)
+    }
+
+    pub(crate) fn count(&self, op: Op, bytes: u64) {
+        if let Some(counter) = self.place(op) {
+            Self::add(counter, 1);
+        }
+        match op {
+            Op::Read => Self::add(&self.bytes_read, bytes),
+            Op::Write => Self::add(&self.bytes_written, bytes),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn requests(&self, op: Op) -> u64 {
+        self.place(op).map_or(0, |counter| counter.load(Ordering::Relaxed))
+    }
+}
