@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_blockmq::{BlockDevice, IoError, Op, Request};
+use corewise_export::Identity;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Completion, Mutex, context, time};
 
-use crate::error::Error;
 use crate::server::{ListenSocket, ServerShared};
-use crate::session::{FrontendProcess, Session, left};
+use crate::session::{Session, left};
 use crate::shared::DiskShared;
 
 /// A block device on a Unix socket, as a virtio disk. One frontend at a time is served: another one
@@ -63,13 +63,13 @@ impl StopReport {
 }
 
 /// The state of a disk at one moment. The counters count since the disk was made.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DiskStatus {
     /// True if a frontend is connected.
     pub connected: bool,
-    /// The frontend's process, if it is connected and the system knows it.
-    pub process: Option<FrontendProcess>,
+    /// The frontend, if one is connected: its user and its process.
+    pub who: Option<Identity>,
     /// Frontends that have been served, with the present one.
     pub sessions: u64,
     /// Requests in flight.
@@ -100,7 +100,7 @@ pub struct DiskStatus {
 impl Disk {
     /// Returns the device.
     pub fn device(&self) -> &Arc<dyn BlockDevice> {
-        &self.inner.shared.device
+        self.inner.shared.device()
     }
 
     /// Returns the path of the socket, if it has one.
@@ -134,7 +134,7 @@ impl Disk {
         };
         DiskStatus {
             connected: session.is_some(),
-            process: session.and_then(|session| session.process),
+            who: session.map(|session| session.who.clone()),
             sessions: self.inner.sessions.load(Ordering::Relaxed),
             in_flight: sum(&|c| c.in_flight.load(Ordering::Relaxed)),
             memory: shared.memory.used(),
@@ -187,7 +187,7 @@ impl DiskInner {
         let drained = session.drain(until);
         session.shut_down();
         // The answers are in the guest's memory; what is left is the end of some threads.
-        session.ended.wait_timeout(left(until));
+        let _ = session.ended.wait_timeout(left(until));
         drained
     }
 
@@ -199,7 +199,7 @@ impl DiskInner {
         if self.shared.was_changed() && self.shared.geometry().can_flush {
             let end = Arc::new((Completion::new(), Mutex::new(None)));
             let theirs = Arc::clone(&end);
-            self.shared.device.submit(Request::flush().on_complete(move |done| {
+            self.shared.device().submit(Request::flush().on_complete(move |done| {
                 *theirs.1.lock() = Some(done.result);
                 theirs.0.complete();
             }));

@@ -234,7 +234,7 @@ mod tests {
     #[test]
     fn what_was_begun_and_has_not_ended_is_left_in_its_order() {
         let (region, mut ring) = ring(8);
-        assert_eq!(heads(&mut ring, 5), []);
+        assert!(heads(&mut ring, 5).is_empty());
         for head in [3, 7, 0, 1] {
             ring.begin(head);
         }
@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(heads(&mut next, 6), [3, 0, 1]);
         next.begin(2);
         assert_eq!(heads(&mut region.ring(1, 8).unwrap(), 6), [3, 0, 1, 2]);
-        assert_eq!(heads(&mut region.ring(0, 8).unwrap(), 9), [], "the other ring");
+        assert!(heads(&mut region.ring(0, 8).unwrap(), 9).is_empty(), "the other ring");
     }
 
     #[test]

@@ -19,4 +19,3 @@ pub use disk::{Disk, DiskStatus, StopReport};
 pub use error::Error;
 pub use options::Options;
 pub use server::Server;
-pub use session::FrontendProcess;

@@ -1,6 +1,6 @@
 //! Options of a disk.
 
-use corewise_blockmq::Geometry;
+use corewise_export::{Access, Rate, SharedDevice};
 
 use crate::config::MOST_BLOCK;
 use crate::error::Error;
@@ -12,12 +12,22 @@ pub struct Options {
     pub(crate) read_only: bool,
     pub(crate) serial: Option<String>,
     pub(crate) memory: u64,
+    pub(crate) rate: Rate,
+    pub(crate) access: Access,
 }
 
 impl Default for Options {
-    /// Up to 64 queues, writable if the device is, 32 MiB of memory.
+    /// Up to 64 queues, writable if the device is, 32 MiB of memory, no limit, for everybody who
+    /// may connect to the socket.
     fn default() -> Self {
-        Self { queues: 64, read_only: false, serial: None, memory: 32 << 20 }
+        Self {
+            queues: 64,
+            read_only: false,
+            serial: None,
+            memory: 32 << 20,
+            rate: Rate::default(),
+            access: Access::default(),
+        }
     }
 }
 
@@ -56,8 +66,24 @@ impl Options {
         self
     }
 
+    /// Limits the guest's requests and bytes a second, over all queues.
+    #[must_use]
+    pub fn rate(mut self, rate: Rate) -> Self {
+        self.rate = rate;
+        self
+    }
+
+    /// Sets which users' frontends are served. Others are turned away.
+    #[must_use]
+    pub fn access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
     /// Verifies the options and the device.
-    pub(crate) fn check(&self, name: &str, geometry: &Geometry) -> Result<(), Error> {
+    pub(crate) fn check(&self, device: &SharedDevice) -> Result<(), Error> {
+        let device = device.device();
+        let (name, geometry) = (device.name(), device.geometry());
         if !(1..=MOST_QUEUES).contains(&self.queues) {
             return Err(Error::Unfit(format!(
                 "{name}: {} queues, and not 1 to {MOST_QUEUES}",

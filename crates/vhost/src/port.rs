@@ -1,38 +1,38 @@
 //! The way of a ring's requests to the device.
+//!
+//! Each ring is a client of its own to the device: its thread begins requests, takes turns with the
+//! other clients, and learns of losses. The rings of one guest share their limits.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::task::Waker;
 
-use corewise_blockmq::{BlockDevice, Completed, Request};
+use corewise_blockmq::{Completed, Request};
+use corewise_export::{Client, Feed, Identity, Next};
+
+use crate::shared::DiskShared;
 
 /// The requests of one ring, on their way to the device.
-pub(crate) struct Port {
-    device: Arc<dyn BlockDevice>,
-    /// O: the ring's thread alone.
-    batch: Vec<Request>,
-}
+pub(crate) struct Port(Feed);
 
 impl Port {
-    pub(crate) fn new(device: Arc<dyn BlockDevice>) -> Self {
-        Self { device, batch: Vec::new() }
+    /// Registers a ring of this guest as a client of the device.
+    pub(crate) fn new(disk: &DiskShared, who: Identity, waker: Waker) -> Self {
+        let client = Client::new(&disk.export, who, waker);
+        Self(Feed::new(Arc::new(client), disk.limiter.iter().cloned().collect()))
     }
 
     /// Takes a request. `then` runs at its end, on any thread, in an atomic section.
     pub(crate) fn push(&mut self, rq: Request, then: impl FnOnce(Completed) + Send + 'static) {
-        self.batch.push(rq.on_complete(then));
+        self.0.push(rq, then);
     }
 
-    /// Submits what may go now. Returns when to call again, if not only after a wake-up.
-    pub(crate) fn submit(&mut self) -> Option<Instant> {
-        match self.batch.len() {
-            0 => {}
-            1 => {
-                if let Some(rq) = self.batch.pop() {
-                    self.device.submit(rq);
-                }
-            }
-            _ => self.device.submit_batch(&mut self.batch.drain(..)),
-        }
-        None
+    /// Submits what may go now, and returns when to call again.
+    pub(crate) fn submit(&mut self) -> Next {
+        self.0.submit()
+    }
+
+    /// Records that the ring has ended. `clean` is true if its guest got all answers.
+    pub(crate) fn leave(&self, clean: bool) {
+        self.0.client().leave(clean);
     }
 }

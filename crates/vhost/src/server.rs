@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_blockmq::BlockDevice;
+use corewise_export::SharedDevice;
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{Mutex, Throttle, thread};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -82,7 +82,7 @@ impl Server {
         Ok(Server { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Serves `device` on the Unix socket `path`, which is made with the process's umask. A socket
+    /// Serves a device on the Unix socket `path`, which is made with the process's umask. A socket
     /// file that no process serves any more is replaced.
     ///
     /// # Errors
@@ -91,34 +91,34 @@ impl Server {
     pub fn listen(
         &self,
         path: impl AsRef<Path>,
-        device: Arc<dyn BlockDevice>,
+        device: Arc<SharedDevice>,
         options: Options,
     ) -> Result<Disk, Error> {
-        options.check(device.name(), &device.geometry())?;
+        options.check(&device)?;
         let path = path.as_ref();
         let socket = ListenSocket::bind(path)
             .map_err(|source| Error::Listen { path: path.to_owned(), source })?;
         self.serve_on(socket, device, options)
     }
 
-    /// Serves `device` on a socket that the caller bound, and whose file stays the caller's.
+    /// Serves a device on a socket that the caller bound, and whose file stays the caller's.
     ///
     /// # Errors
     /// As [`Server::listen`].
     pub fn serve(
         &self,
         listener: UnixListener,
-        device: Arc<dyn BlockDevice>,
+        device: Arc<SharedDevice>,
         options: Options,
     ) -> Result<Disk, Error> {
-        options.check(device.name(), &device.geometry())?;
+        options.check(&device)?;
         self.serve_on(ListenSocket::of(listener), device, options)
     }
 
     fn serve_on(
         &self,
         socket: ListenSocket,
-        device: Arc<dyn BlockDevice>,
+        device: Arc<SharedDevice>,
         options: Options,
     ) -> Result<Disk, Error> {
         rustix::io::ioctl_fionbio(&socket.listener, true)
@@ -239,17 +239,18 @@ impl ServerShared {
             }
         };
         if let Some(session) = &state.session {
-            let holder = session.process.map_or("another process".to_owned(), |p| p.to_string());
-            disk.shared.fault(
-                "a frontend is turned away",
-                None,
-                &format!("{holder} has the disk. Stop that one first"),
-            );
+            let why = format!("{} has the disk. Stop that frontend first", session.who);
+            disk.shared.fault("a frontend is turned away", None, &why);
             return Ok(());
         }
         // A listener's flag may be inherited.
         socket.set_nonblocking(false)?;
         let session = Session::new(&disk.shared, &socket)?;
+        if !disk.shared.options.access.admits(&session.who) {
+            let why = format!("{} isn't among the users of this disk", session.who);
+            disk.shared.fault("a frontend is turned away", None, &why);
+            return Ok(());
+        }
         let (theirs, owner) = (Arc::clone(&session), Arc::clone(disk));
         thread::Builder::new()
             .name("vhost-session".to_owned())
@@ -265,11 +266,11 @@ impl DiskInner {
     /// Serves a frontend, on its thread.
     fn run_session(self: &Arc<Self>, session: &Arc<Session>, socket: UnixStream) {
         let name = self.shared.name();
-        let process = session.process.map_or("a process".to_owned(), |p| p.to_string());
-        tracing::debug!(disk = name, "{process} has connected to the virtio disk");
+        let who = &session.who;
+        tracing::debug!(disk = name, "{who} has connected to the virtio disk");
         let why = session.run(socket);
         match why {
-            None => tracing::debug!(disk = name, "{process} has left the virtio disk"),
+            None => tracing::debug!(disk = name, "{who} has left the virtio disk"),
             Some(why) => {
                 self.shared.fault("the connection to a frontend ended", None, &why);
             }

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use corewise_blockmq::{BlockDevice, Geometry, Op};
+use corewise_blockmq::{BlockDevice, Geometry, IoError, Op};
+use corewise_export::{Limiter, SharedDevice};
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{CachePadded, Throttle};
 
@@ -10,7 +11,9 @@ use crate::options::Options;
 
 /// The state of a disk that its session and its rings share.
 pub(crate) struct DiskShared {
-    pub(crate) device: Arc<dyn BlockDevice>,
+    pub(crate) export: Arc<SharedDevice>,
+    /// Limit for all rings together.
+    pub(crate) limiter: Option<Arc<Limiter>>,
     pub(crate) options: Options,
     pub(crate) memory: MemoryBudget,
     /// The counters of each ring.
@@ -22,29 +25,37 @@ pub(crate) struct DiskShared {
     changed: AtomicBool,
     /// Limit of what the guest and the frontend can make the log say.
     log: Throttle,
+    /// Limit of messages about failures of the device.
+    failures: Throttle,
 }
 
 impl DiskShared {
-    pub(crate) fn new(device: Arc<dyn BlockDevice>, options: Options) -> Self {
+    pub(crate) fn new(export: Arc<SharedDevice>, options: Options) -> Self {
         let counters = (0..options.queues).map(|_| CachePadded::default()).collect();
         let memory = MemoryBudget { used: AtomicU64::new(0), most: options.memory };
         Self {
-            device,
+            limiter: Limiter::new(options.rate).map(Arc::new),
+            export,
             options,
             memory,
             counters,
             closing: AtomicBool::new(false),
             changed: AtomicBool::new(false),
             log: Throttle::new(),
+            failures: Throttle::new(),
         }
     }
 
+    pub(crate) fn device(&self) -> &Arc<dyn BlockDevice> {
+        self.export.device()
+    }
+
     pub(crate) fn geometry(&self) -> Geometry {
-        self.device.geometry()
+        self.device().geometry()
     }
 
     pub(crate) fn name(&self) -> &str {
-        self.device.name()
+        self.device().name()
     }
 
     /// Makes the rings take no more requests. The caller wakes them.
@@ -74,10 +85,24 @@ impl DiskShared {
         });
     }
 
+    /// Logs that the device failed a request, if the limit allows it.
+    pub(crate) fn failure(&self, ring: usize, op: Op, offset: u64, error: &IoError) {
+        self.failures.tell(|| {
+            let (disk, error) = (self.name().to_owned(), error.clone());
+            move |left_out: Option<u64>| {
+                tracing::warn!(disk, ring, %op, offset, %error, left_out,
+                    "a request of the guest failed");
+            }
+        });
+    }
+
     /// Logs how many faults were left out.
     pub(crate) fn log_left_out(&self) {
         self.log.take_left_out().tell(|times| {
             tracing::warn!(disk = self.name(), times, "more faults of the guest were left out");
+        });
+        self.failures.take_left_out().tell(|times| {
+            tracing::warn!(disk = self.name(), times, "more failed requests were left out");
         });
     }
 }

@@ -26,30 +26,29 @@ const NOTIFIED: u32 = 2;
 
 /// The state word of a [`ThreadWaker`], without the system.
 #[derive(Debug)]
-pub struct WakeState(
+pub(crate) struct WakeState(
     /// A: AcqRel: what a waker publishes before `Notify` is seen after `Begin`.
     AtomicU32,
 );
 
 impl WakeState {
     /// Creates the word of a thread that is awake.
-    #[allow(clippy::new_without_default, reason = "the default would say less")]
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(AtomicU32::new(AWAKE))
     }
 
     /// Records that work is there (`Notify`). Returns true if the thread has to be woken.
-    pub fn notify(&self) -> bool {
+    pub(crate) fn notify(&self) -> bool {
         self.0.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP
     }
 
     /// Begins to look for work (`Begin`): what was published before is seen from now on.
-    pub fn begin(&self) {
+    pub(crate) fn begin(&self) {
         self.0.swap(AWAKE, Ordering::AcqRel);
     }
 
     /// Ends the look for work (`Sleep`). Returns true if the thread may sleep.
-    pub fn may_sleep(&self) -> bool {
+    pub(crate) fn may_sleep(&self) -> bool {
         self.0.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
+use corewise_export::Identity;
 use corewise_sync::panics::caught;
 use corewise_sync::{Completion, Mutex, thread};
 use rustix::event::epoll;
@@ -31,6 +32,7 @@ pub(crate) struct RingHandle {
 
 /// The state of the session that a new ring begins with.
 pub(crate) struct RingStart {
+    pub(crate) who: Identity,
     pub(crate) ram: Arc<GuestRam>,
     pub(crate) features: u64,
     pub(crate) region: Option<InflightRegion>,
@@ -57,7 +59,7 @@ impl RingHandle {
             disk: Arc::clone(disk),
             shared: Arc::clone(&shared),
             epoll,
-            port: Port::new(Arc::clone(&disk.device)),
+            port: Port::new(disk, start.who, Arc::clone(&shared.waker).into()),
             ram: start.ram,
             queue,
             addresses: None,
@@ -72,6 +74,7 @@ impl RingHandle {
             enabled: start.enabled,
             broken: None,
             abandoned: false,
+            unanswered: false,
             chains: Vec::new(),
             in_flight: 0,
             open: 0,

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewise_blockmq::{AlignedBuf, Completed, IoErrorKind, Op, Payload, Request};
+use corewise_export::Next;
 use corewise_sync::atomic::{Ordering, fence};
 use corewise_sync::{Mutex, time};
 use rustix::event::{Timespec, epoll};
@@ -125,6 +126,8 @@ pub(crate) struct Ring {
     broken: Option<String>,
     /// True once the frontend has left: nothing is answered any more.
     abandoned: bool,
+    /// True if a request of the guest got no answer.
+    unanswered: bool,
 
     /// The requests in flight, by their heads.
     chains: Vec<Option<Box<Chain>>>,
@@ -165,7 +168,7 @@ impl Ring {
         let mut events = Vec::with_capacity(4);
         loop {
             self.shared.waker.begin();
-            let (more, at) = self.pass();
+            let (more, next) = self.pass();
             if self.ends && self.in_flight == 0 {
                 break;
             }
@@ -173,7 +176,10 @@ impl Ring {
                 continue;
             }
             events.clear();
-            let timeout = at.map(until);
+            let timeout = match next {
+                Next::At(at) => Some(until(at)),
+                Next::Idle | Next::Woken => None,
+            };
             let waited = epoll::wait(
                 &self.epoll,
                 rustix::buffer::spare_capacity(&mut events),
@@ -187,10 +193,11 @@ impl Ring {
                 break;
             }
         }
+        self.port.leave(!self.unanswered);
     }
 
     /// Makes one pass. Returns true if there is more to do at once, and when to make the next one.
-    fn pass(&mut self) -> (bool, Option<Instant>) {
+    fn pass(&mut self) -> (bool, Next) {
         let (ended, commands) = {
             let mut inbox = self.shared.inbox.lock();
             (std::mem::take(&mut inbox.ended), std::mem::take(&mut inbox.commands))
@@ -203,12 +210,12 @@ impl Ring {
         }
         let more = self.runs() && self.take_requests();
         self.submit_pieces();
-        let at = self.port.submit();
+        let next = self.port.submit();
         self.notify();
         if self.in_flight == 0 {
             self.idle.clear();
         }
-        (more, at)
+        (more, next)
     }
 
     /// Asks the guest for a kick. Returns false if it has made requests available meanwhile.
@@ -445,6 +452,10 @@ impl Ring {
                     _ => Status::Failed,
                 };
                 chain.failed.get_or_insert(status);
+                if !error.is_logged() {
+                    let (op, offset) = (completed.op, completed.offset);
+                    self.disk.failure(self.index, op, offset, &error);
+                }
             }
         }
         if chain.failed.is_some() {
@@ -468,7 +479,9 @@ impl Ring {
         let Some(chain) = place.take() else { return };
         self.in_flight -= 1;
         self.count_in_flight();
-        if !self.abandoned {
+        if self.abandoned {
+            self.unanswered = true;
+        } else {
             let status = chain.failed.unwrap_or(Status::Ok);
             self.answer(head, &chain.raw, Some(chain.work.op()), status);
         }

@@ -3,13 +3,13 @@
 //! The session's thread reads the frontend's messages, one after the other, by the crate `vhost`.
 //! Each ring has a thread of its own, from the first message about it on.
 
-use std::fmt;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use corewise_export::Identity;
 use corewise_sync::panics::caught;
 use corewise_sync::{Completion, Mutex, time};
 use rustix::io::IoSliceMut;
@@ -31,31 +31,12 @@ const VERSION: u32 = 1;
 /// Flag of a message whose sender waits for an answer.
 const NEED_REPLY: u32 = 1 << 3;
 
-/// The process that connected, as far as the system says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FrontendProcess {
-    /// The process, if it is in this one's PID namespace.
-    pub pid: Option<u32>,
-    /// The user.
-    pub uid: u32,
-}
-
-impl fmt::Display for FrontendProcess {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.pid {
-            Some(pid) => write!(f, "process {pid} of user {}", self.uid),
-            None => write!(f, "a process of user {}", self.uid),
-        }
-    }
-}
-
 /// One frontend.
 pub(crate) struct Session {
     pub(crate) disk: Arc<DiskShared>,
-    pub(crate) process: Option<FrontendProcess>,
+    pub(crate) who: Identity,
     /// A second descriptor of the connection, to shut it down.
-    socket: UnixStream,
+    socket: OwnedFd,
     /// Signalled once the session has ended: nothing of it is in flight.
     pub(crate) ended: Completion,
     /// L: is the lock, never held while a ring is waited for; guards what new rings begin with, and
@@ -80,15 +61,12 @@ impl Session {
         disk: &Arc<DiskShared>,
         socket: &UnixStream,
     ) -> std::io::Result<Arc<Session>> {
-        let credentials = rustix::net::sockopt::socket_peercred(socket).ok();
-        let process = credentials.map(|found| FrontendProcess {
-            pid: u32::try_from(found.pid.as_raw_nonzero().get()).ok(),
-            uid: found.uid.as_raw(),
-        });
+        let socket = OwnedFd::from(socket.try_clone()?);
+        let who = Identity::of(&socket);
         Ok(Arc::new(Session {
             disk: Arc::clone(disk),
-            process,
-            socket: socket.try_clone()?,
+            who,
+            socket,
             ended: Completion::new(),
             state: Mutex::new(SessionState::default()),
         }))
@@ -178,7 +156,7 @@ impl Session {
 
     /// Ends the connection: the session's thread notices.
     pub(crate) fn shut_down(&self) {
-        let _ = self.socket.shutdown(std::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
     }
 
     /// Returns true if the frontend has closed its end.
@@ -198,6 +176,7 @@ impl Session {
         }
         let mut state = self.state.lock();
         let start = RingStart {
+            who: self.who.clone(),
             ram: Arc::clone(&state.ram),
             features: state.features,
             region: state.region.clone(),
