@@ -185,7 +185,7 @@ impl DiskInner {
         self.shared.close();
         let Some(session) = session else { return true };
         let drained = session.drain(until);
-        session.shut_down();
+        session.end(until);
         // The answers are in the guest's memory; what is left is the end of some threads.
         let _ = session.ended.wait_timeout(left(until));
         drained

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -121,8 +121,6 @@ impl Server {
         device: Arc<SharedDevice>,
         options: Options,
     ) -> Result<Disk, Error> {
-        rustix::io::ioctl_fionbio(&socket.listener, true)
-            .map_err(Error::resource("a listener that doesn't block"))?;
         if self.shared.ends.load(Ordering::Relaxed) {
             return Err(Error::ShuttingDown);
         }
@@ -138,8 +136,11 @@ impl Server {
         self.shared.disks.lock().push(Arc::clone(&inner));
         let disk = Disk { inner };
         let data = epoll::EventData::new_u64(id);
-        epoll::add(&self.shared.epoll, &disk.inner.socket, data, epoll::EventFlags::IN)
-            .map_err(Error::resource("an epoll entry for a listener"))?;
+        let added = disk.inner.socket.with(|listener| {
+            rustix::io::ioctl_fionbio(listener, true)?;
+            epoll::add(&self.shared.epoll, listener, data, epoll::EventFlags::IN)
+        });
+        added.unwrap_or(Ok(())).map_err(Error::resource("an epoll entry for a listener"))?;
         Ok(disk)
     }
 }
@@ -166,9 +167,10 @@ impl fmt::Debug for Server {
 impl ServerShared {
     /// Stops accepting for a disk, and removes its socket file.
     pub(crate) fn forget(&self, disk: &DiskInner) {
-        let _ = epoll::delete(&self.epoll, &disk.socket);
         self.disks.lock().retain(|other| other.id != disk.id);
-        disk.socket.remove_file();
+        disk.socket.close(|listener| {
+            let _ = epoll::delete(&self.epoll, listener);
+        });
     }
 
     /// Waits for frontends of this disk, or doesn't.
@@ -176,7 +178,7 @@ impl ServerShared {
         let flags = if armed { epoll::EventFlags::IN } else { epoll::EventFlags::empty() };
         let data = epoll::EventData::new_u64(disk.id);
         // Fails once the disk is forgotten.
-        let _ = epoll::modify(&self.epoll, &disk.socket, data, flags);
+        let _ = disk.socket.with(|listener| epoll::modify(&self.epoll, listener, data, flags));
     }
 
     fn run(self: &Arc<Self>) {
@@ -227,7 +229,8 @@ impl ServerShared {
             self.arm(disk, false);
             return Ok(());
         }
-        let socket = match disk.socket.listener.accept() {
+        let Some(accepted) = disk.socket.with(UnixListener::accept) else { return Ok(()) };
+        let socket = match accepted {
             Ok((socket, _)) => socket,
             Err(error) => {
                 return match error.kind() {
@@ -287,7 +290,8 @@ impl DiskInner {
 
 /// A listening socket, and the file that was made for it.
 pub(crate) struct ListenSocket {
-    listener: UnixListener,
+    /// L: is the lock, held for a call that doesn't block; guards the socket until it is closed.
+    listener: Mutex<Option<UnixListener>>,
     path: Option<PathBuf>,
     /// Device and inode of the file, if it is ours.
     file: Option<(u64, u64)>,
@@ -297,7 +301,7 @@ impl ListenSocket {
     fn of(listener: UnixListener) -> Self {
         let address = listener.local_addr().ok();
         let path = address.and_then(|address| address.as_pathname().map(Path::to_owned));
-        Self { listener, path, file: None }
+        Self { listener: Mutex::new(Some(listener)), path, file: None }
     }
 
     /// Binds a socket, in the place of one that no process serves any more.
@@ -316,24 +320,26 @@ impl ListenSocket {
         };
         let meta = fs::symlink_metadata(path)?;
         let file = Some((meta.dev(), meta.ino()));
-        Ok(Self { listener, path: Some(path.to_owned()), file })
+        Ok(Self { listener: Mutex::new(Some(listener)), path: Some(path.to_owned()), file })
     }
 
     pub(crate) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Removes the file, unless another process has put its own there meanwhile.
-    fn remove_file(&self) {
+    /// Calls `f` with the socket, if it isn't closed.
+    fn with<T>(&self, f: impl FnOnce(&UnixListener) -> T) -> Option<T> {
+        self.listener.lock().as_ref().map(f)
+    }
+
+    /// Closes the socket, after `f`, and removes its file, unless another process has put its own
+    /// there meanwhile.
+    fn close(&self, f: impl FnOnce(&UnixListener)) {
+        let Some(listener) = self.listener.lock().take() else { return };
+        f(&listener);
         let (Some(path), Some(ours)) = (&self.path, self.file) else { return };
         if fs::symlink_metadata(path).is_ok_and(|meta| (meta.dev(), meta.ino()) == ours) {
             let _ = fs::remove_file(path);
         }
-    }
-}
-
-impl AsFd for ListenSocket {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.listener.as_fd()
     }
 }

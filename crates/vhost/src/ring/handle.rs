@@ -131,12 +131,16 @@ impl RingHandle {
         self.shared.waker.notify();
     }
 
-    /// Ends the ring once nothing is in flight. Its guest gets no more answers.
-    pub(crate) fn abandon(&self) {
-        self.post(|ring| {
+    /// Ends the ring once nothing is in flight. Its guest gets no more answers: once the event that
+    /// is returned has come, nobody accesses guest memory for this ring.
+    pub(crate) fn abandon(&self) -> Arc<Completion> {
+        let (signal, done) = IdleSignal::new();
+        self.post(move |ring| {
             ring.abandoned = true;
             ring.ends = true;
+            drop(signal);
         });
+        done
     }
 
     /// Returns the event of the thread's end.
@@ -145,7 +149,8 @@ impl RingHandle {
     }
 }
 
-/// Signals once nothing is in flight: when it is dropped.
+/// Signals an event when it is dropped, executed or not: that nothing is in flight, or that a command
+/// is done.
 pub(crate) struct IdleSignal(Arc<Completion>);
 
 impl IdleSignal {

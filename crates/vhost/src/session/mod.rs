@@ -28,6 +28,8 @@ mod handler;
 const HEADER: usize = 12;
 /// Version of the protocol, in the flags.
 const VERSION: u32 = 1;
+/// Time that a ring has for the end of its pass.
+const MOMENT: Duration = Duration::from_secs(1);
 /// Flag of a message whose sender waits for an answer.
 const NEED_REPLY: u32 = 1 << 3;
 
@@ -83,7 +85,7 @@ impl Session {
         self.shut_down();
         let rings = std::mem::take(&mut self.state.lock().rings);
         let rings: Vec<_> = rings.into_iter().flatten().collect();
-        rings.iter().for_each(|ring| ring.abandon());
+        rings.iter().for_each(|ring| drop(ring.abandon()));
         rings.iter().for_each(|ring| ring.ended().wait());
         self.state.lock().channel = None;
         why
@@ -152,6 +154,16 @@ impl Session {
         let message: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         send(channel, &message, flags).is_ok_and(|sent| sent == message.len())
+    }
+
+    /// Has the rings leave guest memory alone, and then ends the connection. Waits for the rings
+    /// until `until`, and for a moment at least.
+    pub(crate) fn end(&self, until: Instant) {
+        let done: Vec<_> = self.rings().iter().map(|ring| ring.abandon()).collect();
+        let moment = time::now() + MOMENT;
+        // A ring is late only if its thread waits for a page of the guest.
+        let _ = done.iter().all(|done| done.wait_timeout(left(until.max(moment))));
+        self.shut_down();
     }
 
     /// Ends the connection: the session's thread notices.

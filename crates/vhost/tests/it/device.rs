@@ -62,6 +62,12 @@ impl TestDevice {
         self.state.lock().volatile[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
+    /// Makes everything durable.
+    pub(crate) fn flush_all(&self) {
+        let mut state = self.state.lock();
+        state.durable = state.volatile.clone();
+    }
+
     /// Returns the requests that came since the last call.
     pub(crate) fn take_ops(&self) -> Vec<(Op, u64, u64)> {
         std::mem::take(&mut self.state.lock().ops)

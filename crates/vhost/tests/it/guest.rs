@@ -54,8 +54,8 @@ pub(crate) const UNSUPP: u8 = 2;
 pub(crate) struct Host {
     pub(crate) device: Arc<TestDevice>,
     pub(crate) disk: Disk,
-    _server: Server,
-    folder: tempfile::TempDir,
+    pub(crate) _server: Server,
+    pub(crate) folder: tempfile::TempDir,
 }
 
 impl Host {
