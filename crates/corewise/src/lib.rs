@@ -16,7 +16,8 @@
 //! | keep blocks in memory, files, stripes and mirrors | [`drivers`] |
 //! | serve block devices to other machines | [`nbd`] |
 //! | make block devices disks of this machine | [`ublk`] |
-//! | serve block devices in a way of your own, beside these two | [`export`] |
+//! | make block devices disks of virtual machines | [`vhost`] |
+//! | serve block devices in a way of your own, beside these three | [`export`] |
 //! | read all the time what is replaced now and then | [`sync::epoch`] |
 //! | wait, complete and say "this may block" as all of these do | [`sync`] |
 //!
@@ -126,7 +127,7 @@
 //!
 //! | feature | for |
 //! |---|---|
-//! | `drivers`, `nbd`, `ublk`, `export`, `kernel-log` | these modules |
+//! | `drivers`, `nbd`, `ublk`, `vhost`, `export`, `kernel-log` | these modules |
 //! | `timeline` | its JSON, HTML and traces |
 //! | `serde` | a [`device::History`] that can be written and read |
 //! | `xml` | [`topology::Topology::from_xml`] |
@@ -159,6 +160,8 @@ pub use corewise_timeline as timeline;
 pub use corewise_topology as topology;
 #[cfg(all(feature = "ublk", target_os = "linux"))]
 pub use corewise_ublk as ublk;
+#[cfg(all(feature = "vhost", target_os = "linux"))]
+pub use corewise_vhost as vhost;
 #[cfg(feature = "workqueue")]
 pub use corewise_workqueue as workqueue;
 

@@ -19,7 +19,11 @@ pub struct BufferPool {
 }
 
 pub(super) struct Region {
+    /// The first buffer, at a multiple of `align`.
     base: NonNull<u8>,
+    align: usize,
+    /// The allocation, which has room for the alignment.
+    allocation: NonNull<u8>,
     layout: Layout,
     /// Number of bytes from one buffer to the next.
     stride: usize,
@@ -35,7 +39,7 @@ unsafe impl Sync for Region {}
 
 impl BufferPool {
     /// Creates a pool of `buffers` buffers (at least 1) of `capacity` bytes each (at least 1), at
-    /// multiples of `align`.
+    /// multiples of `align`. A page of memory is taken once it is used.
     ///
     /// # Panics
     /// If `align` is no power of two, or the whole is more than half of the address space.
@@ -44,12 +48,18 @@ impl BufferPool {
         let (buffers, capacity) = (buffers.max(1), capacity.max(1));
         let stride = capacity.checked_next_multiple_of(align).expect(SANE);
         let bytes = stride.checked_mul(buffers as usize).expect(SANE);
-        let layout = Layout::from_size_align(bytes, align).expect(SANE);
+        assert!(align.is_power_of_two(), "{SANE}");
+        // Aligned zeroes would be written one by one. Of others the system has as many as it likes,
+        // and a page costs memory once it is used.
+        let layout = Layout::from_size_align(bytes.checked_add(align).expect(SANE), 1).expect(SANE);
         // SAFETY: the layout isn't empty.
-        let base = unsafe { alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
+        let allocation = unsafe { alloc_zeroed(layout) };
+        let Some(allocation) = NonNull::new(allocation) else { handle_alloc_error(layout) };
+        // SAFETY: the allocation is longer than what it has to hold by the alignment.
+        let base = unsafe { allocation.add(allocation.align_offset(align)) };
         let taken = TagSet::new(buffers, cpus());
-        Self { region: Arc::new(Region { base, layout, stride, capacity, taken }) }
+        let region = Region { base, align, allocation, layout, stride, capacity, taken };
+        Self { region: Arc::new(region) }
     }
 
     /// Returns an empty buffer, which goes back to the pool when it is dropped; `None` if all are
@@ -87,7 +97,7 @@ impl Region {
     }
 
     pub(super) fn align(&self) -> usize {
-        self.layout.align()
+        self.align
     }
 
     pub(super) fn put(&self, tag: u32) {
@@ -98,7 +108,7 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: allocated with this layout, and freed once; each buffer holds the region.
-        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+        unsafe { dealloc(self.allocation.as_ptr(), self.layout) };
     }
 }
 

@@ -10,7 +10,6 @@ use corewise::blockmq::Op;
 use corewise::nbd::{self, ClientStatus, ExportStatus, HandshakeCounts, MemoryUse, Peer, Traffic};
 use corewise::sync::time::now;
 use corewise::timeline::duration;
-use corewise::ublk::DiskStatus;
 use serde::{Deserialize, Serialize};
 
 use super::disks::{OpCounts, Ops};
@@ -127,13 +126,17 @@ impl RecentExports {
     }
 }
 
-/// A disk of this machine that is an export.
+/// A disk that an export is, with its one client: this machine's kernel, or a virtual machine.
 #[derive(Clone, Debug)]
 pub(crate) struct ShownDisk {
     pub(crate) export: String,
+    /// Path of the disk, or of the socket of a virtual machine.
     pub(crate) path: PathBuf,
+    /// Process of the virtual machine.
+    pub(crate) process: Option<u32>,
     pub(crate) age: Duration,
-    pub(crate) status: DiskStatus,
+    pub(crate) in_flight: u64,
+    pub(crate) traffic: Traffic,
 }
 
 /// A client.
@@ -173,7 +176,7 @@ pub struct Client {
 #[serde(default)]
 pub struct ClientOrigin {
     pub(crate) address: Option<String>,
-    /// Path of the disk, for the kernel of this machine.
+    /// Path of the disk, or of the socket of a virtual machine.
     pub(crate) disk: Option<String>,
     pub(crate) uid: Option<u32>,
     /// Process that connected, for a client of this machine.
@@ -230,16 +233,16 @@ impl Client {
         }
     }
 
-    /// Returns the kernel of this machine, as the client that has the export as a disk. It has no
-    /// number: nothing disconnects it but the end of the export.
+    /// Returns the client that has the export as a disk. It has no number: nothing disconnects it
+    /// but the end of the export.
     fn of_disk(disk: &ShownDisk) -> Client {
         let path = disk.path.display().to_string();
         Client {
-            from: ClientOrigin { disk: Some(path), ..ClientOrigin::default() },
+            from: ClientOrigin { disk: Some(path), pid: disk.process, ..ClientOrigin::default() },
             export: Some(disk.export.clone()),
             connected_seconds: disk.age.as_secs_f64(),
-            in_flight: u32::try_from(disk.status.in_flight).unwrap_or(u32::MAX),
-            ops: Ops::from(&disk.status.traffic),
+            in_flight: u32::try_from(disk.in_flight).unwrap_or(u32::MAX),
+            ops: Ops::from(&disk.traffic),
             ..Client::default()
         }
     }

@@ -1,9 +1,12 @@
-//! Front ends of exports beside NBD: disks of this machine.
+//! Front ends of exports beside NBD: disks of this machine and of virtual machines.
 //!
 //! An export with `ublk = true` is `/dev/ublkbN`, with a link below `/dev/corewise` that has the
 //! export's name. The disk outlives the server if it is in use at the server's end, and the next
 //! server of the same manifest takes it over. The disk's mark depends on the place of its data, so
 //! no server takes a disk over with other data.
+//!
+//! An export with `vhost_user` is a virtio disk on that socket. Its frontend reconnects to the next
+//! server by itself.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,12 +16,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewise::blockmq::BlockDeviceExt;
-use corewise::export::{Limiter, Rate, SharedDevice};
+use corewise::export::{Access, Limiter, Rate, SharedDevice, Traffic};
 use corewise::nbd::{self, ExportStatus};
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context, time};
 use corewise::topology::Machine;
-use corewise::ublk::{Disk, DiskOptions, Disks, Removal};
+use corewise::ublk::{self, DiskOptions, Disks, Removal};
+use corewise::vhost;
 
 use super::volume::Volume;
 use crate::block_use;
@@ -31,35 +35,51 @@ const LINKS: &str = "/dev/corewise";
 /// The front ends of all exports.
 pub(crate) struct FrontEnds {
     disks: Disks,
-    /// What distinguishes this server from others on the machine: its manifest.
+    /// L: is the lock; guards the server of virtual machines, which is made with its first disk.
+    guests: Mutex<Option<Arc<vhost::Server>>>,
+    /// Text that distinguishes this server from others on the machine: its manifest's path.
     server: String,
     /// A: true once the server ends: disks in use stay. Release and Acquire.
     server_ends: AtomicBool,
-    /// L: is the lock; guards the disks, by export.
-    open: Mutex<BTreeMap<String, Arc<OpenDisk>>>,
+    /// L: is the lock; guards the front ends, by export.
+    open: Mutex<BTreeMap<String, Arc<OpenExport>>>,
 }
 
-/// A disk, with all that belongs to it.
-struct OpenDisk {
+/// The front ends of one export.
+struct OpenExport {
+    /// Device of the manifest.
+    device: String,
+    local: Option<LocalDisk>,
+    guest: Option<GuestDisk>,
+    since: Instant,
+}
+
+/// A disk of this machine.
+struct LocalDisk {
     /// L: is the lock, held while the disk ends; guards the disk until then.
-    disk: Mutex<Option<Disk>>,
+    disk: Mutex<Option<ublk::Disk>>,
     /// Name below `/dev`.
     name: String,
     path: PathBuf,
     link: PathBuf,
-    /// Device of the manifest.
-    device: String,
     /// True if another server can take it over.
     outlives: bool,
     shared: Arc<SharedDevice>,
-    since: Instant,
+}
+
+/// A disk of a virtual machine.
+struct GuestDisk {
+    /// L: is the lock, held while the disk ends; guards the disk until then.
+    disk: Mutex<Option<vhost::Disk>>,
+    socket: PathBuf,
 }
 
 impl FrontEnds {
     /// Prepares front ends. `server` distinguishes this server from others on the machine.
     pub(crate) fn new(machine: &Machine, server: String) -> FrontEnds {
         let (server_ends, open) = (AtomicBool::new(false), Mutex::default());
-        FrontEnds { disks: Disks::new(machine), server, server_ends, open }
+        let (disks, guests) = (Disks::new(machine), Mutex::default());
+        FrontEnds { disks, guests, server, server_ends, open }
     }
 
     /// Marks the end of the server.
@@ -67,28 +87,74 @@ impl FrontEnds {
         self.server_ends.store(true, Ordering::Release);
     }
 
-    /// Opens what an export asks for. Blocks, since the kernel reads the partition table.
+    /// Opens the front ends that an export asks for. Blocks.
     pub(crate) fn open(&self, export: &manifest::Export, volume: &Volume) -> Result<(), String> {
-        if !export.ublk {
+        if !export.ublk && export.vhost_user.is_none() {
             return Ok(());
         }
         let shared = volume.shared().map_err(|error| error.to_string())?;
+        let guest = self.open_guest(export, &shared).map_err(|why| format!("vhost_user: {why}"))?;
+        let local =
+            self.open_local(export, volume, shared).map_err(|why| format!("ublk: {why}"))?;
+        let open = OpenExport { device: export.device.clone(), local, guest, since: time::now() };
+        self.open.lock().insert(export.name.clone(), Arc::new(open));
+        Ok(())
+    }
+
+    fn open_guest(
+        &self,
+        export: &manifest::Export,
+        shared: &Arc<SharedDevice>,
+    ) -> Result<Option<GuestDisk>, String> {
+        let Some(at) = &export.vhost_user else { return Ok(None) };
+        let guests = {
+            let mut guests = self.guests.lock();
+            match &*guests {
+                Some(guests) => Arc::clone(guests),
+                None => {
+                    let made = vhost::Server::new().map_err(|error| error.to_string())?;
+                    Arc::clone(guests.insert(Arc::new(made)))
+                }
+            }
+        };
+        let rate =
+            [export.limit, export.client_limit].into_iter().flatten().map(rate).reduce(lower);
+        let access = Access { uids: export.allow_uids.clone(), names: None };
+        let options = vhost::Options::default()
+            .read_only(export.read_only)
+            .rate(rate.unwrap_or_default())
+            .access(access);
+        let disk = guests.listen(&at.value, Arc::clone(shared), options);
+        let disk = disk.map_err(|error| error.to_string())?;
+        Ok(Some(GuestDisk { disk: Mutex::new(Some(disk)), socket: at.value.clone() }))
+    }
+
+    fn open_local(
+        &self,
+        export: &manifest::Export,
+        volume: &Volume,
+        shared: Arc<SharedDevice>,
+    ) -> Result<Option<LocalDisk>, String> {
+        if !export.ublk {
+            return Ok(None);
+        }
         let link = link(export).ok_or_else(|| {
-            format!("ublk: '{}' can't be a file name: give the export another name", export.name)
+            format!("'{}' can't be a file name: give the export another name", export.name)
         })?;
         let identity = volume.identity();
         let data = identity.as_deref().unwrap_or_default();
         let mark = DiskOptions::mark_of(&format!("{}\n{}\n{data}", self.server, export.name));
         let was_left = left_mark(&link);
+        let limits = [export.limit, export.client_limit].into_iter().flatten();
         let options = DiskOptions {
             mark,
             outlives: identity.is_some(),
             read_only: export.read_only,
-            limiters: limiters(export),
+            limiters: limits.filter_map(|limit| Limiter::new(rate(limit))).map(Arc::new).collect(),
             may_lose: volume.may_lose() && !was_left.exists(),
         };
         let disk = context::blocking("a disk is made", || self.disks.add(&shared, options));
-        let disk = disk.map_err(|error| format!("ublk: {error}"))?;
+        let disk = disk.map_err(|error| error.to_string())?;
         let _ = fs::remove_file(&was_left);
         let path = disk.path();
         if let Err(error) = point(&link, &path) {
@@ -98,90 +164,114 @@ impl FrontEnds {
             tracing::info!(export = export.name, disk = %path.display(),
                 "took over the disk that a former server had left");
         }
-        let open = OpenDisk {
-            name: format!("ublkb{}", disk.number()),
-            disk: Mutex::new(Some(disk)),
-            path,
-            link,
-            device: export.device.clone(),
-            outlives: identity.is_some(),
-            shared,
-            since: time::now(),
-        };
-        self.open.lock().insert(export.name.clone(), Arc::new(open));
-        Ok(())
+        let name = format!("ublkb{}", disk.number());
+        let (disk, outlives) = (Mutex::new(Some(disk)), identity.is_some());
+        Ok(Some(LocalDisk { disk, name, path, link, outlives, shared }))
     }
 
-    fn get(&self, export: &str) -> Option<Arc<OpenDisk>> {
+    fn get(&self, export: &str) -> Option<Arc<OpenExport>> {
         self.open.lock().get(export).cloned()
     }
 
-    /// Returns the path of an export's disk, if it is one.
+    /// Returns the path of an export's disk of this machine, if it has one.
     pub(crate) fn path(&self, export: &str) -> Option<PathBuf> {
-        self.get(export).map(|open| open.path.clone())
+        self.get(export)?.local.as_ref().map(|local| local.path.clone())
     }
 
-    /// Returns the path of an export's disk, if it is one and something uses it.
+    /// Returns the socket of an export's disk of a virtual machine, if it has one.
+    pub(crate) fn socket(&self, export: &str) -> Option<PathBuf> {
+        self.get(export)?.guest.as_ref().map(|guest| guest.socket.clone())
+    }
+
+    /// Returns the path of an export's disk of this machine, if it has one that something uses.
     pub(crate) fn in_use(&self, export: &str) -> Option<PathBuf> {
         let open = self.get(export)?;
-        block_use::is_in_use(&open.name).then(|| open.path.clone())
+        let local = open.local.as_ref()?;
+        block_use::is_in_use(&local.name).then(|| local.path.clone())
     }
 
-    /// Ends the front ends of an export. At the server's end a disk that is in use stays for the
-    /// next server. Blocks.
+    /// Returns true if a virtual machine uses the export.
+    pub(crate) fn has_guest(&self, export: &str) -> bool {
+        self.get(export).is_some_and(|open| open.guest.as_ref().is_some_and(GuestDisk::is_in_use))
+    }
+
+    /// Ends the front ends of an export. At the server's end a disk of this machine that is in use
+    /// stays for the next server. Blocks.
     pub(crate) fn close(&self, export: &str, time: Duration) -> Result<(), String> {
         let Some(open) = self.get(export) else { return Ok(()) };
-        let Some(disk) = open.disk.lock().take() else { return Ok(()) };
         let server_ends = self.server_ends.load(Ordering::Acquire);
-        let result = context::blocking("a disk ends", || open.close(disk, server_ends, time));
+        let guest = open.guest.as_ref().map_or(Ok(()), |guest| guest.close(time));
+        let local = open.local.as_ref().map_or(Ok(()), |local| local.close(server_ends, time));
         self.open.lock().remove(export);
-        result
+        local.and(guest)
     }
 
     /// Gives disks of a device that has grown its new size. Returns those that keep the old one.
     pub(crate) fn grown(&self, device: &str) -> Vec<PathBuf> {
-        let of_device: Vec<_> =
+        let open: Vec<_> =
             self.open.lock().values().filter(|open| open.device == device).cloned().collect();
-        let keeps = |open: &Arc<OpenDisk>| {
-            let disk = open.disk.lock();
-            let has_grown = disk.as_ref().map_or(Ok(true), Disk::grow);
+        for guest in open.iter().filter_map(|open| open.guest.as_ref()) {
+            // A frontend that isn't connected learns of the size when it connects.
+            guest.disk.lock().as_ref().map(vhost::Disk::resized);
+        }
+        let keeps = |local: &&LocalDisk| {
+            let disk = local.disk.lock();
+            let has_grown = disk.as_ref().map_or(Ok(true), ublk::Disk::grow);
             if let Err(error) = &has_grown {
                 tracing::warn!(%error, "a disk keeps its size");
             }
             !has_grown.unwrap_or(false)
         };
-        of_device.iter().filter(|open| keeps(open)).map(|open| open.path.clone()).collect()
+        let local = open.iter().filter_map(|open| open.local.as_ref());
+        local.filter(keeps).map(|local| local.path.clone()).collect()
     }
 
-    /// Returns the disks, by export.
+    /// Returns the disks, by export: those of this machine, and those that virtual machines use.
     pub(crate) fn shown(&self) -> Vec<ShownDisk> {
         let open: Vec<_> =
             self.open.lock().iter().map(|(name, open)| (name.clone(), Arc::clone(open))).collect();
-        let shown = |(export, open): (String, Arc<OpenDisk>)| {
-            // A disk that ends shows nothing any more.
-            let status = open.disk.try_lock()?.as_ref()?.status();
+        let shown = |(export, open): (String, Arc<OpenExport>)| {
             let age = time::now().saturating_duration_since(open.since);
-            Some(ShownDisk { export, path: open.path.clone(), age, status })
+            // A disk that ends shows nothing any more.
+            let local = open.local.as_ref().and_then(|local| {
+                let status = local.disk.try_lock()?.as_ref()?.status();
+                let (in_flight, traffic) = (status.in_flight, status.traffic);
+                let (path, process) = (local.path.clone(), None);
+                Some(ShownDisk { export: export.clone(), path, process, age, in_flight, traffic })
+            });
+            let guest = open.guest.as_ref().and_then(|guest| {
+                let status = guest.disk.try_lock()?.as_ref()?.status();
+                let process = status.who.as_ref()?.pid;
+                let (in_flight, traffic) = (status.in_flight, Traffic::default());
+                let path = guest.socket.clone();
+                Some(ShownDisk { export: export.clone(), path, process, age, in_flight, traffic })
+            });
+            [local, guest]
         };
-        open.into_iter().filter_map(shown).collect()
+        open.into_iter().flat_map(shown).flatten().collect()
     }
 
     /// Returns the exports of a server, with the disks among their clients.
     pub(crate) fn exports(&self, server: &nbd::Server) -> Vec<ExportStatus> {
         let mut exports = server.exports();
-        for ShownDisk { export, status, .. } in self.shown() {
+        for ShownDisk { export, in_flight, traffic, .. } in self.shown() {
             if let Some(of) = exports.iter_mut().find(|other| other.name == export) {
                 of.clients += 1;
-                of.in_flight += status.in_flight;
-                of.traffic.add(&status.traffic);
+                of.in_flight += in_flight;
+                of.traffic.add(&traffic);
             }
         }
         exports
     }
 }
 
-impl OpenDisk {
-    fn close(&self, disk: Disk, server_ends: bool, time: Duration) -> Result<(), String> {
+impl LocalDisk {
+    fn close(&self, server_ends: bool, time: Duration) -> Result<(), String> {
+        let Some(disk) = self.disk.lock().take() else { return Ok(()) };
+        context::blocking("a disk ends", || self.end(disk, server_ends, time))
+    }
+
+    fn end(&self, disk: ublk::Disk, server_ends: bool, time: Duration) -> Result<(), String> {
         let name = self.path.display();
         let disk = if server_ends && self.outlives {
             match disk.remove_unused(time).map_err(|error| error.to_string())? {
@@ -204,12 +294,11 @@ impl OpenDisk {
     }
 
     /// Leaves the disk to the next server.
-    fn leave(&self, disk: Disk, time: Duration) -> Result<(), String> {
+    fn leave(&self, disk: ublk::Disk, time: Duration) -> Result<(), String> {
         let name = self.path.display();
         if !disk.leave(time) {
             return Err(format!(
-                "{name} has requests that were not answered in time; the next \
-                                server gets them again"
+                "{name} has requests that were not answered in time; the next server gets them again"
             ));
         }
         self.shared
@@ -231,10 +320,38 @@ impl OpenDisk {
     }
 }
 
-fn limiters(export: &manifest::Export) -> Vec<Arc<Limiter>> {
-    let rate = |limit: manifest::Limit| Rate { requests: limit.iops, bytes: limit.bytes };
-    let limits = [export.limit, export.client_limit].into_iter().flatten();
-    limits.filter_map(|limit| Limiter::new(rate(limit))).map(Arc::new).collect()
+impl GuestDisk {
+    fn is_in_use(&self) -> bool {
+        self.disk.lock().as_ref().is_some_and(|disk| disk.status().connected)
+    }
+
+    fn close(&self, time: Duration) -> Result<(), String> {
+        let Some(disk) = self.disk.lock().take() else { return Ok(()) };
+        let report = context::blocking("a guest's disk ends", || disk.stop(time));
+        let socket = self.socket.display();
+        match &report.flush {
+            _ if report.flush_timed_out => {
+                Err(format!("{socket}: the flush did not finish in time"))
+            }
+            Some(Err(error)) => Err(format!("{socket}: the flush failed: {error}")),
+            _ if !report.drained => {
+                // The guest's record of requests in flight has them: it sends them again.
+                tracing::warn!(%socket, "a guest's requests were not answered in time");
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn rate(limit: manifest::Limit) -> Rate {
+    Rate { requests: limit.iops, bytes: limit.bytes }
+}
+
+/// Returns the lower limit of each kind.
+fn lower(one: Rate, other: Rate) -> Rate {
+    let least = |a: Option<u64>, b: Option<u64>| a.into_iter().chain(b).min();
+    Rate { requests: least(one.requests, other.requests), bytes: least(one.bytes, other.bytes) }
 }
 
 /// Returns the path of the link to an export's disk, if its name can be that of a file.
@@ -269,7 +386,7 @@ mod tests {
     fn export(name: &str) -> manifest::Export {
         let text = format!(
             "[[device]]\nname = \"disk0\"\ndriver = \"memory\"\nsize = \"1M\"\n[[export]]\ndevice = \"disk0\"\n\
-             name = \"{name}\"\nlimit = {{ iops = 5 }}\n"
+             name = \"{name}\"\n"
         );
         let Manifest { mut exports, .. } =
             manifest::read(&text, Path::new("/")).into_manifest("a.toml").unwrap();
@@ -293,7 +410,9 @@ mod tests {
     }
 
     #[test]
-    fn a_disk_keeps_to_the_limits_of_its_export() {
-        assert_eq!(limiters(&export("data")).len(), 1);
+    fn a_guest_keeps_to_the_lower_of_two_limits() {
+        let rate = |requests, bytes| Rate { requests, bytes };
+        let both = lower(rate(Some(5), None), rate(Some(7), Some(1)));
+        assert_eq!(both, rate(Some(5), Some(1)));
     }
 }

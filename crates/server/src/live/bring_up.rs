@@ -112,32 +112,33 @@ impl Live {
         Some(up.timeline())
     }
 
-    /// Makes or takes away the disk of an export that changes. Returns a note about a disk that
+    /// Makes or ends the front ends of an export that changes. Returns a note about a disk that
     /// stays as it was.
-    fn replace_disk(
+    fn replace_front_ends(
         &self,
         export: &manifest::Export,
         volume: &Volume,
     ) -> Result<Option<String>, String> {
-        match (self.front_ends.path(&export.name).is_some(), export.ublk) {
-            (false, true) => self.front_ends.open(export, volume).map(|()| None),
-            (true, false) => match self.front_ends.in_use(&export.name) {
-                Some(path) => Err(format!(
-                    "{} is in use: unmount it, or remove the export with --mode soft",
-                    path.display()
-                )),
-                None => {
-                    let drain = self.settings.now().drain;
-                    self.front_ends.close(&export.name, drain).map(|()| None)
-                }
-            },
-            (true, true) => Ok(Some(format!(
-                "{}: the disk keeps its former limits and access until the export is removed and \
-                 added again",
-                export_name(&export.name)
-            ))),
-            (false, false) => Ok(None),
+        let name = &export.name;
+        let socket = export.vhost_user.as_ref().map(|at| at.value.clone());
+        let has_disk = self.front_ends.path(name).is_some();
+        if has_disk == export.ublk && self.front_ends.socket(name) == socket {
+            return Ok(has_disk.then(|| {
+                format!(
+                    "{}: the disk keeps its former limits and access until the export is removed \
+                     and added again",
+                    export_name(name)
+                )
+            }));
         }
+        if let Some(path) = self.front_ends.in_use(name) {
+            let path = path.display();
+            return Err(format!(
+                "{path} is in use: unmount it, or remove the export with --mode soft"
+            ));
+        }
+        self.front_ends.close(name, self.settings.now().drain)?;
+        self.front_ends.open(export, volume).map(|()| None)
     }
 
     /// Replaces exports whose clients stay.
@@ -154,7 +155,7 @@ impl Live {
                 let shared = volume.shared().map_err(|error| error.to_string())?;
                 let done = self.server.replace_export(offer(export, Arc::clone(&shared)));
                 done.map_err(|error| error.to_string())?;
-                changed.notes.extend(self.replace_disk(export, &volume)?);
+                changed.notes.extend(self.replace_front_ends(export, &volume)?);
                 let disk = self.front_ends.path(&export.name);
                 Ok(ShownExport::new(export, &**shared.device(), disk))
             });

@@ -589,9 +589,10 @@ impl Live {
         }
         let mut used = Vec::new();
         for name in exports {
-            match self.server.hide_export(name) {
-                None | Some(0) => {}
-                Some(clients) => used.push((name.clone(), clients)),
+            let guests = usize::from(self.front_ends.has_guest(name));
+            match self.server.hide_export(name).unwrap_or(0) + guests {
+                0 => {}
+                clients => used.push((name.clone(), clients)),
             }
         }
         if mode == Mode::Safe && !used.is_empty() {

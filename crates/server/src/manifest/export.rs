@@ -1,11 +1,12 @@
 //! The keys of `[[export]]`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use super::keys::{CheckKeys, Keys, ValueKind, duration, flag, keys, number, size, text};
 use super::problem::{Located, Position, unseen};
 use super::reader::Fields;
-use super::server::clients;
+use super::server::{clients, socket};
 
 keys! {
     /// A device that clients can see.
@@ -39,6 +40,9 @@ keys! {
         /// `true` makes the export a disk of this machine, too: `/dev/ublkbN`, with the link
         /// `/dev/corewise/NAME`; see [front-ends.md](front-ends.md#ublk).
         ublk: bool = flag(), Usual("false");
+        /// Unix socket on which a virtual machine gets the export as a virtio disk (vhost-user-blk):
+        /// QEMU, Cloud Hypervisor; see [front-ends.md](front-ends.md#vhost-user).
+        vhost_user: Option<Located<PathBuf>> = socket(), Unset("none");
         /// Time after which the server reports a drain and flush that isn't done.
         shutdown_timeout: Duration = duration(), Usual("\"10s\"");
     } and {

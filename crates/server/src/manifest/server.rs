@@ -162,7 +162,7 @@ pub(super) fn clients() -> ValueKind<usize> {
 }
 
 /// Reads the path of a socket.
-fn socket() -> ValueKind<PathBuf> {
+pub(super) fn socket() -> ValueKind<PathBuf> {
     text().seen("a path").parse(|text, base| {
         if text.is_empty() {
             return Err("a socket's path is empty: leave the key out, or name a path".to_string());
