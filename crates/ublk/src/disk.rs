@@ -190,10 +190,11 @@ impl Disks {
             }
             let client = Arc::new(client);
             let feed = Feed::new(Arc::clone(&client), options.limiters.clone());
-            let (theirs, depth, now) = (Arc::clone(&facts), info.depth, time::now());
+            let (theirs, now) = (Arc::clone(&facts), time::now());
+            let shape = (info.depth, info.max_bytes);
             let make = move |number| {
                 let deliver = Arc::new(move |slot| port.deliver(slot));
-                Queue::new(number, depth, feed, deliver, theirs, now)
+                Queue::new(number, shape, feed, deliver, theirs, now)
             };
             thread.port.serve(NewQueue {
                 make: Box::new(make),

@@ -20,11 +20,12 @@ use corewise_blockmq::{AlignedBuf, Buffer, BufferPool, Completed, Flags, Payload
 use corewise_export::{Counts, Feed, Next};
 use corewise_sync::atomic::{Ordering, aside};
 use corewise_sync::inbox::{HasLink, Link};
+use corewise_sync::panics::caught;
 use corewise_sync::{Completion, Mutex};
 
 use crate::abi::{Descriptor, op};
 
-/// Largest read or write in bytes.
+/// Largest read or write in bytes of a disk that this process makes.
 pub(crate) const MOST_BYTES: u32 = 128 << 10;
 /// Number of requests that a queue has at once.
 pub(crate) const DEPTH: u16 = 128;
@@ -77,6 +78,7 @@ struct Tag {
     state: TagState,
     /// Memory of its requests; `None` while a request has it.
     buffer: Option<AlignedBuf>,
+    /// Address of that memory, for the kernel.
     address: u64,
     slot: Arc<Slot>,
     /// Arrival of its request.
@@ -94,6 +96,8 @@ pub(crate) struct Answer {
 pub(crate) struct Queue {
     feed: Feed,
     tags: Vec<Tag>,
+    /// Number of bytes that the memory of a tag has.
+    most: u32,
     deliver: Deliver,
     facts: Arc<QueueFacts>,
     /// Number of tags in each state that isn't `Kernel`.
@@ -108,30 +112,30 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Creates a queue with `depth` tags, all of them the kernel's. `number` is its number among
-    /// the queues of its thread.
+    /// Creates a queue with `depth` tags, all of them the kernel's, for requests of up to `most`
+    /// bytes. `number` is its number among the queues of its thread.
     pub(crate) fn new(
         number: u32,
-        depth: u16,
+        (depth, most): (u16, u32),
         feed: Feed,
         deliver: Deliver,
         facts: Arc<QueueFacts>,
         now: Instant,
     ) -> Queue {
-        let pool = BufferPool::new(depth.into(), MOST_BYTES as usize, ALIGN);
+        let pool = BufferPool::new(depth.into(), most as usize, ALIGN);
         let tag = |tag| {
             // The pool has one for each tag.
-            let buffer = pool.get();
-            let address =
-                buffer.as_ref().map_or(0, |buffer| buffer.as_ptr().expose_provenance() as u64);
+            let lent = pool.get();
+            let mut buffer = lent.unwrap_or_else(|| AlignedBuf::zeroed(most as usize, ALIGN));
+            let address = address(&mut buffer);
             let (link, done) = (Link::new(), Mutex::new(None));
             let slot = Arc::new(Slot { link, queue: number, tag, done });
-            Tag { state: TagState::Kernel, buffer, address, slot, came: now }
+            Tag { state: TagState::Kernel, buffer: Some(buffer), address, slot, came: now }
         };
         let tags = (0..depth).map(tag).collect();
         let (in_device, held, dead) = (0, 0, 0);
         let (leaving, fed, next) = (false, false, Next::Idle);
-        Queue { feed, tags, deliver, facts, in_device, held, dead, leaving, fed, next }
+        Queue { feed, tags, most, deliver, facts, in_device, held, dead, leaving, fed, next }
     }
 
     /// Returns the memory of each tag, with which its first request is fetched.
@@ -163,15 +167,20 @@ impl Queue {
             Ok(rq) => rq,
             Err(errno) => return Some(Answer { tag, result: -errno, address }),
         };
-        let rq = if descriptor.is_fua() { self.feed.client().durable(rq) } else { rq };
+        let is_durable = descriptor.is_fua() && rq.op().is_change();
+        let rq = if is_durable { self.feed.client().durable(rq) } else { rq };
         at.state = TagState::Device;
         self.in_device += 1;
         self.fed = true;
         let (slot, deliver) = (Arc::clone(&at.slot), Arc::clone(&self.deliver));
-        self.feed.push(rq, move |done| {
-            *slot.done.lock() = Some(done);
-            deliver(slot);
-        });
+        let push = || {
+            self.feed.push(rq, move |done| {
+                *slot.done.lock() = Some(done);
+                deliver(slot);
+            });
+        };
+        // The request ends all the same.
+        caught(push).unwrap_or_else(|| tracing::error!("a device panicked in a submission"));
         self.show();
         None
     }
@@ -193,11 +202,15 @@ impl Queue {
         let result = match &done.result {
             Ok(()) if op.has_bytes() => len as i32,
             Ok(()) => 0,
-            Err(error) => -error.errno().abs().max(1),
+            Err(error) => -error.errno().saturating_abs().max(1),
         };
         if let Payload::One(Buffer::Aligned(buffer)) = done.payload {
             at.buffer = Some(buffer);
         }
+        // The kernel writes there, so a device that lost the memory must not take the tag's along.
+        let most = self.most as usize;
+        let buffer = at.buffer.get_or_insert_with(|| AlignedBuf::zeroed(most, ALIGN));
+        at.address = address(buffer);
         at.state = TagState::Kernel;
         self.in_device -= 1;
         let bytes = (result >= 0).then_some(len);
@@ -211,7 +224,8 @@ impl Queue {
         self.facts.in_flight.store(self.in_device as u64, Ordering::Relaxed);
     }
 
-    /// Submits what may go to the device, if there is anything new or its time has come.
+    /// Submits what may go to the device, if there is anything new or its time has come. If the
+    /// device panics, the requests that were on their way fail, and the next ones are submitted.
     pub(crate) fn submit(&mut self, woken: bool, now: Instant) {
         let is_due = match self.next {
             Next::Idle => false,
@@ -220,7 +234,13 @@ impl Queue {
         };
         if self.fed || is_due {
             self.fed = false;
-            self.next = self.feed.submit();
+            self.next = loop {
+                match caught(|| self.feed.submit()) {
+                    Some(next) => break next,
+                    // Each panic ends the requests that it met, so the loop ends.
+                    None => tracing::error!("a device panicked in a submission"),
+                }
+            };
         }
     }
 
@@ -258,6 +278,13 @@ impl Queue {
     }
 }
 
+/// Returns the address of a tag's memory, all of which the kernel reads and writes. The bytes stay
+/// there, though the buffer holds none from then on.
+fn address(buffer: &mut AlignedBuf) -> u64 {
+    buffer.clear();
+    buffer.spare_capacity_mut().as_mut_ptr().expose_provenance() as u64
+}
+
 /// Makes the request of a descriptor, with the tag's memory if it has bytes. Fails with an error
 /// number.
 fn request(descriptor: &Descriptor, buffer: &mut Option<AlignedBuf>) -> Result<Request, i32> {
@@ -267,21 +294,21 @@ fn request(descriptor: &Descriptor, buffer: &mut Option<AlignedBuf>) -> Result<R
     }
     let offset = descriptor.first_sector.checked_mul(SECTOR).ok_or(libc::EINVAL)?;
     let len = u64::from(descriptor.sectors) * SECTOR;
+    offset.checked_add(len).ok_or(libc::EINVAL)?;
     let mut memory = || {
-        let mut memory = buffer.take().ok_or(libc::EIO)?;
+        let memory = buffer.take().ok_or(libc::EIO)?;
         if len > memory.capacity() as u64 {
             *buffer = Some(memory);
             return Err(libc::EINVAL);
         }
-        memory.clear();
         Ok(memory)
     };
     Ok(match descriptor.op() {
         op::READ => Request::read_into(offset, len as usize, memory()?),
         op::WRITE => {
             let mut data = memory()?;
-            // SAFETY: the pool's memory was zeroed, the kernel has written the request's bytes, and
-            // they are at most the capacity.
+            // SAFETY: the memory was zeroed when it was allocated, the kernel has written the
+            // request's bytes, and they are at most the capacity.
             unsafe { data.set_len(len as usize) };
             Request::write(offset, data)
         }
@@ -293,3 +320,6 @@ fn request(descriptor: &Descriptor, buffer: &mut Option<AlignedBuf>) -> Result<R
         _ => return Err(libc::EOPNOTSUPP),
     })
 }
+
+#[cfg(test)]
+mod tests;
