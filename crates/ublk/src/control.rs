@@ -10,7 +10,7 @@ use std::mem;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use corewise_sync::time;
+use corewise_sync::{Parker, time};
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
@@ -64,6 +64,11 @@ impl Control {
         let now = time::now();
         let deadline = now.checked_add(time).unwrap_or(now + Duration::from_secs(86_400));
         Ok(Control { open: Some((file, ring)), deadline })
+    }
+
+    /// Returns the time that the operation has left.
+    pub(crate) fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(time::now())
     }
 
     /// Runs a command, whose memory is `memory`, and returns the memory as the kernel left it.
@@ -127,7 +132,7 @@ impl Control {
                 Err(error)
                     if error.raw_os_error() == Some(libc::EBUSY) && time::now() < self.deadline =>
                 {
-                    std::thread::sleep(PAUSE);
+                    Parker::new().park_timeout(PAUSE);
                 }
                 result => return result,
             }

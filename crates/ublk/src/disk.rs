@@ -12,14 +12,14 @@ use std::time::Duration;
 use corewise_blockmq::{BlockDevice, Geometry};
 use corewise_export::{Client, Feed, Limiter, Peer, SharedDevice, Traffic};
 use corewise_sync::atomic::Ordering;
-use corewise_sync::{Mutex, time};
+use corewise_sync::{Mutex, Parker, time};
 use corewise_topology::{CpuId, CpuSet, Machine, pin_thread};
 
 use crate::abi::{Basic, DeviceInfo, Discard, Params, attribute, control, feature, state};
 use crate::control::{Command, Control};
 use crate::error::Error;
 use crate::queue::{DEPTH, MOST_BYTES, Queue, QueueFacts};
-use crate::rings::{Descriptors, NewQueue, RingThread, Served};
+use crate::rings::{Descriptors, NewQueue, RingThread, Served, ServedSender};
 
 /// Time that the kernel has for a command that waits for no request.
 const PROMPT: Duration = Duration::from_secs(10);
@@ -160,7 +160,10 @@ impl Disks {
             .plain(Command::new(start, disk).data(pid))
             .map_err(|error| undo(Error::command(what, disk)(error)))?;
         let this = Disk { number: disk, abilities, shared: Arc::clone(shared), queues, taken_over };
-        this.grow()?;
+        // The disk is served, so an error here is none of the disk's.
+        if let Err(error) = this.grow() {
+            tracing::warn!(disk, %error, "the disk keeps its former size");
+        }
         Ok(this)
     }
 
@@ -201,11 +204,13 @@ impl Disks {
                 file: Arc::clone(&file),
                 id,
                 descriptors,
-                served: Arc::clone(&served),
+                served: ServedSender(Arc::clone(&served)),
             });
             queues.push(DiskQueue { thread, served, facts, client });
         }
-        queues.iter().for_each(|queue| queue.served.done.wait());
+        if queues.iter().any(|queue| queue.served.number().is_none()) {
+            return Err(Error::Thread(io::Error::other("one that serves disks has panicked")));
+        }
         Ok(queues)
     }
 
@@ -361,7 +366,7 @@ fn open_node(disk: u32) -> io::Result<File> {
                     Some(libc::ENOENT | libc::EBUSY | libc::EACCES)
                 ) && time::now() < deadline =>
             {
-                std::thread::sleep(NODE_PAUSE);
+                Parker::new().park_timeout(NODE_PAUSE);
             }
             result => return result,
         }
@@ -540,11 +545,7 @@ impl Disk {
     fn delete(self, mut control: Control) -> Result<(), Error> {
         let number = self.number;
         for queue in &self.queues {
-            // The kernel gives each tag back once the disk is stopped.
-            if !queue.facts.gone.wait_timeout(PROMPT) {
-                tracing::warn!(disk = number, "the kernel doesn't give the tags of a disk back");
-            }
-            queue.client.leave(true);
+            queue.client.leave(queue.facts.gone.wait_timeout(control.left()));
         }
         drop(self);
         delete(&mut control, number)
@@ -557,7 +558,7 @@ impl Disk {
     pub fn leave(self, time: Duration) -> bool {
         for queue in &self.queues {
             if let Some(number) = queue.served.number() {
-                queue.thread.port.leave(number);
+                queue.thread.port.leave(number, &queue.facts);
             }
         }
         let until = time::now().checked_add(time);

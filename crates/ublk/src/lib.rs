@@ -49,6 +49,8 @@ mod disk;
 mod error;
 mod queue;
 mod rings;
+#[cfg(test)]
+mod test_devices;
 
 pub use disk::{
     Abilities, Disk, DiskOptions, DiskStatus, Disks, FoundDisk, Removal, discard_left, list,

@@ -60,9 +60,10 @@ pub(crate) struct QueueFacts {
     pub(crate) counts: Counts,
     /// A: requests that the server has. Written by the ring's thread alone. Relaxed: only shown.
     pub(crate) in_flight: aside::AtomicU64,
-    /// Done once every tag is dead or held, and the thread has let the queue go.
+    /// Done once every tag is dead or held, and the thread has let the queue go; or once the thread
+    /// has ended.
     pub(crate) gone: Completion,
-    /// Done once the device has no request of a queue that is being left.
+    /// Done once the device has no request of a queue that is being left or is gone.
     pub(crate) quiet: Completion,
 }
 

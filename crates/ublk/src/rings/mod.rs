@@ -17,6 +17,7 @@ use std::{io, mem, ptr};
 
 use corewise_sync::atomic::{AtomicBool, Ordering};
 use corewise_sync::inbox::Inbox;
+use corewise_sync::panics::caught;
 use corewise_sync::sys::Tid;
 use corewise_sync::thread::{Builder, JoinHandle};
 use corewise_sync::{Bell, Completion, Mutex, Parker, time};
@@ -28,7 +29,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::abi::{COMMIT_AND_FETCH_REQ, Descriptor, FETCH_REQ, IoCommand, MAX_DEPTH};
-use crate::queue::{Answer, Queue, Slot};
+use crate::queue::{Answer, Queue, QueueFacts, Slot};
 
 /// Number of the completions of the bell.
 const BELL: u64 = u64::MAX;
@@ -89,8 +90,7 @@ pub(crate) struct NewQueue {
     /// Number of the queue on its disk.
     pub(crate) id: u16,
     pub(crate) descriptors: Descriptors,
-    /// Where the queue's number on the thread goes. Told once its tags are on their way.
-    pub(crate) served: Arc<Served>,
+    pub(crate) served: ServedSender,
 }
 
 /// The number of a queue on its thread, once it has one.
@@ -98,27 +98,46 @@ pub(crate) struct NewQueue {
 pub(crate) struct Served {
     /// L: is the lock, a leaf; guards the number.
     number: Mutex<Option<u32>>,
-    pub(crate) done: Completion,
+    /// Done once the queue has a number, or its thread has ended.
+    done: Completion,
 }
 
 impl Served {
+    /// Waits for the queue's number: `None` if its thread has ended. Blocks for a moment.
     pub(crate) fn number(&self) -> Option<u32> {
+        self.done.wait();
         *self.number.lock()
+    }
+}
+
+/// The sender of a queue's number, which says also that there will be none: when it is dropped.
+pub(crate) struct ServedSender(pub(crate) Arc<Served>);
+
+impl ServedSender {
+    fn send(self, number: u32) {
+        *self.0.number.lock() = Some(number);
+    }
+}
+
+impl Drop for ServedSender {
+    fn drop(&mut self) {
+        self.0.done.complete();
     }
 }
 
 /// A message to a thread.
 enum Order {
     Serve(NewQueue),
-    /// Leaves the requests of a queue to the next server.
-    Leave(u32),
+    /// Leaves the requests of a queue to the next server: its number, and the facts by which it is
+    /// known. The number is another queue's once the kernel has given up all tags of this one.
+    Leave(u32, Arc<QueueFacts>),
 }
 
 /// The part of a thread that other threads reach.
 pub(crate) struct Port {
     inbox: Inbox<Arc<Slot>>,
-    /// L: is the lock, a leaf; guards the orders.
-    orders: Mutex<Vec<Order>>,
+    /// L: is the lock, a leaf; guards the orders. `None` once the thread takes no more.
+    orders: Mutex<Option<Vec<Order>>>,
     /// A: true if there may be orders; Release and Acquire.
     ordered: AtomicBool,
     /// A: true if a client may have its turn. Publish of the bell's protocol: `SeqCst`.
@@ -133,7 +152,7 @@ impl Port {
     fn new() -> io::Result<Port> {
         Ok(Port {
             inbox: Inbox::new(),
-            orders: Mutex::new(Vec::new()),
+            orders: Mutex::new(Some(Vec::new())),
             ordered: AtomicBool::new(false),
             woken: AtomicBool::new(false),
             bell: Bell::new(),
@@ -164,18 +183,28 @@ impl Port {
         self.ring();
     }
 
+    /// Gives the thread an order. One that comes after its end is dropped.
     fn order(&self, order: Order) {
-        self.orders.lock().push(order);
+        match &mut *self.orders.lock() {
+            Some(orders) => orders.push(order),
+            None => return,
+        }
         self.ordered.store(true, Ordering::SeqCst);
         self.ring();
+    }
+
+    /// Drops the orders that the thread hasn't taken, and all that come.
+    fn close(&self) {
+        let orders = self.orders.lock().take();
+        drop(orders);
     }
 
     pub(crate) fn serve(&self, queue: NewQueue) {
         self.order(Order::Serve(queue));
     }
 
-    pub(crate) fn leave(&self, number: u32) {
-        self.order(Order::Leave(number));
+    pub(crate) fn leave(&self, number: u32, facts: &Arc<QueueFacts>) {
+        self.order(Order::Leave(number, Arc::clone(facts)));
     }
 }
 
@@ -195,7 +224,7 @@ impl Wake for Port {
 pub(crate) struct RingThread {
     pub(crate) port: Arc<Port>,
     pub(crate) tid: Tid,
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<Vec<Option<Place>>>>,
 }
 
 impl RingThread {
@@ -214,9 +243,7 @@ impl RingThread {
             };
             *tell.1.lock() = Some(made);
             tell.0.complete();
-            if let Ok(ring) = ring {
-                serve(theirs, ring);
-            }
+            ring.map_or_else(|_| Vec::new(), |ring| serve(theirs, ring))
         })?;
         told.0.wait();
         let made = told.1.lock().take();
@@ -233,8 +260,11 @@ impl Drop for RingThread {
     fn drop(&mut self) {
         self.port.end.store(true, Ordering::SeqCst);
         self.port.ring();
-        if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
-            tracing::error!("a thread of ublk panicked");
+        // The kernel gives the tags' memory back when the thread ends, and not before.
+        match self.thread.take().map(JoinHandle::join) {
+            Some(Ok(places)) => drop(places),
+            Some(Err(_)) => tracing::error!("a thread of ublk panicked at its end"),
+            None => {}
         }
     }
 }
@@ -277,19 +307,28 @@ struct Server {
     batch: Vec<(u64, i32, u32)>,
 }
 
-fn serve(port: Arc<Port>, mut ring: IoUring) {
+/// Serves the ring until the port ends, and returns the queues whose memory the kernel may have
+/// until this thread ends.
+fn serve(port: Arc<Port>, mut ring: IoUring) -> Vec<Option<Place>> {
     let (mut submitter, mut sq, mut cq) = ring.split();
     // This saves the kernel a look-up in each call; it may not support it.
     let _ = submitter.register_ring_fd();
-    let mut server = Server {
-        port,
+    // Nothing drops it on this thread, not even a panic.
+    let mut server = mem::ManuallyDrop::new(Server {
+        port: Arc::clone(&port),
         places: Vec::new(),
         active: Vec::new(),
         queued: Vec::new(),
         deaf: true,
         batch: Vec::new(),
-    };
-    server.run(&submitter, &mut sq, &mut cq);
+    });
+    let ended = caught(|| server.run(&submitter, &mut sq, &mut cq));
+    port.close();
+    if ended.is_none() {
+        tracing::error!("a thread of ublk panicked; its disks have no server any more");
+        server.places.iter().flatten().for_each(|place| place.queue.facts().gone.complete());
+    }
+    mem::ManuallyDrop::into_inner(server).places
 }
 
 impl Server {
@@ -320,7 +359,8 @@ impl Server {
                 self.listen(sq);
             }
             port.bell.doze();
-            let wait = port.is_empty();
+            // Only what the kernel has can wake the thread.
+            let wait = port.is_empty() && self.queued.is_empty() && !self.deaf;
             sq.sync();
             let result = match (wait, self.deadline()) {
                 (true, Some(until)) => {
@@ -375,12 +415,13 @@ impl Server {
             return;
         }
         self.port.ordered.store(false, Ordering::SeqCst);
-        let orders = mem::take(&mut *self.port.orders.lock());
-        for order in orders {
+        let orders = self.port.orders.lock().as_mut().map(mem::take);
+        for order in orders.into_iter().flatten() {
             match order {
                 Order::Serve(new) => self.add(new),
-                Order::Leave(number) => {
-                    if let Some(place) = self.place(number) {
+                Order::Leave(number, facts) => {
+                    let place = self.place(number);
+                    if let Some(place) = place.filter(|it| Arc::ptr_eq(it.queue.facts(), &facts)) {
                         place.queue.leave();
                         self.active.push(number);
                     }
@@ -406,8 +447,7 @@ impl Server {
             self.queued.push(place.entry(number as u32, FETCH_REQ, first));
         }
         self.places[number] = Some(place);
-        *served.number.lock() = Some(number as u32);
-        served.done.complete();
+        served.send(number as u32);
     }
 
     /// Takes what the kernel has delivered.
@@ -480,6 +520,7 @@ impl Server {
             if place.queue.is_gone() {
                 let facts = Arc::clone(place.queue.facts());
                 self.places[number as usize] = None;
+                facts.quiet.complete();
                 facts.gone.complete();
                 return false;
             }
@@ -499,3 +540,6 @@ fn place_is_ending(places: &[Option<Place>], number: u32) -> bool {
     let place = places.get(number as usize).and_then(Option::as_ref);
     place.is_some_and(|place| place.queue.is_quiet() || place.queue.is_gone())
 }
+
+#[cfg(test)]
+mod tests;

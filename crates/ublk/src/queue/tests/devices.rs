@@ -2,29 +2,6 @@
 
 use super::*;
 
-/// A device whose submission panics, now and then.
-struct Panicking {
-    calls: AtomicUsize,
-    panics: fn(usize) -> bool,
-    block_size: u32,
-}
-
-impl BlockDevice for Panicking {
-    fn name(&self) -> &str {
-        "panicking"
-    }
-
-    fn geometry(&self) -> Geometry {
-        Geometry { block_size: self.block_size, ..Geometry::new(1 << 30) }
-    }
-
-    fn submit(&self, rq: Request) {
-        let call = self.calls.fetch_add(1, Ordering::Relaxed);
-        assert!(!(self.panics)(call), "on purpose");
-        rq.complete(Ok(()));
-    }
-}
-
 #[test]
 fn a_device_that_panics_fails_its_requests_and_no_others() {
     for (panics, block_size, sectors) in [
@@ -60,35 +37,12 @@ fn a_device_that_panics_fails_its_requests_and_no_others() {
     }
 }
 
-/// A device that passes its requests to a thread.
-struct Elsewhere {
-    geometry: Geometry,
-    to: Sender<Request>,
-}
-
-impl BlockDevice for Elsewhere {
-    fn name(&self) -> &str {
-        "elsewhere"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    fn submit(&self, rq: Request) {
-        self.to.send(rq).expect("the thread is there");
-    }
-}
-
 #[test]
 fn a_device_that_completes_on_another_thread_answers_each_request_once() {
     const ROUNDS: u32 = 500;
     let ram = Ram::new(1 << 20);
-    let inner = ram.device();
-    let (to, requests) = mpsc::channel::<Request>();
-    let geometry = inner.geometry();
-    let other = thread::spawn(move || requests.iter().for_each(|rq| inner.submit(rq)));
-    let mut kernel = Kernel::over(Arc::new(Elsewhere { geometry, to }), 8);
+    let (device, other) = Elsewhere::over(ram.device());
+    let mut kernel = Kernel::over(device, 8);
     // Each tag writes and reads its own place by turns.
     let mut rounds = [0; 8];
     let place = |tag: u16| u64::from(tag) * 16;

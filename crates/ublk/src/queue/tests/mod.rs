@@ -2,19 +2,17 @@
 //! which tags are its own.
 
 use std::iter;
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::task::{Wake, Waker};
 use std::thread;
 
 use corewise_blockmq::{BlockDevice, Geometry, IoError, IoErrorKind, Op};
-use corewise_drivers::Memory;
 use corewise_export::{Client, Limiter, Peer, Rate, SharedDevice};
 use corewise_sync::time;
-use corewise_topology::Machine;
-use corewise_workqueue::{WorkerPools, Workqueue};
 
 use super::*;
+use crate::test_devices::{Elsewhere, Keeper, Panicking, Ram};
 
 mod commands;
 mod devices;
@@ -141,92 +139,5 @@ impl Kernel {
             Op::ALL.iter().map(|&op| count(traffic.of(op))).sum()
         };
         [of(|op| op.requests), of(|op| op.errors)]
-    }
-}
-
-/// A device that keeps its requests until the test ends them.
-struct Keeper {
-    kept: Mutex<Vec<Request>>,
-    losses: AtomicU64,
-    geometry: Geometry,
-}
-
-impl Keeper {
-    fn new() -> Arc<Keeper> {
-        Keeper::with(Geometry::new(1 << 40))
-    }
-
-    fn with(geometry: Geometry) -> Arc<Keeper> {
-        Arc::new(Keeper { kept: Mutex::new(Vec::new()), losses: AtomicU64::new(0), geometry })
-    }
-
-    fn len(&self) -> usize {
-        self.kept.lock().len()
-    }
-
-    /// Returns operation, range and flags of the requests that it has.
-    fn requests(&self) -> Vec<(Op, u64, u64, Flags)> {
-        let kept = self.kept.lock();
-        kept.iter().map(|rq| (rq.op(), rq.offset(), rq.len(), rq.flags())).collect()
-    }
-
-    /// Ends the oldest request.
-    fn end(&self, result: Result<(), IoError>) {
-        let rq = self.kept.lock().remove(0);
-        rq.complete(result);
-    }
-
-    /// Ends the request at an offset.
-    fn end_at(&self, offset: u64) {
-        let mut kept = self.kept.lock();
-        let place = kept.iter().position(|rq| rq.offset() == offset).expect("it has the request");
-        let rq = kept.remove(place);
-        drop(kept);
-        rq.complete(Ok(()));
-    }
-}
-
-impl BlockDevice for Keeper {
-    fn name(&self) -> &str {
-        "keeper"
-    }
-
-    fn geometry(&self) -> Geometry {
-        self.geometry
-    }
-
-    fn submit(&self, rq: Request) {
-        self.kept.lock().push(rq);
-    }
-
-    fn losses(&self) -> u64 {
-        self.losses.load(Ordering::Relaxed)
-    }
-}
-
-/// A device in memory, which completes on the spot.
-struct Ram {
-    queue: Arc<corewise_blockmq::Queue>,
-    pools: WorkerPools,
-}
-
-impl Ram {
-    fn new(size: u64) -> Ram {
-        let machine = Machine::live().unwrap();
-        let pools = WorkerPools::new(&machine);
-        let wq = Workqueue::builder("ublk-test").build(&pools).unwrap();
-        let memory = Arc::new(Memory::new(size).unwrap());
-        let queue = corewise_blockmq::Queue::builder(&machine, memory).name("ram").build(&wq);
-        Ram { queue, pools }
-    }
-
-    fn device(&self) -> Arc<dyn BlockDevice> {
-        self.queue.clone()
-    }
-
-    fn end(self) {
-        self.queue.drain();
-        drop(self.queue);
-        self.pools.shutdown();
     }
 }
