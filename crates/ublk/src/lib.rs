@@ -28,8 +28,8 @@
 //!
 //! # A server that ends
 //! A disk may [outlive](DiskOptions::outlives) its server. If the server is killed, or
-//! [leaves](Disk::leave) the disk, the kernel keeps its requests. The next server that adds a
-//! device with its [mark](DiskOptions::mark) takes the disk over. The kernel also delivers the
+//! [leaves](Disk::leave) the disk, the kernel keeps its requests, and the next server that adds a
+//! device with its [mark](DiskOptions::mark) takes it over. The kernel delivers to it also the
 //! requests that the former server had and didn't answer. Each of them may have been done in part.
 //! Doing it again has the same effect, since nobody sends a second request for the same blocks
 //! before the first is answered.
@@ -50,7 +50,7 @@ mod error;
 mod queue;
 mod rings;
 #[cfg(test)]
-mod test_devices;
+mod tests;
 
 pub use disk::{
     Abilities, Disk, DiskOptions, DiskStatus, Disks, FoundDisk, Removal, discard_left, list,

@@ -5,13 +5,14 @@
 //!
 //! | state | owner | what ends it |
 //! |---|---|---|
-//! | `Kernel` | the kernel | a request: `Device`, or `Held` once it is left; an error: `Dead` |
+//! | `Kernel` | the kernel | a request: `Device`, or `Held` if the disk is left; an error: `Dead` |
 //! | `Device` | the device | the request's end: it is answered, and the tag is the kernel's again |
 //! | `Held` | nobody | the end of the server: the kernel delivers the request to the next one |
 //! | `Dead` | nobody | nothing: the kernel delivers no further request |
 //!
 //! Nothing here makes a system call: the ring's thread passes what the kernel says, and takes the
-//! entries. So each order of events can be tested without a kernel.
+//! entries. So each order of events can be tested without a kernel. Steps and races: `README.md`
+//! beside this file.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -154,7 +155,7 @@ impl Queue {
     ) -> Option<Answer> {
         let at = self.tags.get_mut(usize::from(tag))?;
         if at.state != TagState::Kernel {
-            tracing::error!(tag, "ublk delivered a request for a tag that it does not own");
+            tracing::error!(tag, "ublk delivered a request for a tag that it doesn't own");
             return None;
         }
         if self.leaving {

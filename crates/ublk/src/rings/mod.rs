@@ -8,6 +8,7 @@
 //! A completion on another thread leaves its [slot](crate::queue::Slot) in the thread's inbox, and
 //! rings the [bell](corewise_sync::Bell), which wakes a sleeping thread through an `eventfd` that
 //! the ring polls. So do the clients' wakers and orders. A thread at rest sleeps in the kernel.
+//! Steps and races: `README.md` beside this file.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -346,7 +347,7 @@ impl Server {
             let woken =
                 port.woken.load(Ordering::Relaxed) && port.woken.swap(false, Ordering::SeqCst);
             self.submit(woken, now);
-            // Requests that the device completed on the spot are here now.
+            // Requests that the device completed on the spot are in the inbox now.
             self.answer(time::now());
             self.look_after();
             for entry in mem::take(&mut self.queued) {
@@ -372,13 +373,13 @@ impl Server {
                 (false, _) => submitter.submit(),
             };
             port.bell.awake();
-            match result.map_err(|error| error.raw_os_error()) {
-                Ok(_) | Err(Some(libc::EINTR | libc::ETIME)) => {}
-                Err(error) => {
+            match result {
+                Err(error) if !matches!(error.raw_os_error(), Some(libc::EINTR | libc::ETIME)) => {
                     // The kernel is short of memory, or wants completions taken first.
-                    tracing::warn!(errno = error, "io_uring accepts no entries now; trying again");
+                    tracing::warn!(%error, "io_uring accepts no entries now; trying again");
                     Parker::new().park_timeout(FULL_PAUSE);
                 }
+                _ => {}
             }
         }
     }

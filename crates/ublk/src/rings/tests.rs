@@ -16,7 +16,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::*;
 use crate::abi::op;
-use crate::test_devices::{Elsewhere, Ram};
+use crate::tests::{ChannelDevice, Ram};
 
 /// More than any machine needs for any of these steps.
 const LONG: Duration = Duration::from_secs(120);
@@ -132,7 +132,7 @@ fn serve(
 /// A device that gives its requests to the test.
 fn given() -> (Arc<SharedDevice>, Receiver<Request>) {
     let (to, requests) = mpsc::channel();
-    let device = Elsewhere { geometry: Geometry::new(1 << 40), to };
+    let device = ChannelDevice { geometry: Geometry::new(1 << 40), to };
     (SharedDevice::new(Arc::new(device)), requests)
 }
 
@@ -201,7 +201,7 @@ fn more_entries_and_completions_than_the_ring_has_room_for_are_taken() {
 fn requests_are_answered_until_their_queue_is_left() {
     let Some(thread) = start() else { return };
     let ram = Ram::new(16 << 20);
-    let (other, other_thread) = Elsewhere::over(ram.device());
+    let (other, other_thread) = ChannelDevice::on_a_thread(ram.device());
     // On the spot, and on another thread.
     for device in [ram.device(), other] {
         let shared = SharedDevice::new(device);

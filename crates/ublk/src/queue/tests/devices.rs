@@ -10,7 +10,7 @@ fn a_device_that_panics_fails_its_requests_and_no_others() {
         (|n| n % 7 == 3, 512, 8),
         (|n| n % 7 == 3, 4096, 1),
     ] {
-        let device = Arc::new(Panicking { calls: AtomicUsize::new(0), panics, block_size });
+        let device = Arc::new(PanickingDevice { calls: AtomicUsize::new(0), panics, block_size });
         let shared = SharedDevice::new(device.clone());
         let mut kernel = Kernel::new(&shared, 40, MOST_BYTES, Rate::default());
         for _ in 0..10 {
@@ -41,7 +41,7 @@ fn a_device_that_panics_fails_its_requests_and_no_others() {
 fn a_device_that_completes_on_another_thread_answers_each_request_once() {
     const ROUNDS: u32 = 500;
     let ram = Ram::new(1 << 20);
-    let (device, other) = Elsewhere::over(ram.device());
+    let (device, other) = ChannelDevice::on_a_thread(ram.device());
     let mut kernel = Kernel::over(device, 8);
     // Each tag writes and reads its own place by turns.
     let mut rounds = [0; 8];

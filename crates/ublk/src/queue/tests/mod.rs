@@ -12,7 +12,7 @@ use corewise_export::{Client, Limiter, Peer, Rate, SharedDevice};
 use corewise_sync::time;
 
 use super::*;
-use crate::test_devices::{Elsewhere, Keeper, Panicking, Ram};
+use crate::tests::{ChannelDevice, Keeper, PanickingDevice, Ram};
 
 mod commands;
 mod devices;

@@ -107,7 +107,7 @@ fn check_order(device: &Arc<Keeper>, events: &[Event]) {
         assert_eq!(kernel.requests(), [answered, 0]);
         assert_eq!(kernel.queue.tags.iter().map(|tag| tag.state).collect::<Vec<_>>(), model);
     }
-    // What the device has ends without a queue.
+    // Requests that the device has end without a queue.
     drop(kernel);
     while device.len() > 0 {
         device.end(Ok(()));

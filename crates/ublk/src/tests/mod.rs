@@ -99,13 +99,13 @@ impl Ram {
 }
 
 /// A device whose submission panics, now and then.
-pub(crate) struct Panicking {
+pub(crate) struct PanickingDevice {
     pub(crate) calls: AtomicUsize,
     pub(crate) panics: fn(usize) -> bool,
     pub(crate) block_size: u32,
 }
 
-impl BlockDevice for Panicking {
+impl BlockDevice for PanickingDevice {
     fn name(&self) -> &str {
         "panicking"
     }
@@ -121,25 +121,25 @@ impl BlockDevice for Panicking {
     }
 }
 
-/// A device that passes its requests to a thread.
-pub(crate) struct Elsewhere {
+/// A device whose requests go to a channel.
+pub(crate) struct ChannelDevice {
     pub(crate) geometry: Geometry,
     pub(crate) to: Sender<Request>,
 }
 
-impl Elsewhere {
-    /// Starts the thread, which ends when the device is dropped.
-    pub(crate) fn over(inner: Arc<dyn BlockDevice>) -> (Arc<Elsewhere>, JoinHandle<()>) {
+impl ChannelDevice {
+    /// Starts a thread that passes the requests on, and ends when the device is dropped.
+    pub(crate) fn on_a_thread(inner: Arc<dyn BlockDevice>) -> (Arc<ChannelDevice>, JoinHandle<()>) {
         let (to, requests) = mpsc::channel::<Request>();
         let geometry = inner.geometry();
         let thread = thread::spawn(move || requests.iter().for_each(|rq| inner.submit(rq)));
-        (Arc::new(Elsewhere { geometry, to }), thread)
+        (Arc::new(ChannelDevice { geometry, to }), thread)
     }
 }
 
-impl BlockDevice for Elsewhere {
+impl BlockDevice for ChannelDevice {
     fn name(&self) -> &str {
-        "elsewhere"
+        "channel"
     }
 
     fn geometry(&self) -> Geometry {
