@@ -19,17 +19,22 @@ pub struct BufferPool {
 }
 
 pub(super) struct Region {
-    /// The first buffer, at a multiple of `align`.
     base: NonNull<u8>,
     align: usize,
-    /// The allocation, which has room for the alignment.
-    allocation: NonNull<u8>,
-    layout: Layout,
+    owner: MemoryOwner,
     /// Number of bytes from one buffer to the next.
     stride: usize,
     capacity: usize,
     /// The set of the buffers that are taken.
     taken: TagSet,
+}
+
+/// The owner of a pool's memory.
+enum MemoryOwner {
+    /// The pool, which allocated it.
+    Own(Layout),
+    /// A value of the caller, whose drop frees it.
+    Theirs { _owner: Box<dyn Send + Sync> },
 }
 
 // SAFETY: it owns its memory, and only the owner of a tag reaches that tag's piece.
@@ -39,7 +44,7 @@ unsafe impl Sync for Region {}
 
 impl BufferPool {
     /// Creates a pool of `buffers` buffers (at least 1) of `capacity` bytes each (at least 1), at
-    /// multiples of `align`. A page of memory is taken once it is used.
+    /// multiples of `align`.
     ///
     /// # Panics
     /// If `align` is no power of two, or the whole is more than half of the address space.
@@ -48,18 +53,31 @@ impl BufferPool {
         let (buffers, capacity) = (buffers.max(1), capacity.max(1));
         let stride = capacity.checked_next_multiple_of(align).expect(SANE);
         let bytes = stride.checked_mul(buffers as usize).expect(SANE);
-        assert!(align.is_power_of_two(), "{SANE}");
-        // Aligned zeroes would be written one by one. Of others the system has as many as it likes,
-        // and a page costs memory once it is used.
-        let layout = Layout::from_size_align(bytes.checked_add(align).expect(SANE), 1).expect(SANE);
+        let layout = Layout::from_size_align(bytes, align).expect(SANE);
         // SAFETY: the layout isn't empty.
-        let allocation = unsafe { alloc_zeroed(layout) };
-        let Some(allocation) = NonNull::new(allocation) else { handle_alloc_error(layout) };
-        // SAFETY: the allocation is longer than what it has to hold by the alignment.
-        let base = unsafe { allocation.add(allocation.align_offset(align)) };
-        let taken = TagSet::new(buffers, cpus());
-        let region = Region { base, align, allocation, layout, stride, capacity, taken };
-        Self { region: Arc::new(region) }
+        let base = unsafe { alloc_zeroed(layout) };
+        let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
+        let (taken, owner) = (TagSet::new(buffers, cpus()), MemoryOwner::Own(layout));
+        Self { region: Arc::new(Region { base, align, owner, stride, capacity, taken }) }
+    }
+
+    /// Creates a pool of `buffers` buffers (at least 1) of `capacity` bytes each, one behind the
+    /// other, in memory of the caller. `owner` is dropped with the pool and its last buffer.
+    ///
+    /// # Safety
+    /// `base` is a multiple of `align`, and begins `buffers` times `capacity` bytes that stay valid
+    /// for reads and writes until `owner` is dropped. While a buffer is in the pool or with its
+    /// holder, nothing but that holder, and the system on its behalf, accesses its bytes.
+    pub unsafe fn over(
+        base: NonNull<u8>,
+        buffers: u32,
+        capacity: usize,
+        align: usize,
+        owner: Box<dyn Send + Sync>,
+    ) -> Self {
+        let (taken, owner) =
+            (TagSet::new(buffers.max(1), cpus()), MemoryOwner::Theirs { _owner: owner });
+        Self { region: Arc::new(Region { base, align, owner, stride: capacity, capacity, taken }) }
     }
 
     /// Returns an empty buffer, which goes back to the pool when it is dropped; `None` if all are
@@ -107,8 +125,10 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and freed once; each buffer holds the region.
-        unsafe { dealloc(self.allocation.as_ptr(), self.layout) };
+        if let MemoryOwner::Own(layout) = self.owner {
+            // SAFETY: allocated with this layout, and freed once; each buffer holds the region.
+            unsafe { dealloc(self.base.as_ptr(), layout) };
+        }
     }
 }
 

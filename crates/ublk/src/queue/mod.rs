@@ -14,6 +14,8 @@
 //! entries. So each order of events can be tested without a kernel. Steps and races: `README.md`
 //! beside this file.
 
+use std::io;
+use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,6 +25,7 @@ use corewise_sync::atomic::{Ordering, aside};
 use corewise_sync::inbox::{HasLink, Link};
 use corewise_sync::panics::caught;
 use corewise_sync::{Completion, Mutex};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
 use crate::abi::{Descriptor, op};
 
@@ -124,10 +127,11 @@ impl Queue {
         facts: Arc<QueueFacts>,
         now: Instant,
     ) -> Queue {
-        let pool = BufferPool::new(depth.into(), most as usize, ALIGN);
+        // The system refuses a mapping only if the process may have no more memory.
+        let pool = pool(depth, most).ok();
         let tag = |tag| {
             // The pool has one for each tag.
-            let lent = pool.get();
+            let lent = pool.as_ref().and_then(BufferPool::get);
             let mut buffer = lent.unwrap_or_else(|| AlignedBuf::zeroed(most as usize, ALIGN));
             let address = address(&mut buffer);
             let (link, done) = (Link::new(), Mutex::new(None));
@@ -285,6 +289,40 @@ impl Queue {
 fn address(buffer: &mut AlignedBuf) -> u64 {
     buffer.clear();
     buffer.spare_capacity_mut().as_mut_ptr().expose_provenance() as u64
+}
+
+/// Anonymous memory, of which a page is taken once it is used.
+struct Mapping {
+    base: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: it owns its memory, and reads nothing there.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `pool`, whose buffers are gone.
+        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+    }
+}
+
+/// Makes the buffers of `depth` tags, of which most are never used as a whole.
+fn pool(depth: u16, most: u32) -> io::Result<BufferPool> {
+    let length = usize::from(depth) * most as usize;
+    let (prot, flags) =
+        (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+    // SAFETY: a new mapping, which nothing else names.
+    let base = unsafe { mmap_anonymous(ptr::null_mut(), length, prot, flags) }?;
+    // Of a huge page most would never be used.
+    // SAFETY: advice that changes no content. A kernel without huge pages refuses it.
+    let _ = unsafe { madvise(base, length, Advice::LinuxNoHugepage) };
+    let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
+    let mapping = Box::new(Mapping { base, length });
+    // SAFETY: a page-aligned mapping of this length, which goes with its owner.
+    Ok(unsafe { BufferPool::over(base, depth.into(), most as usize, ALIGN, mapping) })
 }
 
 /// Makes the request of a descriptor, with the tag's memory if it has bytes. Fails with an error
