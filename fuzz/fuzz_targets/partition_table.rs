@@ -1,5 +1,5 @@
-//! The fuzz target `partition_table`: under cargo-fuzz it is driven by libFuzzer; otherwise it
-//! replays the files that it is given.
+//! The fuzz target `partition_table`: under cargo-fuzz, libFuzzer drives it; otherwise it replays
+//! the files of its arguments.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -1,5 +1,5 @@
-//! The fuzz target `remote`: under cargo-fuzz it is driven by libFuzzer; otherwise it replays
-//! the files that it is given.
+//! The fuzz target `remote`: under cargo-fuzz, libFuzzer drives it; otherwise it replays the files
+//! of its arguments.
 #![cfg_attr(fuzzing, no_main)]
 
 #[cfg(fuzzing)]

@@ -39,7 +39,7 @@ fn asked() -> [Request; 8] {
 /// Passes the requests that reach it to its listener.
 #[derive(Debug)]
 struct Catcher {
-    /// L: is the lock; guards who listens.
+    /// L: is the lock; guards the listener.
     caught: Mutex<Option<Sender<Started>>>,
 }
 
@@ -123,8 +123,8 @@ fn answer(structured: bool, said: &[u8], piece: usize) -> (Vec<Told>, Vec<usize>
 /// Feeds a server's answers to some requests.
 ///
 /// # Panics
-/// Where a request ends twice or not at all, a read ends well without its bytes, or where it
-/// matters how the bytes are cut.
+/// If a request ends twice or not at all, a read succeeds without its bytes, or another cut of the
+/// bytes gives another result.
 pub fn answers(data: &[u8]) {
     let Some((&choice, said)) = data.split_first() else { return };
     let (structured, piece) = (choice & 1 != 0, usize::from(choice >> 1) + 1);

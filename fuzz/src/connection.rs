@@ -87,7 +87,7 @@ pub(crate) fn behind_handshake(output: &[u8]) -> &[u8] {
 /// Sends these bytes as a whole connection, from the client flags on.
 ///
 /// # Panics
-/// Where the server doesn't end the connection, touches a device that wasn't chosen, or serves the
+/// If the server doesn't end the connection, touches a device that wasn't chosen, or serves the
 /// next client no more.
 pub fn connection(data: &[u8]) {
     let data = &data[..data.len().min(MOST_INPUT)];

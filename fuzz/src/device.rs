@@ -1,4 +1,4 @@
-//! A small memory device that counts what reaches it.
+//! A small memory device that counts its requests.
 
 use std::sync::Arc;
 

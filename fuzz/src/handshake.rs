@@ -84,8 +84,8 @@ fn feed(data: &[u8], piece: usize) -> (Vec<u8>, usize, Outcome) {
     (replies, consumed, Outcome::NeedMore)
 }
 
-/// Feeds a handshake with TLS, byte by byte: these bytes in plain text up to `STARTTLS`, and what
-/// TLS yields behind it.
+/// Feeds a handshake with TLS, byte by byte: these bytes in plain text up to `STARTTLS`, and the
+/// plaintext of TLS behind it.
 fn feed_to_tls(data: &[u8], policy: TlsPolicy) {
     let (mut machine, mut pending, mut said) =
         (Handshake::with_tls(policy).extended_headers(true), Vec::new(), Vec::new());
@@ -125,7 +125,7 @@ fn feed_to_tls(data: &[u8], policy: TlsPolicy) {
 /// Runs a handshake over these bytes.
 ///
 /// # Panics
-/// Where the answer depends on how the bytes are cut, or on plain text before TLS, a reply is
+/// If the answer depends on how the bytes are cut, or on plain text before TLS, a reply is
 /// malformed, or the machine answers without bound.
 pub fn handshake(data: &[u8]) {
     feed_to_tls(data, TlsPolicy::Allowed);

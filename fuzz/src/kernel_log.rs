@@ -23,7 +23,8 @@ const OLDER: &str = "[    0.0] Linux version 4.19.0 (x)\n\
 /// as a listing of a sysfs tree, and applies both to the log.
 ///
 /// # Panics
-/// Where a timeline contradicts itself, the pieces give another log, or a number of a line is none.
+/// If a timeline contradicts itself, the pieces give another log, or a line's number is none of the
+/// log's.
 pub fn kernel_log(data: &[u8]) {
     let whole = read(data, data.len().max(1)).finish_all();
     let pieces = read(data, 1 + usize::from(data.first().copied().unwrap_or(0)) % 13).finish_all();

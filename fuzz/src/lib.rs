@@ -1,8 +1,8 @@
 //! Fuzz targets, and the replay of their corpora.
 //!
-//! Each target is a function over bytes that checks invariants, not only the absence of panics. The
-//! same function is driven by libFuzzer (`cargo fuzz run handshake`, in this folder), by the
-//! binaries of `fuzz_targets` (files as arguments), and by `tests/replay.rs` (every file of
+//! Each target is a function over bytes that checks invariants, not only the absence of panics.
+//! Three programs drive the same function: libFuzzer (`cargo fuzz run handshake`, in this folder),
+//! the binaries of `fuzz_targets` (files as arguments), and `tests/replay.rs` (every file of
 //! `corpus/`, and seeded mutations of them).
 //!
 //! * [`handshake()`]: a client's bytes in its handshake. The answers are well-formed and bounded,
@@ -62,10 +62,10 @@ pub const TARGETS: [(&str, Target); 8] = [
 /// Replays the files named on the command line.
 ///
 /// # Errors
-/// Where a file can't be read.
+/// If a file can't be read.
 ///
 /// # Panics
-/// Where an invariant is broken: that is its purpose.
+/// If an invariant is broken: that is its purpose.
 pub fn replay_arguments(target: Target) -> std::io::Result<()> {
     for path in std::env::args_os().skip(1) {
         target(&std::fs::read(path)?);

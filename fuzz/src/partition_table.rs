@@ -34,8 +34,8 @@ impl BlockDevice for Disk {
 /// them.
 ///
 /// # Panics
-/// Where a read leaves the disk, a partition does, two of them overlap, or the same bytes give
-/// another table.
+/// If a read leaves the disk, a partition does, two of them overlap, or the same bytes give another
+/// table.
 pub fn partition_table(data: &[u8]) {
     let mut disk = data.to_vec();
     disk.resize(data.len().next_multiple_of(BLOCK), 0);

@@ -50,7 +50,7 @@ fn shake(data: &[u8]) -> (Result<RemoteAgreement, Refusal>, usize) {
 /// Shakes hands with a server that sends these bytes.
 ///
 /// # Panics
-/// Where an agreement doesn't follow from the bytes up to its end alone, or one is claimed without
+/// If an agreement doesn't follow from the bytes up to its end alone, or one is claimed without
 /// them.
 pub fn remote(data: &[u8]) {
     let (agreed, read) = shake(data);

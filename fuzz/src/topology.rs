@@ -8,8 +8,8 @@ use crate::seeds::Seed;
 /// description.
 ///
 /// # Panics
-/// Where a machine contradicts itself, the same bytes give another one, or an error doesn't point
-/// into what was read.
+/// If a machine contradicts itself, the same bytes give another one, or an error doesn't point into
+/// the input.
 pub fn topology(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let read = || match text.trim_start().starts_with('<') {

@@ -214,8 +214,8 @@ fn check(request: &Request, verdict: Verdict, limits: &Limits) {
 /// Sends these bytes, except the first, as the requests of a client that has chosen an export.
 ///
 /// # Panics
-/// Where a request isn't answered exactly once with what the model says, or the device ends with
-/// other contents.
+/// If a request isn't answered exactly once as the model predicts, or the device ends with other
+/// contents.
 pub fn transmission(data: &[u8]) {
     let (first, data) = data.split_first().unwrap_or((&0, &[]));
     let choice = Choice::new(*first);

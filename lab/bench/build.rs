@@ -1,11 +1,11 @@
-//! Tells the program which commit it was built from: results without a commit are worth little.
+//! Gives the program the commit that it is built from: results without a commit are worth little.
 #![allow(clippy::print_stdout)]
 
 use std::path::Path;
 use std::process::Command;
 
 fn main() {
-    // All that the program is made of; with the log of HEAD, which a commit changes.
+    // The sources of the program, and the log of HEAD, which a commit changes.
     for path in [".", "../costs", "../../crates", "../../Cargo.lock"] {
         println!("cargo::rerun-if-changed={path}");
     }
@@ -13,7 +13,7 @@ fn main() {
     if let Some(log) = log.filter(|log| Path::new(log).exists()) {
         println!("cargo::rerun-if-changed={log}");
     }
-    // No tags: a name that never moves.
+    // Tags are left out, so the name never moves.
     let commit = git(&["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]);
     println!("cargo::rustc-env=COREWISE_COMMIT={}", commit.unwrap_or_default());
 }

@@ -56,7 +56,7 @@ pub(crate) fn all(args: &Args) -> bool {
             done.push(how);
         }
     });
-    // In the order of the list, whichever ended first.
+    // The results come in the order of the list, whichever step ended first.
     done.sort_by_key(|done| steps::ALL.iter().position(|step| step.name == done.name));
     sum_up(&done, begun.elapsed())
 }
@@ -138,7 +138,7 @@ fn reasons(log: &str) -> Vec<&str> {
             || line.contains("panicked at")
     };
     let lines: Vec<&str> = log.lines().collect();
-    // The line after it tells more: a place, or a value.
+    // The next line tells more: a place, or a value.
     let told = |at: &usize| says(lines[*at]) || (*at > 0 && says(lines[*at - 1]));
     let all = (0..lines.len()).filter(told).map(|at| lines[at]);
     all.filter(|line| !line.trim().is_empty()).take(REASONS).collect()

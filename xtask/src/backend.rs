@@ -23,8 +23,8 @@ pub(crate) fn apart(cargo: &mut Command, folder: &str, target: &Path) {
 ///
 /// Fails if the program can't be written below the target folder.
 pub(crate) fn compiler(backend: &str, target: &Path) -> Result<PathBuf, String> {
-    // Cargo separates what such a program compiles by the program's name. Cargo also asks it for
-    // the configuration, so dependencies may depend on that.
+    // Cargo separates the output of such programs by the program's name. Cargo also asks it for the
+    // configuration, so dependencies may depend on that.
     let folder = target.join("backends");
     let program = folder.join(backend);
     let text = format!("#!/bin/sh\nexec \"$@\" --cfg {backend}\n");

@@ -1,7 +1,8 @@
 //! `cargo xtask book`: the documents as pages for a browser, by mdBook.
 //!
-//! mdBook wants one folder and a table of contents. Both are laid out in the target folder: all
-//! tracked files that the pages may link to, and a table of contents from the lists below.
+//! mdBook wants one folder and a table of contents. Both are laid out in the target folder. The
+//! folder gets all tracked files that the pages may link to, the table of contents comes from the
+//! lists below.
 
 use crate::deb::Tree;
 use crate::run::Run;

@@ -93,7 +93,7 @@ fn lock_file_of_user(run: &mut Run, library: &str, folder: &Path) -> Result<Stri
     );
     std::fs::write(user.join("Cargo.toml"), manifest).map_err(failed)?;
     std::fs::copy(run.root().join("Cargo.lock"), user.join("Cargo.lock")).map_err(failed)?;
-    // Removes from the lock file what this program doesn't need.
+    // Removes the packages that this program doesn't need from the lock file.
     let manifest = user.join("Cargo.toml").display().to_string();
     run.cargo(
         &["update", "--quiet", "--offline", "--workspace", "--manifest-path", &manifest],

@@ -61,7 +61,7 @@ pub(crate) const ALL: &[Step] = &[
     // Builds in another folder than clippy and the tests, and so beside them.
     step("crates", "the libraries can be packed, each feature compiles alone", crates::check),
     // A single build: a package alone has other features of its dependencies, and so other builds
-    // of them. Debug assertions are on: what a client does to the server is worth the closest
+    // of them. Debug assertions are on, since a client's effect on the server is worth the closest
     // check.
     step(
         "tests",
@@ -144,8 +144,8 @@ fn house(run: &mut Run, which: &[&str]) -> Result<(), String> {
 
 /// Runs the tests that are built for a model checker: `--cfg CHECKER`, `tests/CHECKER/main.rs`.
 fn models(run: &mut Run, checker: &str, more: &[&str]) -> Result<(), String> {
-    // All packages, without what no model has (TLS), and third-party crates with the features that
-    // they have in all tests.
+    // All packages are built, without TLS, which no model has. Third-party crates have the features
+    // that they have in all tests.
     let args = ["test", "--locked", "--no-fail-fast", "--workspace", "--exclude", "xtask"];
     let features = ["--no-default-features", "--features", "bench-peers/as-in-tests"];
     let which = ["--test", checker, "--config", "xtask/model.toml"];
@@ -196,7 +196,7 @@ fn supply(run: &mut Run) -> Result<(), String> {
     }
     // cargo-deny reads the manifests of every crate, also of those that no build here needs.
     run.cargo(&["fetch", "--locked"], |_| {})?;
-    // Offline, as the crates are there by now. Advisories would need their database.
+    // The step runs offline, as the crates are there by now. Advisories would need their database.
     let args = ["--locked", "--offline", "check", "licenses", "bans", "sources"];
     let deny = known.iter().find(is_right).ok_or("cargo-deny was installed, and isn't there")?;
     run.command(Command::new(deny).args(args))?;

@@ -8,15 +8,15 @@ use crate::run::Run;
 
 /// Targets, each with the packages that are checked for it.
 const TARGETS: &[(&str, &[&str])] = &[
-    // Another processor and another C library at once. No code depends on the pair of them, except
-    // in the crate of the next line.
+    // This is another processor and another C library at once. No code depends on the pair of them,
+    // except in the crate of the next line.
     ("aarch64-unknown-linux-musl", &["corewise", "corewise-cli", "corewise-bench"]),
     ("aarch64-unknown-linux-gnu", &["corewise-sync"]),
     // Crates on the block layer are left out: the crate `io-uring` knows 64 bits only.
     ("i686-unknown-linux-gnu", &["corewise-kernel-log", "corewise-smp", "corewise-device"]),
     // The libraries that need no Linux. The functions that need it return their one error.
     ("aarch64-apple-darwin", PORTABLE),
-    // An older processor. Only these crates, and the two below, have code for a processor.
+    // This is an older processor. Only these crates, and the two below, have code for a processor.
     ("x86_64-apple-darwin", &["corewise-workqueue"]),
 ];
 
@@ -68,8 +68,8 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
             run.count_skipped();
             continue;
         }
-        // Without the program's default features: TLS compiles C, and no C compiler for these
-        // targets is here.
+        // The program is checked without its default features: TLS compiles C, and no C compiler
+        // for these targets is here.
         let mut args = vec!["check", "--locked", "--no-default-features", "--target", target];
         for package in *packages {
             args.extend(["-p", package]);

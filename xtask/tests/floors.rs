@@ -38,7 +38,7 @@ struct Entry {
     floor: Floor,
     #[serde(default)]
     imports: Vec<String>,
-    /// Checked by the tidy test of rooms.
+    /// The rooms, which the tidy test of rooms checks.
     #[serde(default, rename = "rooms")]
     _rooms: Vec<String>,
     #[serde(default, rename = "circle")]

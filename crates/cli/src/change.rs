@@ -44,7 +44,7 @@ pub(crate) fn reload(args: &args::Reload) -> Result<(), Failure> {
     ask(&args.how, Question { mode: Some(args.mode.into()), ..Question::new("reload") })
 }
 
-/// Sends a change, waits for its end however long that takes, and shows what was done.
+/// Sends a change, waits for its end however long that takes, and shows the changes.
 fn ask(how: &args::Change, question: Question) -> Result<(), Failure> {
     let mut client = Client::find(&how.server)?;
     let answer = client.ask_for_long(&Question { dry_run: how.dry_run, ..question })?;

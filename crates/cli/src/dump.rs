@@ -1,6 +1,6 @@
-//! `corewise dump` and `corewise health`: what a running `corewise up` does, and how it is. With
+//! `corewise dump` and `corewise health`: the work and the health of a running `corewise up`. With
 //! `--monitor` the counters and rates of queues come again and again, in the spirit of the kernel's
-//! `wq_monitor.py`; on a terminal in place.
+//! `wq_monitor.py`. On a terminal they change in place.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

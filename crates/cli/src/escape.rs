@@ -101,8 +101,8 @@ pub(crate) mod tests {
         assert!(matches!(super::json("{\n}"), Cow::Borrowed(_)));
     }
 
-    /// Returns what a strict parser finds: keys with values, and words without one. `None` if the
-    /// line isn't logfmt.
+    /// Returns the findings of a strict parser: keys with values, and words without one. `None` if
+    /// the line isn't logfmt.
     pub(crate) fn parsed(line: &str) -> Option<Vec<(String, Option<String>)>> {
         let mut chars = line.chars().peekable();
         let mut pairs = Vec::new();

@@ -43,7 +43,7 @@ pub(crate) fn note(message: fmt::Arguments<'_>) {
     say(MessageKind::Note, &styled(HELP, "note").to_string(), message);
 }
 
-/// Prints on stderr what to do about the error before.
+/// Prints the remedy for the error before on stderr.
 pub(crate) fn help(message: fmt::Arguments<'_>) {
     say(MessageKind::Help, &format!("  {}", styled(HELP, "help")), message);
 }

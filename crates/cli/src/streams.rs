@@ -195,7 +195,7 @@ mod tests {
             for n in 1..=more {
                 stream.put(writer.as_fd(), format!("{n}\n").as_bytes(), told);
             }
-            // Both halves of the first line; then there is room.
+            // The reader takes both halves of the first line; then there is room.
             let mut read = vec![0; 2 * PIECE];
             reader.read_exact(&mut read).unwrap();
             stream.put(writer.as_fd(), b"", told);

@@ -1,5 +1,5 @@
-//! Files that are replaced in one step: a reader finds the old file or the new one and never a
-//! part, even if the process is killed.
+//! Files that are replaced in one step: a reader finds the old file or the new one. It never finds
+//! a part, even if the process is killed.
 
 use std::fs::File;
 use std::io::{self, Write};

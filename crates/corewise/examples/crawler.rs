@@ -1,5 +1,5 @@
-//! A rate-limited crawler: it walks a web site on loopback, over real sockets, with few requests at
-//! once, a pause between two of them, and a retry if the server says "later".
+//! A rate-limited crawler. It walks a web site on loopback, over real sockets, with few requests at
+//! once and a pause between two of them. It retries if the server says "later".
 //!
 //! `cargo run --release -p corewise --example crawler`
 //!

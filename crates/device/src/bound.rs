@@ -21,10 +21,10 @@ pub trait Bound: Any + Send + Sync {
     /// Flushes and closes, after everything that needs this device was shut down.
     ///
     /// Called at most once. A shutdown calls it on a pool worker or on the caller of
-    /// [`shutdown`](crate::DeviceManager::shutdown), beside those of devices that have nothing to
-    /// do with this one, or on that caller alone if the declaration [says
-    /// so](crate::DeviceDecl::async_shutdown). [`unbind`](crate::DeviceManager::unbind) and
-    /// [`remove`](crate::DeviceManager::remove) call it on their own thread. It may block.
+    /// [`shutdown`](crate::DeviceManager::shutdown), beside those of unrelated devices. If the
+    /// declaration [says so](crate::DeviceDecl::async_shutdown), it runs on that caller alone.
+    /// [`unbind`](crate::DeviceManager::unbind) and [`remove`](crate::DeviceManager::remove) call
+    /// it on their own thread. It may block.
     ///
     /// # Errors
     ///

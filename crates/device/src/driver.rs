@@ -55,9 +55,9 @@ pub trait Driver: Send + Sync {
     /// `done`.
     ///
     /// A driver whose probe waits for something (a connection, a task of an asynchronous runtime)
-    /// implements this one instead: it takes the data that it needs from `cx`, hands `done` on, and
-    /// returns. From then on no worker is held, and the device is still being probed. Until it
-    /// returns, the rules of `probe` hold here too.
+    /// implements this one instead. The probe takes the data that it needs from `cx`, hands `done`
+    /// on, and returns. From then on no worker is held, and the device is still being probed. Until
+    /// it returns, the rules of `probe` hold here too.
     ///
     /// # Panics
     ///

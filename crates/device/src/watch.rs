@@ -2,8 +2,8 @@
 //!
 //! The runner of a callback can't see that the callback takes long. A thread that can has to be
 //! there before, and must cost next to nothing if all goes quickly. So the thread is started
-//! beforehand and sleeps on a kernel timer (`timerfd`): to set the timer is a system call of a few
-//! hundred nanoseconds that wakes nobody; to start or wake a thread costs tens of microseconds.
+//! beforehand and sleeps on a kernel timer (`timerfd`). To set the timer is a system call of a few
+//! hundred nanoseconds that wakes no thread. To start or wake a thread costs tens of microseconds.
 //!
 //! Guards: `I:` immutable, `L:` lock (what it guards is named). Lock order: `state` is taken last;
 //! nothing is called while it is held but the setting of the timer.

@@ -257,7 +257,7 @@ impl Mapping {
     fn give_back(&self, offset: u64, len: u64) -> io::Result<()> {
         debug_assert!(offset + len <= (self.words * WORD) as u64);
         // SAFETY: the range is inside our own private anonymous mapping, so after this call it
-        // reads as zeroes and stays mapped; see `words` for why that is sound for concurrent
+        // reads as zeroes and stays mapped. `words` argues that this is sound for concurrent
         // readers.
         unsafe {
             let start = self.base.as_ptr().cast::<u8>().add(offset as usize);

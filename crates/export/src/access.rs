@@ -4,7 +4,7 @@
 //! The right to attach is decided from the client's identity, which is established before.
 //!
 //! A limit is a token bucket that holds a second's worth. It is stored as the time at which the
-//! bucket will be full again. A request takes what it needs, even if the bucket holds less: then
+//! bucket will be full again. A request takes its full cost, even if the bucket holds less. Then
 //! the next one waits for longer. So a request of any size passes. Clients that share a limit wait
 //! in the order in which they came, and one word changes instead of a refill.
 
@@ -121,7 +121,7 @@ fn credentials(socket: &OwnedFd) -> Option<libc::ucred> {
     (done == 0 && len as usize == size_of::<libc::ucred>()).then_some(found)
 }
 
-/// The clients that may attach to an export: everybody if neither field is set.
+/// The clients that may attach to an export: all clients if neither field is set.
 #[derive(Clone, Debug, Default)]
 pub struct Access {
     /// Users of this machine, by number.
@@ -172,7 +172,7 @@ fn take(full: u64, now: u64, cost: u64, per_second: u64) -> (u64, u64) {
     (full.saturating_add(takes), full.saturating_sub(BURST))
 }
 
-/// A limit, and what has been taken of it.
+/// A limit, and the part of it that has been taken.
 #[derive(Debug)]
 pub struct Limiter {
     rate: Rate,
@@ -191,7 +191,7 @@ impl Limiter {
         (!rate.is_unlimited()).then(|| Limiter { rate, made: time::now(), requests, bytes })
     }
 
-    /// Takes what a request needs. Returns how long after `now` it may pass.
+    /// Takes the cost of a request. Returns how long after `now` it may pass.
     pub fn take(&self, now: Instant, bytes: u64) -> Duration {
         let since = now.saturating_duration_since(self.made).as_nanos();
         let now = u64::try_from(since).unwrap_or(u64::MAX);

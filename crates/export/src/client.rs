@@ -1,4 +1,4 @@
-//! A client of a device: what its protocol has no part in.
+//! A client of a device, whatever its protocol.
 //!
 //! A client enters the device by [turns](crate::turn), keeps its changes apart from those that
 //! cover [blocks in part](crate::range_lock), and learns of the device's [losses](crate::losses).
@@ -155,7 +155,7 @@ impl Client {
     ///
     /// A flush that was sent while the failing one is under way reaches the device after it
     /// ([`Queue`](corewise_blockmq::Queue)), so its end finds the loss counted. A failed change
-    /// with FUA tells its client nothing about earlier changes: their flush does.
+    /// with FUA tells its client nothing about earlier changes. Their flush does.
     fn look_for_losses(&self, covers: LossScope, done: &mut Completed) {
         if done.result.as_ref().is_err_and(|error| !error.kind().may_be_a_loss(Op::Flush)) {
             return;
@@ -186,8 +186,8 @@ impl Client {
         self.known_losses.all_is_durable();
     }
 
-    /// Records that the client has left: which losses the next client from the same place hears of.
-    /// `clean` is true if the client has taken all replies.
+    /// Records that the client has left, and with it the losses that the next client from the same
+    /// place learns of. `clean` is true if the client has taken all replies.
     pub fn leave(&self, clean: bool) {
         self.shared.losses.leave(&self.known_losses, clean);
     }

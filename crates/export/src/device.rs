@@ -1,8 +1,8 @@
-//! A device that has clients, and what they share.
+//! A device that has clients, and the state that they share.
 //!
-//! A change of a part of a block reads that block, changes it, and writes it: three steps, each
-//! begun by the end of the one before. Meanwhile other changes of the block
-//! [wait](crate::range_lock), whichever client they come from.
+//! A change of a part of a block reads that block, changes it, and writes it. The end of each step
+//! begins the next. Meanwhile other changes of the block [wait](crate::range_lock), whichever
+//! client they come from.
 
 use std::fmt;
 use std::sync::Arc;
@@ -91,9 +91,9 @@ impl Drop for ListedChange {
     }
 }
 
-/// Submits a change of a client that lists its changes, or leaves that to the end of a change that
-/// it has to wait for. A change of a part of a block reads the block, changes it, and writes it.
-/// Never blocks.
+/// Submits a change of a client that lists its changes. If the change has to wait for another one,
+/// the end of that one submits it. A change of a part of a block reads the block, changes it, and
+/// writes it. Never blocks.
 pub fn submit_listed(shared: &Arc<SharedDevice>, rq: Request) {
     let blocks = around(rq.offset(), rq.len(), shared.block);
     let range = blocks.start / shared.block..=(blocks.end - 1) / shared.block;

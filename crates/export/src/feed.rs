@@ -97,8 +97,8 @@ impl Feed {
         }
     }
 
-    /// Submits what may go, and returns when to call again. Blocks for as long as
-    /// [`BlockDevice::submit`](corewise_blockmq::BlockDevice::submit) does.
+    /// Submits the requests that may go, and returns the time of the next call. Blocks for as long
+    /// as [`BlockDevice::submit`](corewise_blockmq::BlockDevice::submit) does.
     pub fn submit(&mut self) -> Next {
         loop {
             self.pass_limits();
@@ -228,7 +228,8 @@ impl Drop for Feed {
         if let Some(demand) = self.queued.take() {
             let entry = client.turn().give_up();
             if entry != TurnEntry::Queued {
-                // It got places meanwhile, which the requests below return.
+                // The client got places meanwhile. It returns them, and the requests below enter by
+                // force.
                 let got = self.deficit.entered(demand, entry);
                 client.turn().leave(got);
             }

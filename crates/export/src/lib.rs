@@ -40,10 +40,10 @@
 //! | module | its job |
 //! |---|---|
 //! | `access` | the identity of a client, where it may attach, and its requests a second |
-//! | [`blocks`] | which blocks a range covers, and which in part. Pure |
-//! | `losses` | which client knows what its device has lost |
+//! | [`blocks`] | the blocks that a range covers, whole or in part. Pure |
+//! | `losses` | the losses of a device that each client knows of |
 //! | [`range_lock`] | changes that cover blocks of the device in part |
-//! | [`turn`] | how the clients of a device share it |
+//! | [`turn`] | turns, by which the clients of a device share it |
 //! | `device` | a device with the state that its clients share |
 //! | `traffic` | counters of answered requests |
 //! | `client` | one client of it |

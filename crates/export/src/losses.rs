@@ -1,17 +1,17 @@
-//! Record of which client knows of which loss of its device.
+//! The record of the losses of a device that each of its clients knows of.
 //!
 //! A device reports a loss once, to the first flush after it: a file of Linux does, and so does a
 //! volume of another server. All clients of the device have lost data, so one flush of each must
-//! fail, as `errseq_t` arranges it in the kernel for each open file. The device counts its losses
+//! fail. `errseq_t` arranges that in the kernel for each open file. The device counts its losses
 //! ([`BlockDevice::losses`](corewise_blockmq::BlockDevice::losses)). For each client the server
-//! records how many of them the client was told.
+//! records the number of losses that it has reported to the client.
 //!
 //! That alone would repeat a gap of the kernel that PostgreSQL found. A client that reconnects
 //! between the loss and its flush takes its earlier writes for durable. An NBD client reconnects
-//! without its user's knowledge, whenever its connection breaks. So a new client inherits what the
-//! last one from the same place, or with the same certificate, knew: see [`Losses::join`]. If they
-//! are two clients, one flush fails for nothing, which costs less than silence. A client that
-//! reconnects from elsewhere, without a certificate, isn't recognised.
+//! without its user's knowledge, whenever its connection breaks. So a new client inherits the
+//! knowledge of the last one from the same place, or with the same certificate: see
+//! [`Losses::join`]. If they are two clients, one flush fails for nothing, which costs less than
+//! silence. A client that reconnects from elsewhere, without a certificate, isn't recognised.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(crate) struct KnownLosses {
     /// A: number of these changes that came before a flush that was answered, with success or
     /// failure.
     covered: AtomicU64,
-    /// I: number of clients that had left when it came. It may be one of those.
+    /// I: number of clients that had left when it came. The client may be one of those.
     behind: u64,
 }
 
@@ -64,7 +64,7 @@ impl KnownLosses {
 
     /// Makes the next flush fail, since changes that were answered before may be lost.
     pub(crate) fn owe_a_failure(&self) {
-        // More than a device has ever lost.
+        // The number is larger than that of any device's losses.
         self.now.store(u64::MAX, Ordering::Relaxed);
     }
 
@@ -103,7 +103,7 @@ struct Table {
 
 #[derive(Debug)]
 struct AbsentClient {
-    /// Identity of the client. `None` stands for anybody.
+    /// Identity of the client. `None` stands for any client.
     who: Option<Identity>,
     /// Number of losses that it knows of.
     told: u64,
@@ -118,9 +118,9 @@ impl AbsentClient {
 }
 
 impl Losses {
-    /// Registers a client of a device that has had `losses` losses. The client inherits what its
-    /// possible earlier connections know: those that left, and one whose connection broke
-    /// unnoticed.
+    /// Registers a client of a device that has had `losses` losses. The client inherits the
+    /// knowledge of its possible earlier connections: those that left, and one whose connection
+    /// broke unnoticed.
     pub(crate) fn join(&self, who: &Identity, losses: u64) -> Arc<KnownLosses> {
         let mut table = self.table.lock();
         let present = table.present.iter().filter(|(other, _)| other.may_be(who));
@@ -157,7 +157,7 @@ impl Losses {
     }
 
     /// Records a flush that succeeded after `losses` losses. Clients that had left before it have
-    /// lost nothing since they were told.
+    /// lost nothing since their last report.
     pub(crate) fn durable(&self, covers: LossScope, losses: u64) {
         if covers.left == 0 {
             return;
@@ -165,7 +165,8 @@ impl Losses {
         self.table.lock().absent.retain(|a| a.number > covers.left || a.told != losses);
     }
 
-    /// Records that a client is being told, and with it its possible earlier connections.
+    /// Records that a loss is being reported to a client, and so to its possible earlier
+    /// connections.
     pub(crate) fn tell(&self, who: &Identity, told: &KnownLosses) {
         let is_it = |absent: &AbsentClient| absent.is(who) && absent.number <= told.behind;
         self.table.lock().absent.retain(|absent| !is_it(absent));
@@ -187,8 +188,8 @@ impl Losses {
         let absent = &mut table.absent;
         absent.push(AbsentClient { who: Some(who), told: knows, number });
         if absent.len() > MOST_ABSENT {
-            // The record of the oldest client is dropped. The next one stands for both, for
-            // anybody.
+            // The record of the oldest client is dropped. The next one stands for both, and for any
+            // client.
             let oldest = absent.remove(0);
             absent[0].who = None;
             absent[0].told = absent[0].told.min(oldest.told);
@@ -285,7 +286,7 @@ mod tests {
         let (losses, a) = (Losses::default(), user(1));
         let told = writer(&losses, &a, 0);
         assert!(flush(&losses, &a, &told, 1));
-        // The connection broke, but nobody has noticed.
+        // The connection broke, but the server hasn't noticed.
         let again = losses.join(&a, 1);
         losses.leave(&told, false);
         let last = losses.join(&a, 1);

@@ -42,7 +42,7 @@ pub struct Counts {
 
 #[derive(Debug, Default)]
 struct OpCounts {
-    /// A: written by one thread at a time, as all fields here. Relaxed: nothing is decided by it.
+    /// A: written by one thread at a time, as all fields here. Relaxed: no decision depends on it.
     requests: aside::AtomicU64,
     /// A: as `requests`.
     errors: aside::AtomicU64,

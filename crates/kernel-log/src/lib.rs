@@ -24,21 +24,21 @@
 //!
 //! * **Init calls** have two lines, which are paired by function, module and, where the log names
 //!   it, thread. The duration is the printed one. A kernel begins with a clock that ticks, and
-//!   prints durations in whole ticks (0, 4000, 8000 µs) until it takes a better one; then the
-//!   stamps of the two lines bound them. Without its first line a call took at least what is
+//!   prints durations in whole ticks (0, 4000, 8000 µs) until it takes a better one. The stamps of
+//!   the two lines then bound the durations. Without its first line a call took at least what is
 //!   printed, as all threads' calls share one clock since 4.17. Older kernels print units of 1.024
-//!   µs: where one pair of lines, one probe inside or two ticks show that, the durations are
-//!   corrected; where nothing shows it either way, they are bounded by both.
+//!   µs. If one pair of lines, one probe inside or two ticks show that, the durations are
+//!   corrected. If nothing shows it either way, both units bound them.
 //! * **Probes** have one line, at their end. The start is computed ([`Certainty::Inferred`]); the
-//!   driver comes from the line since 7.3, before from others. A kernel prints a negative result
-//!   when it did not get as far as calling the driver, and a positive one when the driver itself
-//!   said no: -517 and 517 are both deferrals. Kernels before 5.14 print 1 for a device that was
-//!   bound, and 0 for one that was not: a line within the probe says why (`failed with error`,
+//!   driver comes from the line since 7.3, before from others. A kernel prints a negative result if
+//!   it did not get as far as calling the driver, and a positive one if the driver itself refused.
+//!   So -517 and 517 are both deferrals. Kernels before 5.14 print 1 for a device that was bound,
+//!   and 0 for one that was not: a line within the probe says why (`failed with error`,
 //!   `requests probe deferral`), or nobody knows. Such a line without the probe's last one is named
 //!   in a note.
 //! * **What is nested in what** is proven by threads, where lines name them
-//!   (`CONFIG_PRINTK_CALLER`). Else it is found by time: a probe within the time of another one, or
-//!   of an init call, seems to have run inside it, unless something says that they ran side by side
+//!   (`CONFIG_PRINTK_CALLER`). Else it is found by time. A probe within the time of another one, or
+//!   of an init call, seems to have run inside it, unless a sign shows that they ran side by side
 //!   ([`nesting`]). It may have run on another thread, so what follows from that is marked
 //!   ([`may_be_nested`](corewise_timeline::Span::may_be_nested)).
 //! * **An order in time** needs stamps below the second that are the kernel's own. Without one

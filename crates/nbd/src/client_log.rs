@@ -3,7 +3,7 @@
 //! reported with the next line of their kind, or when a connection of the peer ends.
 //!
 //! A peer is a user of this machine, an address, or a network of the smallest size that IPv6 hands
-//! out: a client that reconnects gets no new allowance. The memory for this is bounded. If more
+//! out. A client that reconnects gets no new allowance. The memory for this is bounded. If more
 //! peers than [`PEERS`] cause trouble together, the later ones share one account.
 
 use std::collections::BTreeMap;
@@ -39,7 +39,7 @@ pub(crate) enum LineKind {
     Failed(ReplyError),
     /// A request of the client was refused.
     Refused(ReplyError),
-    /// The client was cut because of what it sent.
+    /// The client was cut because of a message that it sent.
     Cut,
     /// The client was cut because it was too slow.
     Slow,
@@ -316,13 +316,13 @@ impl ClientLog {
 
     /// Logs a line if the limits allow it: `make` makes a function that gets the number of
     /// suppressed lines. That function owns its data, since it may be held back for a while. Any
-    /// context, if both may run there.
+    /// context, if both functions may run there.
     pub(crate) fn tell<L: FnOnce(Option<u64>) + Send + 'static>(
         &self,
         what: LineKind,
         make: impl FnOnce(ClientFacts) -> L,
     ) {
-        // Lines that nobody would see aren't counted.
+        // Lines that no subscriber takes aren't counted.
         if !what.is_trouble() && !tracing::enabled!(tracing::Level::INFO) {
             return;
         }
@@ -404,7 +404,7 @@ mod tests {
                 (lines, before, asked) = (lines + told.0, before + told.1, asked + 10);
             }
         }
-        // Some more if the machine is so slow that seconds have gone by.
+        // There are some more if the machine is so slow that seconds have gone by.
         assert!((LINES..2 * LINES).contains(&lines), "{lines} lines");
         let account = accounts.of(Peer::User(7));
         let exports = account.exports.lock().clone();

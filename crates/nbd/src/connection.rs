@@ -33,7 +33,7 @@ const WAITS_NOT_IN_MODELS: RecvFlags =
 const NOT_REFUSED: u8 = 0;
 /// State of a client that has no place.
 const REFUSED: u8 = 1;
-/// State of a client that has no place and has been told so.
+/// State of a client that has no place and has got the refusal.
 const TOLD: u8 = 2;
 
 /// A connected stream socket, and its load. Shared by the reader thread, completions, the writer
@@ -58,7 +58,8 @@ pub(crate) struct Connection {
     /// A: the time at which its handshake first had to wait for the client, in nanoseconds since
     /// `made`, or 0. Relaxed: the registry checks again.
     waits: AtomicU64,
-    /// A: [`REFUSED`] if there is no place for it, [`TOLD`] once it was told. Relaxed: as `waits`.
+    /// A: [`REFUSED`] if there is no place for the client, [`TOLD`] once the refusal is sent.
+    /// Relaxed: as `waits`.
     refused: AtomicU8,
     /// L: is the lock, a leaf; guards the reason why the server ends the connection, if it does.
     cause: Mutex<Option<String>>,
@@ -129,7 +130,7 @@ impl Connection {
     /// Sets the time that a [`Connection::receive`] waits before it returns `WouldBlock`. `None`
     /// means no limit.
     pub(crate) fn set_patience(&self, patience: Option<Duration>) {
-        // Fails only if the kernel can't count that far. Then nobody lives to see its end.
+        // Fails only if the kernel can't count that far. A limit that far away is never reached.
         let _ = sockopt::set_socket_timeout(&self.socket, sockopt::Timeout::Recv, patience);
     }
 
@@ -208,7 +209,7 @@ impl Connection {
         }
     }
 
-    /// Records that there is no place for this client. The caller is about to tell it.
+    /// Records that there is no place for this client. The caller is about to refuse it.
     pub(crate) fn note_refusal(&self) {
         self.refused.store(REFUSED, Ordering::Relaxed);
     }
@@ -312,14 +313,14 @@ impl Connection {
         was
     }
 
-    /// Gives the reader what has already arrived, then the end of the stream. Never blocks.
+    /// Gives the reader the bytes that have arrived, then the end of the stream. Never blocks.
     pub(crate) fn stop_reading(&self) {
         // Fails only if the peer is gone, and then the reader notices by itself.
         let _ = shutdown(&self.socket, Shutdown::Read);
     }
 
-    /// Ends the connection now: wakes any thread that reads, sends, or waits for room. Returns what
-    /// was owed at that moment. `why` is the reason, if it wasn't cut before.
+    /// Ends the connection now: wakes any thread that reads, sends, or waits for room. Returns the
+    /// load at that moment. `why` is the reason, if it wasn't cut before.
     pub(crate) fn cut(&self, why: impl FnOnce() -> String) -> Snapshot {
         let mut cause = self.cause.lock();
         let was = self.load.snapshot();
@@ -333,8 +334,8 @@ impl Connection {
         was
     }
 
-    /// Runs a function that sends replies. If it panics, nobody sends any more, so the connection
-    /// is cut and `None` returned.
+    /// Runs a function that sends replies. If the function panics, no thread sends any more, so
+    /// this cuts the connection and returns `None`.
     pub(crate) fn guard<T>(&self, send: impl FnOnce() -> T) -> Option<T> {
         let sent = catch_unwind(AssertUnwindSafe(send));
         let panicked = |panic| {

@@ -22,7 +22,7 @@ pub enum Error {
     BadDevice {
         /// The export.
         export: Box<Export>,
-        /// The field, and what to do.
+        /// The field, and the remedy.
         why: String,
     },
     /// The server has no export of this name with this device, or it is being removed. The new one

@@ -29,7 +29,7 @@ pub struct Export {
     pub(crate) shared: Arc<SharedDevice>,
 }
 
-/// A flag that is set if an export became read-only after clients had been told otherwise.
+/// A flag that is set if an export became read-only after clients had seen it as writable.
 ///
 /// A: Relaxed: a change that is on its way meanwhile may go either way.
 #[derive(Debug, Default)]
@@ -169,8 +169,8 @@ impl Export {
         !self.read_only && !self.device().geometry().read_only
     }
 
-    /// Returns what the handshake tells a client. It asks the device for its size each time, so a
-    /// device that grew shows its new size to the next connection.
+    /// Returns the properties that the handshake reports to a client. It asks the device for its
+    /// size each time, so a device that grew shows its new size to the next connection.
     pub(crate) fn offer(&self) -> ExportOffer {
         let geometry = self.device().geometry();
         ExportOffer {

@@ -41,17 +41,16 @@
 //! |---|---|
 //! | `wire` | constants and messages, bytes to structs and back. Pure |
 //! | `handshake` | the negotiation as a state machine over bytes. Pure |
-//! | `policy` | what a request deserves, which flags an export gets. Pure |
+//! | `policy` | the verdict on a request, the flags of an export. Pure |
 //! | [`Export`] | a [`BlockDevice`](corewise_blockmq::BlockDevice) under a name |
-//! | `deadline` | by when a client has to have done something |
+//! | `deadline` | a time by which a client has to act |
 //! | `load` | replies owed to a client, in one word; arrival times; counters of replies |
 //! | `memory` | one budget for the bytes of all requests |
-//! | `reply` | how replies reach the socket without anybody waiting |
+//! | `reply` | the path of replies to the socket, on which no thread waits |
 //! | `tls` | the same bytes in TLS; the feature `tls`, off by default since ring compiles C |
-//! | `client_log` | what of clients goes to the log, and how often |
+//! | `client_log` | log lines about clients, and their rate limits |
 //! | `session` | the transmission phase of one connection |
-//! | `client` | the client's side: [`Remote`], a driver of volumes that are another server's
-//! exports |
+//! | `client` | the client's side: [`Remote`], a driver of another server's exports |
 //! | [`Server`] | listeners, exports, connections, drain |
 //!
 //! The server speaks fixed newstyle negotiation (`EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`,
@@ -64,13 +63,13 @@
 //! without.
 //!
 //! A client may read and write any bytes. If a change covers a block of the device in part, the
-//! server reads, changes and writes the block, one change after the other with all other changes of
-//! that block by any client. Blocks larger than 64 KiB are only taken whole.
+//! server reads, changes and writes the block. All changes of that block, by any client, then come
+//! one after the other. Blocks larger than 64 KiB are only taken whole.
 //!
 //! Holes are those that the device reports
 //! ([`Request::extents_of`](corewise_blockmq::Request::extents_of)). Block status tells them to
 //! clients. A read of 64 KiB or more by a client with structured replies leaves them out. The
-//! server asks the device for size and abilities at each handshake: a device that grew shows its
+//! server asks the device for size and abilities at each handshake. So a device that grew shows its
 //! size to clients that connect from then on.
 
 mod client;

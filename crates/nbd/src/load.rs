@@ -158,7 +158,8 @@ impl Load {
     /// itself; further bytes are taken from the pool.
     pub fn new(budget: Budget, share: u64) -> (Load, Parker) {
         let parker = Parker::new();
-        // Half of what the fields of the word hold, so that one request above the budget fits too.
+        // Half of the largest values of the word's fields, so that one request above the budget
+        // fits too.
         let budget = Budget { bytes: budget.bytes.min(POOL / 2 * UNIT), ..budget };
         let (share, unparker) = (share.min(OWN / 2), parker.unparker());
         (Load { word: AtomicU64::new(0), budget, share, unparker }, parker)
@@ -185,11 +186,11 @@ impl Load {
     /// Admits a request that [`Load::charge`] had room for, and returns the load before it. Reader
     /// only.
     pub fn admit(&self, charge: Charge) -> Snapshot {
-        // Nobody else adds, so the room that `charge` saw is still there.
+        // No other thread adds, so the room that `charge` saw is still there.
         Snapshot::of(self.word.fetch_add((1 << COUNT_AT) + charge.word(), Ordering::AcqRel))
     }
 
-    /// Returns the unparker of the reader, for what the reader waits for elsewhere.
+    /// Returns the unparker of the reader, for its waits elsewhere.
     pub fn unparker(&self) -> &Unparker {
         &self.unparker
     }
@@ -200,14 +201,14 @@ impl Load {
     }
 
     /// Waits until nothing is owed. Blocks. Reader only. A cut connection waits too: a running
-    /// request holds buffers, and the device's shutdown must not be told that nothing runs.
+    /// request holds buffers, and the device's shutdown must wait for it.
     pub fn wait_for_zero(&self, parker: &Parker) {
         self.wait(parker, WAIT_ZERO, |load| load.requests == 0);
     }
 
     fn wait(&self, parker: &Parker, bit: u64, enough: impl Fn(Snapshot) -> bool) {
-        // Announce, then check the value that the announcement returned: a later subtraction sees
-        // the bit and leaves a token.
+        // The reader announces, then checks the value that the announcement returned. A later
+        // subtraction sees the bit and leaves a token.
         let mut seen = self.word.fetch_or(bit, Ordering::AcqRel);
         while !enough(Snapshot::of(seen)) {
             parker.park();
@@ -233,16 +234,16 @@ impl Load {
         load.requests == 0 && load.draining
     }
 
-    /// Refuses new requests from now on, and returns what was owed at that moment. Wakes a reader
-    /// that waits for memory: a refused request needs none. Any context.
+    /// Refuses new requests from now on, and returns the load at that moment. Wakes a reader that
+    /// waits for memory: a refused request needs none. Any context.
     pub fn drain(&self) -> Snapshot {
         let was = Snapshot::of(self.word.fetch_or(DRAINING, Ordering::AcqRel));
         self.unparker.unpark();
         was
     }
 
-    /// Gives the connection up, and returns what was owed at that moment. Wakes a reader that waits
-    /// for room. Any context.
+    /// Gives the connection up, and returns the load at that moment. Wakes a reader that waits for
+    /// room. Any context.
     pub fn cut(&self) -> Snapshot {
         let was = Snapshot::of(self.word.fetch_or(CUT, Ordering::AcqRel));
         self.unparker.unpark();
@@ -311,7 +312,7 @@ pub(crate) struct Untaken {
     /// Written by the holder of the flush right. Relaxed: only shown to people.
     since: aside::AtomicU64,
     /// A: the bytes of all these replies. Threads that post replies meanwhile add to it, so it may
-    /// be off by some replies. Otherwise as `since`.
+    /// be off by some replies. Otherwise it is as `since`.
     bytes: aside::AtomicU64,
 }
 
@@ -379,8 +380,8 @@ pub(crate) struct Cost {
 }
 
 impl Cost {
-    /// Returns what to settle when the request has been answered. `done` is its bytes, or `None` if
-    /// it failed. A request without an operation isn't counted.
+    /// Returns the settlement of the request for the time when it has been answered. `done` is its
+    /// bytes, or `None` if it failed. A request without an operation isn't counted.
     pub(crate) fn due(self, op: Option<Op>, done: Option<u64>) -> Settlement {
         Settlement { cost: self, op, done }
     }

@@ -1,5 +1,5 @@
-//! For models, and for the fuzzers of what reads untrusted bytes: no part of the interface, and
-//! hidden from its documentation.
+//! The interface for models, and for fuzzers of code that reads untrusted bytes. It is no part of
+//! the public interface, and hidden from its documentation.
 
 pub use crate::client::{client_handshake, fuzzed};
 pub use crate::load::*;

@@ -58,9 +58,9 @@ pub(crate) struct Negotiated<T> {
 
 /// Greets the client and answers its options. Blocks until the deadline at most.
 ///
-/// `extended` says whether the client may have extended headers. `attach` is called before the
-/// client is told that its choice is granted: from then on nobody may take its place away.
-/// `certified` is called with the names in its certificate, before anything is answered in TLS.
+/// `extended` says whether the client may have extended headers. Calls `attach` before it grants
+/// the client's choice: from then on no other client may take the place away. Calls `certified`
+/// with the names in the client's certificate, before it answers anything in TLS.
 pub(crate) fn negotiate<T>(
     connection: &Connection,
     catalogue: &dyn Catalogue,

@@ -1,6 +1,5 @@
-//! The decisions of the server as pure functions over plain numbers: what a request deserves, which
-//! flags an export gets, how many options are too many, how long to wait when file
-//! descriptors run out.
+//! The decisions of the server as pure functions over plain numbers: the verdict on a request, the
+//! flags of an export, the limit of options, and the wait when file descriptors run out.
 
 use std::time::{Duration, Instant};
 
@@ -30,7 +29,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// Returns the limits that follow from what the client agreed to.
+    /// Returns the limits that follow from the client's agreement.
     pub fn new(agreed: &Agreement) -> Limits {
         let offer = &agreed.offer;
         Limits {
@@ -100,7 +99,7 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns true if the operation may change what the device holds.
+    /// Returns true if the operation may change the device's contents.
     pub fn is_change(self) -> bool {
         matches!(
             self,
@@ -231,11 +230,11 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
     })
 }
 
-/// Returns true if the request is a `BLOCK_STATUS` that names its contexts, and may. Then the
+/// Returns true if the request is a `BLOCK_STATUS` that may name its contexts, and does. Then the
 /// caller decodes its [query](with_query).
 ///
 /// There is one context. So a payload of another length names no context, one twice, or one that
-/// nobody chose. [`judge`] refuses such a request.
+/// the client didn't choose. [`judge`] refuses such a request.
 pub fn has_query(request: &Request, limits: &Limits) -> bool {
     request.command == Command::BLOCK_STATUS
         && limits.flags.contains(TransmissionFlags::BLOCK_STATUS_PAYLOAD)
@@ -251,15 +250,16 @@ pub fn with_query(request: &Request, query: StatusQuery) -> Request {
 
 /// Returns the flags of an export over a device with this geometry.
 ///
-/// `CAN_MULTI_CONN` is always set: a [`BlockDevice`](corewise_blockmq::BlockDevice) promises that
-/// any client that reads after a completed write sees it, and that a flush covers every write that
-/// completed before the flush was submitted, by any client. All connections of an export
-/// share the one device and nothing is cached per connection. A reply leaves after its completion,
-/// so a write that a client saw answered (on any connection) completed before the flush that the
-/// client sends next (on any other) was submitted.
+/// `CAN_MULTI_CONN` is always set, since a [`BlockDevice`](corewise_blockmq::BlockDevice) promises
+/// two things. Any client that reads after a completed write sees that write. A flush covers every
+/// write, by any client, that completed before the flush was submitted. All connections of an
+/// export share the one device and nothing is cached per connection. A reply leaves after its
+/// completion. So a write that a client saw answered, on any connection, completed before the
+/// client's next flush was submitted, on any other.
 ///
-/// `FUA` is offered where the device can do it; where it has nothing to flush, a completed write is
-/// as durable as it ever will be, so `FUA` and `FLUSH` hold trivially and are offered too.
+/// `FUA` is offered if the device supports it. If the device has nothing to flush, a completed
+/// write is as durable as it ever will be. `FUA` and `FLUSH` then hold trivially and are offered
+/// too.
 pub fn transmission_flags(geometry: &Geometry, read_only: bool) -> TransmissionFlags {
     let read_only = read_only || geometry.read_only;
     (TransmissionFlags::HAS_FLAGS
@@ -281,8 +281,8 @@ pub fn transmission_flags(geometry: &Geometry, read_only: bool) -> TransmissionF
 ///
 /// The minimum is one byte, since the server reads and writes around blocks that a request covers
 /// in part. The preferred size is at least a block of the device and needs no such work. The
-/// largest payload is [`MAX_PAYLOAD`] or what the device takes at once, rounded down to whole
-/// blocks. A device with blocks of more than 64 KiB takes only whole blocks.
+/// largest payload is [`MAX_PAYLOAD`] or the device's own limit, rounded down to whole blocks. A
+/// device with blocks of more than 64 KiB takes only whole blocks.
 pub fn block_sizes(geometry: &Geometry) -> BlockSizes {
     let block = geometry.block_size;
     let maximum = (MAX_PAYLOAD.min(geometry.max_transfer) / block * block).max(block);
@@ -296,8 +296,8 @@ pub fn block_sizes(geometry: &Geometry) -> BlockSizes {
 /// Largest block of which clients may change a part. It is the largest that the protocol knows.
 const LARGEST_PARTIAL_BLOCK: u32 = 64 << 10;
 
-/// Returns the time that a client has to send a request of `bytes` bytes that it began, or to take
-/// such a reply: `timeout`, plus one second for each MiB.
+/// Returns the time that a client has to send the rest of a request of `bytes` bytes, or to take
+/// such a reply. It is `timeout`, plus one second for each MiB.
 pub fn time_for(timeout: Duration, bytes: u64) -> Duration {
     timeout.saturating_add(Duration::from_secs(bytes >> 20))
 }

@@ -20,8 +20,8 @@ fn clients_that_come_and_go_leave_no_descriptor_and_no_thread_behind() {
     let path = dir.path().join("s");
     let device = TestDevice::new(4 << 20);
     let server = server(device.clone());
-    // Beside those of clients: the listener's thread, its socket and eventfd; the thread of the
-    // next client; the shared writer and its eventfd.
+    // These are there beside those of clients: the listener's thread, its socket and eventfd, the
+    // next client's thread, and the shared writer with its eventfd.
     let descriptors = count("/proc/self/fd") + 3;
     let threads = count("/proc/self/task") + 3;
     server.listen_unix(&path).unwrap();

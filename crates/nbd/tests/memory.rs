@@ -46,7 +46,7 @@ fn expect_memory_back(server: &Server, before: u64) {
     }
 }
 
-/// Takes the reply to a read of `len` bytes, and keeps nothing: memory of the test's own would
+/// Takes the reply to a read of `len` bytes, and keeps none of it: the test's own memory would
 /// count, too.
 fn take(client: &mut Client, len: usize) {
     let mut left = SIMPLE_REPLY_LEN + len;
@@ -68,7 +68,7 @@ fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
     assert_eq!(worst, 256 * MIB);
     let before = resident();
 
-    // Reads that nobody takes: 6.4 GB if they were all served.
+    // These replies, which the clients don't take, would be 6.4 GB if all reads were served.
     let mut lazy: Vec<_> = (0..CLIENTS).map(|_| client(&server)).collect();
     for client in &mut lazy {
         client.request(Command::READ, 1, 0, LARGE);
@@ -82,13 +82,13 @@ fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
     drop(lazy);
     expect_memory_back(&server, before);
 
-    // Writes whose last byte never comes: 3 GB if they were all waited for.
+    // These writes, whose last byte never comes, would take 3 GB if the server waited for all.
     let mut half: Vec<_> = (0..CLIENTS).map(|_| client(&server)).collect();
     let payload = vec![7; LARGE as usize - 1];
     for client in &mut half {
         let head = request(Command::WRITE, 1, 0, LARGE.into());
         client.send(&head.encode());
-        // Until the server reads no more, and the socket is full.
+        // The loop ends when the server reads no more, and the socket is full.
         client.stream.set_nonblocking(true).unwrap();
         let mut sent = 0;
         while let Ok(n) = std::io::Write::write(&mut client.stream, &payload[sent..]) {
@@ -119,7 +119,7 @@ fn clients_that_do_their_worst_stay_within_the_memory_and_leave_it_behind() {
     drop(other);
 }
 
-/// Follows each small write by other bytes up to the end of the buffer, in the hope that it keeps
+/// Fills the buffer behind each small write with other bytes, in an attempt to make the write keep
 /// the whole buffer.
 #[test]
 fn small_writes_keep_little_of_what_came_with_them() {
@@ -131,7 +131,7 @@ fn small_writes_keep_little_of_what_came_with_them() {
     let mut clients: Vec<_> = (0..4).map(|_| client(&server)).collect();
     let before = resident();
     device.hold();
-    // Beyond the end: the payload is skipped, and the write refused.
+    // The write lies beyond the end: the server skips the payload and refuses the write.
     let filler = vec![7; 250 << 10];
     for client in &mut clients {
         for n in 0..WRITES as u64 {

@@ -1,4 +1,4 @@
-//! Tests of a `tracing` subscriber, which is the user's code: its panics keep no client from a
+//! Tests of a `tracing` subscriber, which is the user's code. Its panics keep no client from a
 //! reply, and it gets no event for ordinary failures.
 #![cfg(not(loom))]
 
@@ -24,7 +24,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 fn alone() -> MutexGuard<'static, ()> {
     static SET: Once = Once::new();
     let alone = ALONE.lock();
-    // For all threads: a connection has its own.
+    // The subscriber is set for all threads, since a connection has its own.
     SET.call_once(|| tracing::subscriber::set_global_default(Angry).expect("there is none yet"));
     alone
 }

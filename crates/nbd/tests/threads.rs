@@ -53,7 +53,7 @@ fn without_a_thread_newcomers_wait_and_those_that_are_there_are_served() {
     }
     let path = dir.path().join("s");
     let device = TestDevice::new(1 << 20);
-    // Time enough also for a slow test.
+    // The time is enough for a slow test, too.
     let server = server_with(device.clone(), Options::new().handshake_timeout(10 * PATIENCE));
     server.listen_unix(&path).unwrap();
     let mut served = Client::fixed(UnixStream::connect(&path).unwrap());
@@ -67,7 +67,7 @@ fn without_a_thread_newcomers_wait_and_those_that_are_there_are_served() {
         client.set_read_timeout(Some(PATIENCE)).unwrap();
         client
     };
-    // The first one finds the thread that was there for it.
+    // The first client finds the thread that was there for it.
     let mut waiting: Vec<_> = (0..5).map(|_| connect()).collect();
     while warned.recv_timeout(PATIENCE).expect("the shortage is reported") != ACCEPTS {}
     assert_eq!(served.read(1, 0, 512).error, 0, "who is connected is served as before");

@@ -116,7 +116,7 @@ impl ObjectDriver {
     /// The flush failed, another server has opened the volume, or the store lost what was written.
     /// The message says whether recent writes may be lost, or the flush file has them. Other errors
     /// lose nothing. The store has all but the record of the end, so the next server waits for the
-    /// lease; or all is written, in a folder that isn't at its location any more (`ENOENT`).
+    /// lease. Or all is written, in a folder that isn't at its location any more (`ENOENT`).
     pub fn close(&self) -> Result<(), IoError> {
         context::might_block("ObjectDriver::close");
         self.ask(Message::Close)

@@ -181,8 +181,8 @@ impl ObjectOptions {
         self
     }
 
-    /// Makes the volume, if it doesn't exist, as a clone of a snapshot of another one: it begins
-    /// with the snapshot's content, and shares the data that neither of the two overwrites.
+    /// Makes the volume, if it doesn't exist, as a clone of a snapshot of another one. The clone
+    /// begins with the snapshot's content, and shares the data that neither of the two overwrites.
     /// `parent` is the other volume's location, in the same bucket, or in a folder beside this
     /// one's; `snapshot` is the snapshot's name or number. The parent may be in use meanwhile, and
     /// takes no part. A clone of an encrypted volume opens by the same [key](Self::key). Without a

@@ -1,5 +1,5 @@
-//! Brings a volume in memory up in this process, uses it as a client does, adds another one while
-//! it serves, and takes all of it down.
+//! Brings a volume in memory up in this process, and uses it as a client does. Adds another one
+//! while it serves, and takes all of it down.
 //!
 //! `cargo run -p corewise-server --example in_process`
 #![allow(clippy::print_stdout, reason = "an example talks to its user")]

@@ -1,8 +1,8 @@
-//! The address space: how much of it the process may have, what it keeps for itself, and how many
-//! clients the rest has room for.
+//! The address space: the limit of the process, the part that the server keeps for itself, and the
+//! clients that fit into the rest.
 //!
-//! `RLIMIT_AS` and `RLIMIT_DATA` count mapped bytes, not used ones: each thread costs its whole
-//! stack, a volume in memory its whole size, from the first moment on. An allocation that finds
+//! `RLIMIT_AS` and `RLIMIT_DATA` count mapped bytes, not used ones. From the first moment on, each
+//! thread costs its whole stack, and a volume in memory its whole size. An allocation that finds
 //! nothing left ends the process. So the server reserves the memory that its clients may take, with
 //! the heap's loss, before the first of them comes ([`nbd::reserve_heap`]). It accepts as many as
 //! that and the rest have room for. After that only threads can run short, and a client can wait
@@ -49,7 +49,7 @@ struct AddressLimit {
     name: &'static str,
     raise: &'static str,
     bytes: u64,
-    /// Bytes that it leaves beside what was mapped at the start.
+    /// Bytes that it leaves beside those mapped at the start.
     left: u64,
 }
 
@@ -65,7 +65,7 @@ pub(crate) struct AddressSpace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AddressSpaceShortfall {
     limit: AddressLimit,
-    /// Clients asked for, and their memory in bytes; `left` has what remains.
+    /// Clients asked for, and their memory in bytes; `left` has the rest.
     asked: (usize, u64),
     left: (usize, u64),
     kept: u64,
@@ -123,7 +123,7 @@ fn heap(options: &Options, tls: bool) -> u64 {
 }
 
 impl AddressSpace {
-    /// Returns the address space of this process, beside what is mapped now.
+    /// Returns the address space of this process, beside the part that is mapped now.
     pub(crate) fn now() -> AddressSpace {
         let pages = |at: usize| -> Option<u64> {
             let all = std::fs::read_to_string("/proc/self/statm").ok()?;

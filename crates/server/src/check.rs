@@ -13,9 +13,9 @@ use crate::drivers::file::{EMPTY, bad_size, other_size, refuse_what_is_no_disk};
 use crate::manifest::{Device, Driver, FileDriver, Manifest, Problem, Subject};
 use crate::{process_limits, store_check, tls};
 
-/// Returns the problems of the files and the NUMA nodes that the manifest names, of ranges of
-/// faults, and of front ends that this kernel lacks. Opens nothing but the files of certificates
-/// and keys, and the control device of ublk.
+/// Returns the problems of a manifest on this machine: of its files, its NUMA nodes, its ranges of
+/// faults, and front ends that this kernel lacks. Opens nothing but the files of certificates and
+/// keys, and the control device of ublk.
 pub fn check(manifest: &Manifest) -> Vec<Problem> {
     let machine = Machine::live();
     // If the topology can't be read, the start reports why.

@@ -169,8 +169,8 @@ impl Cleanup {
 
     /// Removes the file created for `device`, which isn't up and won't be.
     pub(crate) fn give_up(&self, device: &str) {
-        // Under the lock, so that no other thread removes the file at the same time. A file that
-        // can't be removed stays: the device's own failure is reported, and that is what matters.
+        // This is done under the lock, so that no other thread removes the file at the same time. A
+        // file that can't be removed stays. The report of the device's own failure matters more.
         let mut held = self.held.lock();
         for CreatedFile { file, identity, .. } in
             held.new_files.remove(device).into_iter().flatten()
@@ -197,7 +197,7 @@ impl Cleanup {
         drop(held);
         let parts = parts.iter().filter_map(Weak::upgrade);
         let mut failed: Vec<_> = parts.flat_map(|part| part.run()).collect();
-        // Before the folders that they may be in.
+        // Files go before the folders that they may be in.
         for CreatedFile { file, identity, .. } in files.into_values().flatten() {
             if let Err(error) = remove_if(&file.path, identity) {
                 if error.kind() != io::ErrorKind::NotFound {

@@ -1,12 +1,12 @@
-//! Descriptors: how many the process may have, how many it keeps for itself, and how many are left
-//! for clients.
+//! Descriptors: the limit of the process, those that the server keeps for itself, and those that
+//! are left for clients.
 //!
-//! Clients decide how many descriptors a server needs, as they decide how much memory: one for each
-//! connection, for each handshake, and for each connection that ends to make room. Without a limit
-//! they would take the last one. Then neither the control socket nor metrics could be answered, no
-//! volume could be opened, and a volume that lost its connection couldn't return. So the server
-//! keeps what it can need, and clients share the rest ([`Options::descriptors`] says how many they
-//! take).
+//! Clients decide how many descriptors a server needs, as they decide how much memory. The server
+//! needs one for each connection, for each handshake, and for each connection that ends to make
+//! room. Without a limit they would take the last one. Then neither the control socket nor metrics
+//! could be answered, no volume could be opened, and a volume that lost its connection couldn't
+//! return. So the server keeps those that it can need, and clients share the rest
+//! ([`Options::descriptors`] says how many they take).
 //!
 //! | for | descriptors |
 //! | --- | --- |
@@ -29,9 +29,9 @@ use crate::manifest::{Device, Driver};
 /// for a moment.
 const OWN: u64 = 32;
 /// The control socket's: 16 clients that ask, 16 that listen, 4 whose change is being made, one
-/// being accepted, and what an answer opens.
+/// being accepted, and the files that an answer opens.
 const CONTROL: u64 = 40;
-/// The metrics': 8 scrapers, one being accepted, and what an answer opens.
+/// The metrics': 8 scrapers, one being accepted, and the files that an answer opens.
 const METRICS: u64 = 12;
 /// The descriptors for samples of worker threads: the most, and their part of the limit. The
 /// library keeps to both.

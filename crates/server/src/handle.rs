@@ -1,4 +1,4 @@
-//! A running server as a signal handler needs it, and the devices left at the end, in words.
+//! A running server for a signal handler, and the devices left at the end, in words.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -81,7 +81,7 @@ pub(crate) fn waiting(left: &[Remaining]) -> String {
     sorted.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// Returns the device whose shutdown has run for longest, and those that wait for it: what a
+/// Returns the device whose shutdown has run for longest, and those that wait for it: as much as a
 /// progress bar has room for.
 pub(crate) fn blocker(left: &[Remaining]) -> Option<String> {
     let running = left.iter().filter_map(|one| match one.state {

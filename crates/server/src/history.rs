@@ -60,7 +60,7 @@ impl ShutdownHistory {
 /// Reads the history of a folder, empty if there is none. Blocks on the file.
 ///
 /// A file that can't be read or understood doesn't keep the server from starting. The history is
-/// then empty, and the text says what is wrong. The next [`save`] replaces the file.
+/// then empty, and the text names the problem. The next [`save`] replaces the file.
 fn load(folder: &Path) -> (History, Option<String>) {
     let file = folder.join(FILE);
     let text = match read(&file) {

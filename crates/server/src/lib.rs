@@ -12,11 +12,11 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! In reading order: `manifest` reads and checks what to bring up without touching anything.
-//! `control` is the protocol between a running server and its clients. `drivers` creates the block
-//! devices and exports of a manifest, and `live` changes them while they serve. `answers` is the
-//! server's end of the control socket. `server` is the life of it all, from the first socket to the
-//! last flush. Nothing here prints, handles signals or ends the process: an [`Observer`] gets the
+//! In reading order: `manifest` reads and checks a manifest without touching anything. `control` is
+//! the protocol between a running server and its clients. `drivers` creates the block devices and
+//! exports of a manifest, and `live` changes them while they serve. `answers` is the server's end
+//! of the control socket. `server` is the life of a server, from the first socket to the last
+//! flush. Nothing here prints, handles signals or ends the process: an [`Observer`] gets the
 //! reports.
 
 mod address_space;

@@ -1,10 +1,10 @@
 //! The listener of the metrics: as much of HTTP/1.1 as a scraper of Prometheus needs, on one
 //! thread, if the manifest asks for it.
 //!
-//! Scrapers can't hurt the server. There are at most [`SCRAPERS`] at a time, each has [`PATIENCE`]
-//! to ask and to take its answer, and the metrics are rebuilt at most ten times a second. Scrapers
-//! can't hurt each other, either: a new one replaces the one that has been silent for longest. It
-//! waits in the system's queue only if all others are being answered.
+//! Scrapers can't hurt the server. There are at most [`SCRAPERS`] at a time, and each has
+//! [`PATIENCE`] to ask and to take its answer. The metrics are rebuilt at most ten times a second.
+//! Scrapers can't hurt each other, either: a new one replaces the one that has been silent for
+//! longest. It waits in the system's queue only if all others are being answered.
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind, Read, Write};
@@ -120,7 +120,7 @@ pub(crate) type MetricsText = Arc<dyn Fn() -> String + Send + Sync>;
 pub(crate) struct MetricsListener {
     _thread: ListenerThread,
     address: String,
-    /// Dropped after the thread, which ends first.
+    /// The Unix socket, dropped after the thread, which ends first.
     socket: Option<OwnSocket>,
 }
 
@@ -314,7 +314,7 @@ fn fresh(made: &mut Option<(Instant, Arc<str>)>, text: &dyn Fn() -> String) -> A
 }
 
 impl Scraper {
-    /// Does what can be done without waiting. Returns false at the end of the connection.
+    /// Does the next steps without waiting. Returns false at the end of the connection.
     fn attend(&mut self, text: impl FnOnce() -> Arc<str>) -> bool {
         if self.answer.is_none() {
             let mut room = [0; 1024];

@@ -113,8 +113,8 @@ pub fn raise_open_files() {
 /// The least memory of clients, in the manifest and by default, in bytes.
 const LEAST: u64 = 64 << 20;
 
-/// Returns the default memory of clients in bytes: a quarter of what this process may use. Call it
-/// at the start: limits of the process leave less of it later.
+/// Returns the default memory of clients in bytes: a quarter of the memory that this process may
+/// use. Call it at the start: limits of the process leave less of it later.
 pub(crate) fn usual_memory() -> u64 {
     let quarter = topology::memory().map(|bytes| (bytes / 4).max(LEAST));
     quarter.unwrap_or(Options::default().memory)

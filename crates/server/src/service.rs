@@ -3,8 +3,8 @@
 //!
 //! A thread, `service`, sends them. It wakes as often as the watchdog requires, and otherwise every
 //! few seconds to see whether the status changed. Each watchdog beat proves that a work item ran on
-//! the volumes' queue and that the locks of the server and of the mirrors could be taken. A volume
-//! whose disk hangs doesn't stop the beats, since others are served.
+//! the volumes' queue. It also proves that the locks of the server and of the mirrors could be
+//! taken. A volume whose disk hangs doesn't stop the beats, since others are served.
 
 use std::ffi::OsStr;
 use std::io;
@@ -235,7 +235,7 @@ mod tests {
 
     use super::*;
 
-    /// A long timeout for what comes at once.
+    /// A long timeout for messages that come at once.
     const PATIENCE: Duration = Duration::from_secs(300);
 
     #[test]

@@ -92,7 +92,7 @@ pub(crate) fn differ(
     (follow, restart)
 }
 
-/// Returns the keys of a server that has followed what it can from `old` to `new`.
+/// Returns the keys of a server that has gone from `old` to `new` as far as it can.
 pub(crate) fn followed(
     old: &manifest::Server,
     new: &manifest::Server,

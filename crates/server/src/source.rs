@@ -53,7 +53,7 @@ impl Source {
     /// Reads a file, or stdin if the path is `-`.
     ///
     /// # Errors
-    /// The file can't be read, or holds something else than text in UTF-8.
+    /// The file can't be read, or holds something other than text in UTF-8.
     pub fn read(path: &Path) -> Result<Source, Error> {
         let read = match path == Path::new("-") {
             true => Source::of_stdin(),

@@ -1,5 +1,5 @@
-//! The checks of a volume in an object store that need no request to the store: of its folder on
-//! this machine, and of the file of its key.
+//! The checks of a volume in an object store that need no request to the store. They are of its
+//! folder on this machine, and of the file of its key.
 
 #[cfg(feature = "object")]
 use std::path::Path;

@@ -1,5 +1,5 @@
 //! Text for people: tables that fit a terminal, and the closest name to a mistyped one. A table
-//! that is too wide goes on below, beside the same names.
+//! that is too wide continues below, beside the same names.
 
 use std::fmt::Write;
 

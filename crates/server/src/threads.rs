@@ -1,6 +1,5 @@
-//! The server's own threads. One is kept for changes, so that an operator can change the server
-//! even if clients have taken the last thread that the process may have. The others answer on a
-//! socket.
+//! The server's own threads. One is kept for changes. So an operator can change the server even if
+//! clients have taken the last thread that the process may have. The others answer on a socket.
 
 use std::io;
 use std::os::unix::net::UnixStream;

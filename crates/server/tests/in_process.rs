@@ -1,5 +1,5 @@
-//! Servers in this process: what comes up can be used, looked at, changed and taken down, and
-//! leaves nothing behind.
+//! Servers in this process. They can be used, inspected, changed and taken down, and leave nothing
+//! behind.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use std::fmt;
@@ -22,7 +22,7 @@ const DISK: &str = "[server]\nunix = \"s\"\n[[device]]\nname = \"disk\"\ndriver 
 const MORE: &str = "[[device]]\nname = \"more\"\ndriver = \"memory\"\nsize = \"1M\"\n[[export]]\n\
                     device = \"more\"\n";
 
-/// An observer that keeps what it gets.
+/// An observer that keeps all reports.
 #[derive(Debug, Default)]
 struct KeepingObserver {
     /// L: is the lock; guards the messages, and the names of notices.

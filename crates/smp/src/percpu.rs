@@ -67,8 +67,9 @@ impl<T> PerCpu<T> {
     /// Returns the value of the caller's present CPU; a moment later the caller may be on another.
     /// It takes a few nanoseconds. Never blocks; any context.
     ///
-    /// If that CPU isn't in the topology (it was plugged in since, the machine is a described one,
-    /// or the system doesn't report it), the value is another CPU's: always the same one for a CPU.
+    /// The CPU may be missing in the topology: it was plugged in since, the machine is a described
+    /// one, or the system doesn't report it. Then the value is another CPU's, always the same one
+    /// for a CPU.
     #[inline]
     pub fn local(&self) -> &T {
         let cpu = current_cpu().map_or(0, CpuId::index);

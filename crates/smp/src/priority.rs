@@ -18,11 +18,11 @@ pub enum Priority {
     /// `SCHED_FIFO` at this priority: 1 to 99 (others are taken as the nearest). The thread runs
     /// ahead of all ordinary threads on its CPU, for as long as a handler takes. The kernel limits
     /// such threads to 95 % of a second together, unless `/proc/sys/kernel/sched_rt_runtime_us`
-    /// says otherwise. If calls come to a target without a gap for 150 us, whether it spins between
-    /// them or finds the next one in its queue, it continues as an ordinary thread until no more
-    /// come. A call that comes while another thread has the CPU then waits for that one's slice,
-    /// some milliseconds. If another program changes the thread's priority meanwhile (`chrt`,
-    /// `renice`), that is lost when the thread takes its own back.
+    /// says otherwise. If calls come to a target without a gap for 150 us, it continues as an
+    /// ordinary thread until no more come. It makes no difference whether it spins between them or
+    /// finds the next one in its queue. A call that comes while another thread has the CPU then
+    /// waits for that one's slice, some milliseconds. If another program changes the thread's
+    /// priority meanwhile (`chrt`, `renice`), that is lost when the thread takes its own back.
     Fifo(u8),
     /// The ordinary scheduler, with this niceness: -20 (most urgent) to 19 (others are taken as the
     /// nearest).

@@ -12,11 +12,11 @@
 //! A target of an ordinary priority spins for as long as calls keep coming: the scheduler has other
 //! threads that want its CPU share it. A target of a real-time priority ([`Priority::Fifo`]) or a
 //! niceness below 0 would keep the CPU from them. So after 150 us it continues as an ordinary
-//! thread, and takes its priority back before it sleeps. If it couldn't take it back (the process
-//! has given up the right to it), or its thread is the program's, it sleeps after 150 us, and
-//! doesn't spin for as long after that. Others then get less than a tenth of its CPU, since each
-//! sleep ends with a call. (It reads the clock once in 16 calls that it spun for: if their
-//! functions take long, it is later by those.)
+//! thread, and takes its priority back before it sleeps. If it couldn't take the priority back (the
+//! process has given up the right to it), or its thread is the program's, it sleeps after 150 us.
+//! It then doesn't spin for as long. Others then get less than a tenth of its CPU, since each sleep
+//! ends with a call. (It reads the clock once in 16 calls that it spun for: if their functions take
+//! long, it is later by those.)
 
 use std::time::Duration;
 
@@ -213,8 +213,8 @@ pub(crate) fn waits_by_spinning(proof: Proof, on_target: bool, observed: bool) -
     proof.is_given() && !on_target && !observed
 }
 
-/// Time for which a target or a waiter with a reason spins: until a caller that was woken by its
-/// answer has called again; until a target that was woken has answered. A wake-up costs 2 to 5 us,
+/// Time for which a target or a waiter with a reason spins. In that time a caller that was woken by
+/// its answer has called again, or a target that was woken has answered. A wake-up costs 2 to 5 us,
 /// and 30 and more if the system runs as a guest.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
 /// Length of a sleep that would have been none for a thread that spins: the time until it was
@@ -232,8 +232,8 @@ pub(crate) fn targets_spin(synthetic: bool, cpus: usize) -> bool {
     !synthetic && cpus > 1
 }
 
-/// The habit of a target that spins before it sleeps: only while calls come in faster than it could
-/// be woken, and within a budget if it keeps its CPU from others.
+/// The habit of a target that spins before it sleeps. It spins only while calls come in faster than
+/// it could be woken. If it keeps its CPU from others, it has a budget.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SpinHabit {
     proof: Proof,

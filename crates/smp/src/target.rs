@@ -29,7 +29,7 @@ use crate::target_state::{CloseResult, OpenResult, Snapshot, TargetState, Wake};
 const PLAIN_CALLS_PER_STEP: usize = 1;
 
 /// The shared side of a target. It is made once per CPU and never freed while a handle or the owner
-/// side lives, also across offline: so nothing is freed under a caller that has just chosen it.
+/// side lives, also across offline. So nothing is freed under a caller that has just chosen it.
 pub(crate) struct Target {
     /// I: the CPU.
     pub(crate) cpu: CpuId,

@@ -1,6 +1,6 @@
 //! One-shot events: one thing happened ([`Completion`]), or n things did ([`Countdown`]).
 //!
-//! The state is one word with two bits, `DONE` and `WAITERS`; all changes are read-modify-writes of
+//! The state is one word with two bits, `DONE` and `WAITERS`. All changes are read-modify-writes of
 //! that word, so the two sides see each other in its modification order and no fence is needed:
 //!
 //! ```text

@@ -168,7 +168,7 @@ impl Hazard {
         let free = unsafe { self.0.as_ref() }.filter(|s| s.what.load(Ordering::Relaxed).is_null());
         let _until = match free {
             Some(slot) => {
-                // Protect. Release, as at the end of a use: a thread that finds this in the slot,
+                // Protect. Release, as at the end of a use. A thread that finds this in the slot,
                 // and not the earlier null, sees by it that the thread's last use is over.
                 slot.what.store(Arc::as_ptr(what).cast_mut().cast(), Ordering::Release);
                 Until::Protected(Protected(slot))

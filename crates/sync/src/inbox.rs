@@ -100,8 +100,8 @@ pub unsafe trait HasLink {
 /// An owning handle that an [`Inbox`] can carry: `Box<T>` and `Arc<T>` where `T` has a [`Link`].
 ///
 /// # Safety
-/// `into_raw` gives up exactly what `from_raw` takes back; between the two the target stays valid
-/// and in place, and no second `into_raw` for the same target succeeds; `link` returns the hook of
+/// `into_raw` gives up exactly what `from_raw` takes back. Between the two the target stays valid
+/// and in place, and no second `into_raw` for the same target succeeds. `link` returns the hook of
 /// the target.
 pub unsafe trait Node: Sized {
     /// Target of the pointers in the inbox.

@@ -78,8 +78,8 @@ impl Unparker {
     }
 
     /// Leaves the token like [`Unparker::unpark`], and wakes the thread even if there was a token
-    /// already: for a thread that suspects that the first unparker was preempted before it woke the
-    /// thread. Always costs a system call.
+    /// already. It is for a caller that suspects that the first unparker was preempted before it
+    /// woke the thread. Always costs a system call.
     pub fn unpark_anyway(&self) {
         self.inner.unpark_anyway();
     }

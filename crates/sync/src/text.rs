@@ -1,7 +1,7 @@
 //! User text in log lines and errors: bounded, and escaped once.
 //!
 //! A name or a panic message can have any length. And an error that contains such a text is often
-//! the message of the next panic, by `unwrap`: if the text were escaped as `str`'s `Debug` does,
+//! the message of the next panic, by `unwrap`. If the text were escaped as `str`'s `Debug` does,
 //! its backslashes would double with each level.
 
 use std::fmt;

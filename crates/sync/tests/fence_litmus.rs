@@ -1,6 +1,6 @@
 //! The asymmetric fences on real threads, with the system's barrier. The ignored test shows that
-//! the machine reorders if nothing prevents it, so that a broken pair is caught here (on x86 with
-//! several CPUs it does, in 1 to 50 % of the rounds).
+//! the machine reorders if nothing prevents it, so that a broken pair is caught here. On x86 with
+//! several CPUs it does, in 1 to 50 % of the rounds.
 #![cfg(not(any(loom, shuttle)))]
 
 mod litmus;

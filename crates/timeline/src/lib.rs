@@ -2,10 +2,10 @@
 //!
 //! # What it is
 //!
-//! A [`Timeline`] records what happened while something with dependencies ran: one [`Span`] per
-//! device (or initcall, or task), each with the worker that ran it, when it became ready, when it
-//! started and ended, how it ended and what released it; and one [`Edge`] per dependency. The same
-//! model carries what Corewise recorded itself and what a kernel log says.
+//! A [`Timeline`] records a run of things with dependencies. It has one [`Span`] per device (or
+//! initcall, or task), and one [`Edge`] per dependency. A span has the worker that ran it, the
+//! times at which it became ready, started and ended, its result, and its release. The same model
+//! carries what Corewise recorded itself and what a kernel log says.
 //!
 //! The three numbers that tell whether running in parallel paid are
 //!

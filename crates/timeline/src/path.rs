@@ -55,7 +55,7 @@ pub struct Summary {
     pub critical_path: Length,
     /// Largest number of spans that ran at one moment.
     pub max_parallelism: usize,
-    /// True if more may have run at once: a span may have run longer than its bar, or beside the
+    /// True if more may have run at once. A span may have run longer than its bar, or beside the
     /// one that seems to contain it, or the [clock went back](Timeline::clock_went_back).
     pub open_ended: bool,
     /// Number of spans without a known place in time; see [`Unplaced`](crate::span::Unplaced).
@@ -124,9 +124,8 @@ impl Timeline {
     /// [`WhatIf::all_async`](crate::analysis::WhatIf::all_async) predicts and never exceeds the
     /// makespan, and none of its spans has any [slack](Timeline::slack).
     ///
-    /// * Its spans are joined by edges that were [kept](Timeline::is_kept) and by what made one
-    ///   span known to the other: the probe inside an init function, the next init function of a
-    ///   thread.
+    /// * Its spans are joined by edges that were [kept](Timeline::is_kept). They are also joined by
+    ///   nesting and order: the probe inside an init function, the next init function of a thread.
     /// * The chain may begin with a span that waited for nothing known and was ready late, as
     ///   something outside the timeline started it. That time counts.
     /// * Of equal chains, the one whose last span is longer wins, then the one that was pushed

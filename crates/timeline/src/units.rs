@@ -39,8 +39,8 @@ pub fn verb(n: usize, one: &'static str, many: &'static str) -> &'static str {
 }
 
 /// Returns true if a character shows nothing by itself: it moves a cursor, breaks a line, turns the
-/// direction of reading, or takes no room (Unicode's controls, line and paragraph separators,
-/// interlinear annotations, and `Default_Ignorable_Code_Point`).
+/// direction of reading, or takes no room. These are Unicode's controls, line and paragraph
+/// separators, interlinear annotations, and `Default_Ignorable_Code_Point`.
 pub(crate) fn is_invisible(c: char) -> bool {
     c.is_control()
         || matches!(

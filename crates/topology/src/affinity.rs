@@ -29,7 +29,8 @@ pub fn current_cpu() -> Option<CpuId> {
 ///
 /// # Errors
 /// [`TopologyError::Pin`] if the set is empty, if none of its CPUs may be used, if it holds a CPU
-/// above 1023 (the system call's usual limit), or if the system refuses: every one but Linux does.
+/// above 1023 (the system call's usual limit), or if the system refuses. Every system but Linux
+/// does.
 pub fn pin_current_thread(cpus: &CpuSet) -> Result<(), TopologyError> {
     pin(None, cpus)
 }

@@ -75,9 +75,9 @@ impl Pods {
     ///
     /// - No shard has one core if its cache has more of its kind, whatever the size.
     /// - No shard cuts a [cluster](Cpu::cluster) of cores that share a lower cache, such as four
-    ///   efficient cores of a hybrid CPU and their L2: one shard has all of its allowed cores. Each
-    ///   cut of the plain layout moves to the nearest border between clusters. So a shard is at
-    ///   least as large as a cluster, and may be larger than `shard_size`.
+    ///   efficient cores of a hybrid CPU and their L2. One shard has all allowed cores of the
+    ///   cluster. Each cut of the plain layout moves to the nearest border between clusters. So a
+    ///   shard is at least as large as a cluster, and may be larger than `shard_size`.
     /// - No shard mixes [kinds](Topology::kinds) of cores: by chance, a pool's work could be as
     ///   slow as on the slow cores. Each kind is divided by itself, so a kind with few cores has a
     ///   small shard.

@@ -1,9 +1,9 @@
 //! The division of one last-level cache into shards: pure arithmetic on a number of cores.
 //!
-//! The rule is that of the Linux kernel's `WQ_AFFN_CACHE_SHARD` as merged for 7.1, except for three
-//! things: no shard has one core if the cache has more, none cuts a cluster of cores that share a
-//! lower cache, and none mixes kinds of cores. For a machine of one kind with private L2s the
-//! layout is the kernel's.
+//! The rule is that of the Linux kernel's `WQ_AFFN_CACHE_SHARD` as merged for 7.1, with three
+//! exceptions. No shard has one core if the cache has more. None cuts a cluster of cores that share
+//! a lower cache. None mixes kinds of cores. For a machine of one kind with private L2s the layout
+//! is the kernel's.
 
 /// The default shard size in cores.
 pub const DEFAULT_SHARD_SIZE: u32 = 8;
@@ -21,7 +21,7 @@ pub struct ShardLayout {
 ///
 /// The number of shards is `cores / size` rounded to the nearest integer, halves up, and at least
 /// one. The shards are as equal as can be, and larger ones come first. So `size` is the value that
-/// a shard's size is closest to, not its maximum: with size 8 an undivided cache has up to 11
+/// a shard's size is closest to, not its maximum. With size 8 an undivided cache has up to 11
 /// cores, a shard of a divided one 6 to 10.
 ///
 /// **No shard has one core**, unless that is all the cache has: no other core shares its pool, and

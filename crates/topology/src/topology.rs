@@ -40,7 +40,7 @@ impl fmt::Display for Source {
 /// One CPU (hardware thread).
 ///
 /// `core`, `package` and `llc` are dense numbers from 0, in the order of the lowest CPU, and unique
-/// in the whole machine: the firmware's own ids repeat in each package, or have gaps. `None` means
+/// in the whole machine. The firmware's own ids repeat in each package, or have gaps. `None` means
 /// that the fact isn't known: the kernel reports nothing about an offline CPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

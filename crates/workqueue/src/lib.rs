@@ -50,8 +50,9 @@
 //! * In all other cases workers take items that were queued from one CPU, on one queue and one pod,
 //!   in the order of queueing. A worker takes up to 32 short items at a time, so items of two
 //!   workers overtake each other. If a worker loses its CPU between two of them, another one takes
-//!   the rest over: at once if it is idle, else after at most 400 items or four milliseconds for
-//!   each CPU of the pool. A worker starts the one item that it has in hand itself.
+//!   the rest over. It does so at once if it is idle, else after at most 400 items or four
+//!   milliseconds for each CPU of the pool. A worker starts the one item that it has in hand
+//!   itself.
 //! * A panic in an item is caught: the worker, the pool and the queue continue.
 //!
 //! The protocols and their proofs: `src/pool/README.md`, `src/task/state.md`, `src/pwq/README.md`,

@@ -2,10 +2,10 @@
 //! numbers and their runtimes, and has the function that does one run.
 //!
 //! A *case* is a workload with its parameters, written as parts between slashes: `storm/boxed`,
-//! `seqread/8/1000/fifo`. A *run* is one case on one runtime in a process of its own: a driver
-//! starts `PROGRAM WORD...` with the words `key=value` of a [`Job`], and the program prints one
-//! [`Line`] of JSON at its end. So a runtime of any language takes part, no runtime warms another's
-//! allocator, and the driver can end a run that hangs.
+//! `seqread/8/1000/fifo`. A *run* is one case on one runtime in a process of its own. A driver
+//! starts `PROGRAM WORD...` with the words `key=value` of a [`Job`]. The program prints one
+//! [`Line`] of JSON at its end. So a runtime of any language takes part, and no runtime warms
+//! another's allocator. The driver can end a run that hangs.
 
 use corewise_topology::{CpuSet, Machine, Topology};
 
@@ -38,11 +38,11 @@ pub fn named(name: &str) -> Option<&'static Bench> {
 pub enum Effort {
     /// Runs long enough for figures to be published.
     Full,
-    /// Shorter runs, for a look.
+    /// Shorter runs, for a first impression.
     Quick,
 }
 
-/// Place and length of runs, which decide cases and their numbers.
+/// Place and length of runs, which decide on the cases and their numbers.
 #[derive(Debug, Clone)]
 pub struct On {
     /// The online CPUs.
@@ -393,8 +393,8 @@ mod tests {
         }
     }
 
-    /// Values of two rounds (case, variant, metric) for each benchmark, and behind a colon the
-    /// headlines that follow from them. A `+` marks a headline of which higher is better.
+    /// Values of two rounds (case, variant, metric) for each benchmark. The headlines that follow
+    /// from them stand behind a colon. A `+` marks a headline of which higher is better.
     const HEADLINES: [(&str, &str); 5] = [
         (
             "workqueue",

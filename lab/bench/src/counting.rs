@@ -1,7 +1,7 @@
 //! A global allocator that counts, for measuring programs.
 //!
-//! It counts only once it is started, in runs that measure nothing else. Else it costs the load of
-//! a flag that never changes. The libraries don't depend on it.
+//! The allocator counts only once it is started, in runs that measure nothing else. Otherwise it
+//! costs the load of a flag that never changes. The libraries don't depend on it.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 
@@ -34,7 +34,7 @@ impl Counting {
         Counting { on: AtomicBool::new(false), count: AtomicU64::new(0) }
     }
 
-    /// Counts from now on.
+    /// Begins to count.
     pub fn start(&self) {
         self.on.store(true, Ordering::Relaxed);
     }
@@ -52,7 +52,7 @@ impl Counting {
     }
 }
 
-// SAFETY: all calls go to the system's allocator as they came, which keeps the contract; counting
+// SAFETY: all calls go unchanged to the system's allocator, which keeps the contract; counting
 // allocates nothing and doesn't unwind.
 unsafe impl GlobalAlloc for Counting {
     #[inline]

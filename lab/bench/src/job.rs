@@ -65,8 +65,8 @@ fn at_least(value: u64, least: u64) -> bool {
 
 macro_rules! job {
     ($($(#[$doc:meta])* $word:ident: $kind:ty = $default:expr, $least:literal;)*) => {
-        /// One run: a case of a benchmark on a runtime, and every number that the program which
-        /// runs it needs. The module of the benchmark documents their meaning there.
+        /// One run: a case of a benchmark on a runtime, and every number that its program needs.
+        /// The module of the benchmark documents their meaning there.
         #[derive(Debug, Clone, PartialEq, Eq)]
         pub struct Job {
             /// The benchmark.

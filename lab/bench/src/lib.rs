@@ -1,20 +1,21 @@
 //! Workloads, the `before` variants, and the statistics of a comparison.
 //!
-//! * [`mod@bench`]: all benchmarks, and the type of one; [`job`]: a run as text.
+//! * [`mod@bench`] has all benchmarks, and the type of one. [`job`] is a run as text.
 //! * [`workqueue`]: workloads for workqueues, on each affinity scope and on the old design.
 //! * [`calls`]: cross-CPU calls against an eventfd, and against waiters that hold their core.
 //! * [`probe`]: devices that burn and wait in their probes.
 //! * [`shutdown`]: webs of devices that are shut down, against the plain loop and the old design.
-//! * [`blockmq`]: the block layer: runs that find nothing pending, the length of holds.
-//! * [`process`]: a run in a process of its own, [`mod@line`]: its output, [`meter`]: its costs.
-//! * [`start`]: threads, [`load`]: other load of the machine.
+//! * [`blockmq`]: the block layer, with runs that find nothing pending, and the length of holds.
+//! * [`process`] makes a run in a process of its own. [`mod@line`] is its output, [`meter`] its
+//!   costs.
+//! * [`start`] starts threads. [`load`] reads other load of the machine.
 //! * [`rounds`]: runs of all variants, round by round in random order.
 //! * [`stats`]: medians, percentiles, ratios of pairs with a bootstrap interval.
-//! * [`record`]: the figures of a call, one JSON object per metric; [`names`]: the names of cases,
-//!   metrics and headlines.
+//! * [`record`] has the figures of a call, one JSON object per metric. [`names`] has the names of
+//!   cases, metrics and headlines.
 //! * [`table`]: records as a table for people.
-//! * [`machine`]: the costs of this machine, in nanoseconds; [`counting`]: an allocator that
-//!   counts.
+//! * [`machine`] measures the costs of this machine, in nanoseconds. [`counting`] is an allocator
+//!   that counts.
 //!
 //! Nothing here prints: `corewise-bench` and `bench-peers` do. Compare only numbers of one call of
 //! one program: two calls are different moments of a machine.

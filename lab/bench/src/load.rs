@@ -3,8 +3,8 @@
 use procfs::process::Process;
 use procfs::{CurrentSI, KernelStats};
 
-/// CPU time so far, in the kernel's ticks: of all CPUs, idle or not; busy; stolen by the host; and
-/// of this process and of the children for which it has waited.
+/// CPU time so far, in the kernel's ticks: of all CPUs, idle or not; the busy part; the part that
+/// the host stole. It also has that of this process and of the children for which it has waited.
 type Ticks = [u64; 4];
 
 /// CPU time in seconds.
@@ -23,7 +23,7 @@ pub struct Spent {
 pub struct Load(Option<Ticks>);
 
 impl Load {
-    /// Watches from now on.
+    /// Begins to watch.
     pub fn watch() -> Load {
         Load(now())
     }

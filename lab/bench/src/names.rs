@@ -235,7 +235,7 @@ mod tests {
             let one = (1.0, 1.0, 1.0);
             Better::of_headline(&Record::made_up(HEADLINE, "corewise", metric, "ratio", one))
         };
-        // The two headlines whose names look alike, and differ in what is above the line.
+        // The two headlines whose names look alike, and differ in the numerator.
         for metric in
             "cache_shard_vs_before_p50 cache_shard_vs_before_items storm_reused_vs_best_peer \
                        inside_vs_best_peer fan_vs_best_peer kernel_test_vs_best_peer odirect_vs_fio"

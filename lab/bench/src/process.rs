@@ -23,7 +23,8 @@ pub struct Program {
     pub environment: Vec<(OsString, OsString)>,
 }
 
-/// An error of a run that printed no line: its name, the reason, and the end of its standard error.
+/// An error of a run that printed no line, with the run's name, the reason, and the end of its
+/// standard error.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct RunError(String);
@@ -67,7 +68,8 @@ impl Program {
         let over = Parker::new();
         let tell = over.unparker();
         let (output, said, late) = thread::scope(|scope| {
-            // The child isn't reaped before the guard has ended, so the number is still its own.
+            // The child isn't reaped before the guard has ended, so the process id is still its
+            // own.
             let guard = scope.spawn(move || {
                 let late = !over.park_timeout(limit);
                 if late {

@@ -96,8 +96,8 @@ pub struct Plan {
     pub seed: u64,
 }
 
-/// Runs the cells of each group against each other, in an order drawn anew for each round, and
-/// returns the series of all cells, in their order.
+/// Runs the cells of each group against each other, in an order drawn anew for each round. Returns
+/// the series of all cells, in their order.
 ///
 /// There are `plan.rounds` rounds, or as many as end within `budget`, and then the runs that count
 /// allocations. One round that counts is always begun. If its time is over early, the groups behind

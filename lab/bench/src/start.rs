@@ -1,5 +1,5 @@
-//! Threads of workloads: a pinned one, one for a function alone, and several that begin at once,
-//! when the last is ready.
+//! Threads of workloads: a pinned one, one for a function alone, and several that begin together
+//! once the last is ready.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -108,8 +108,8 @@ pub(crate) fn together<P, T: Send>(
                 }
             }
         }
-        // All are joined before any error is returned: the scope itself panics for a panic that
-        // isn't taken.
+        // All threads are joined before any error is returned: the scope itself panics for a panic
+        // that no join has taken.
         let join =
             |thread: ScopedJoinHandle<'_, _>| thread.join().unwrap_or(Err(BenchError::Panicked));
         let joined: Vec<Result<Option<_>, BenchError>> = threads.into_iter().map(join).collect();

@@ -69,7 +69,7 @@ const SMALLEST_EFFECT: f64 = 0.05;
 impl PairedRatio {
     /// Creates the ratio of the pairs `(a[i], b[i])`. No pairs, or a `b` that is 0, give `None`.
     ///
-    /// The interval is the percentile bootstrap of the median: pairs are drawn again and again with
+    /// The interval is the percentile bootstrap of the median. Pairs are drawn again and again with
     /// replacement, from a generator with this seed, so the same input gives the same interval.
     /// With fewer than about six pairs it is little more than the range.
     ///

@@ -114,7 +114,7 @@ pub struct Transfer {
     pub list_ns: Figure,
     /// A load of such a line, if all addresses are known at once: an array. Loads overlap.
     pub array_ns: Figure,
-    /// An atomic addition to such a line of an array. It tells whether a core fetches later lines
+    /// An atomic addition to such a line of an array. It shows whether a core fetches later lines
     /// before a locked operation is done.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub array_locked_ns: Option<Figure>,

@@ -1,5 +1,5 @@
-//! The least that an NBD server can do for a read: one call receives the request, one sends the
-//! reply. The CPU time of this server is the kernel's, and no server on sockets takes less.
+//! The least work of an NBD server for a read: one call receives the request, one sends the reply.
+//! The CPU time of this server is the kernel's, and no server on sockets takes less.
 //!
 //! `cargo run --release -p bench-peers --example nbd_floor -- SOCKET`, and fio with
 //! `--ioengine=nbd --size=64M --uri=nbd+unix:///?socket=SOCKET`, one request at a time.
@@ -23,7 +23,7 @@ fn main() -> io::Result<()> {
 }
 
 fn serve(mut stream: UnixStream, volume: &[u8]) -> io::Result<()> {
-    // The old handshake: the server says the size, and that it can only be read.
+    // The old handshake gives the size, and says that the volume is read-only.
     let mut greeting = b"NBDMAGIC\x00\x00\x42\x02\x81\x86\x12\x53".to_vec();
     greeting.extend((SIZE as u64).to_be_bytes());
     greeting.extend(3_u32.to_be_bytes());

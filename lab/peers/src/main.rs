@@ -3,7 +3,7 @@
 //! `nbd`.
 //!
 //! Each run is a process of its own. For Corewise and the peers in Rust it is this program again
-//! (`bench-peers run BENCHMARK key=value...`); oneTBB, Go, Java, glommio, Forte and Seastar have
+//! (`bench-peers run BENCHMARK key=value...`). oneTBB, Go, Java, glommio, Forte and Seastar have
 //! programs that are built at first use. A run of `nbd` starts a server.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 

@@ -30,7 +30,7 @@ pub(crate) fn engine<R>(f: impl FnOnce(&mut Sim) -> R) -> Option<R> {
     }
     WITHIN.set(true);
     // SAFETY: `drive` has set the pointer, and its caller keeps the machine until `drive` returns.
-    // `WITHIN` was false, so nobody else has a reference: all users on this thread are this
+    // `WITHIN` was false, so there is no other reference. All users on this thread are this
     // function and `drive`, which has none while a coroutine runs.
     let result = f(unsafe { &mut *sim });
     WITHIN.set(false);
@@ -48,7 +48,7 @@ pub(crate) fn in_engine<R>(f: impl FnOnce() -> R) -> R {
 /// Runs the machine until its first thread has ended.
 ///
 /// # Errors
-/// No thread can ever go on and the first one hasn't ended. The text names the threads that are
+/// No thread can ever continue, and the first one hasn't ended. The text names the threads that are
 /// left.
 pub(crate) fn drive(sim: &mut Sim, root: Tid) -> Result<(), String> {
     let sim: *mut Sim = sim;
@@ -97,7 +97,7 @@ fn suspend() {
     }
 }
 
-/// Waits until no other thread has anything to do before.
+/// Waits until no other thread has earlier work.
 #[inline]
 fn turn() {
     if engine(|sim| sim.is_over()).unwrap_or(false) {

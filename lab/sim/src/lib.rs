@@ -3,8 +3,8 @@
 //! Code that takes its atomics, locks, threads and clock from the facade runs here unchanged if it
 //! is built with `--cfg sim`. Its threads are coroutines on one OS thread. Each virtual CPU has a
 //! clock, and the thread on the CPU with the earliest clock runs. [`Costs`] has the cost of each
-//! step: an access costs by the CPU that had the cache line last, a wake-up by the time for which
-//! its CPU was idle. The same seed gives the same run.
+//! step. The cost of an access depends on the CPU that had the cache line last. That of a wake-up
+//! depends on the time for which its CPU was idle. The same seed gives the same run.
 //!
 //! ```
 //! use std::time::Duration;
@@ -19,10 +19,10 @@
 //! ```
 //!
 //! # What it can't tell
-//! The model has no memory bandwidth, size of caches or frequency, no SMT siblings that share a
-//! core's units, and only the simplest prefetcher. Reference counts of `Arc` and data behind plain
-//! pointers are charged for only if the code says so ([`touch`]). The time of the instructions
-//! between two accesses is one number, [`Costs::around`].
+//! The model has no memory bandwidth, size of caches or frequency. It has no SMT siblings that
+//! share a core's units, and only the simplest prefetcher. Reference counts of `Arc` and data
+//! behind plain pointers are charged for only if the code says so ([`touch`]). The time of the
+//! instructions between two accesses is one number, [`Costs::around`].
 //!
 //! Memory is sequentially consistent here: loom checks code that depends on a weaker order.
 
@@ -71,10 +71,10 @@ pub struct Outcome<T> {
 }
 
 /// Runs `root` as the first thread of a machine, on its CPU 0, until it ends. Threads that are left
-/// then are leaked: nothing of theirs is dropped.
+/// then leak, with all that they own.
 ///
 /// # Panics
-/// If the first thread panicked, or no thread can ever go on and the first one hasn't ended.
+/// If the first thread panicked, or no thread can ever continue and the first one hasn't ended.
 pub fn run<T: 'static>(
     machine: Machine,
     costs: Costs,
@@ -93,8 +93,8 @@ pub fn run<T: 'static>(
     let ended = calls::drive(&mut sim, first);
     for thread in &mut sim.threads {
         if let Some(body) = &mut thread.body {
-            // SAFETY: all values of the stack are leaked with it. Nobody uses them again, since the
-            // simulation is over.
+            // SAFETY: all values of the stack are leaked with it. No code uses them again, since
+            // the simulation is over.
             unsafe { body.force_reset() };
         }
     }

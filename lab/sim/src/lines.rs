@@ -110,7 +110,7 @@ pub(crate) struct Outcome {
     pub(crate) until: f64,
     /// Time at which a store is seen. `until` for other accesses.
     pub(crate) seen: f64,
-    /// Distance that the line came.
+    /// Distance over which the line came.
     pub(crate) from: Distance,
 }
 
@@ -185,7 +185,7 @@ impl Lines {
         // A prefetch of a line that is still being written is wasted.
         let ahead = self.streams[cpu].missed(place, line) && entry.written_at + 2.0 * latency < now;
         // Locked operations that meet at a line follow each other faster than the line could travel
-        // to and fro: a core that has the line does several.
+        // to and fro. A core that has the line does several.
         let queued = kind == Access::Locked && entry.locked && entry.free_at > now;
         let arrives = if ahead {
             now + prefetched

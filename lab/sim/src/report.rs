@@ -14,7 +14,7 @@ pub struct Site(pub &'static Location<'static>);
 
 impl Hash for Site {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // Each access is a lookup: a hash of the file's name would cost more than all the rest.
+        // Each access is a lookup, and a hash of the file's name would cost more than all the rest.
         (u64::from(self.0.line()) << 32 | u64::from(self.0.column())).hash(state);
     }
 }

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-// The rest is virtual: it takes no time, and the awaited event has happened then in each run.
+// The sleep is virtual: it takes no real time, and after it the awaited event has happened in each
+// run.
 use corewise_sim::thread::sleep as rest;
 use corewise_sim::{
     Access, Costs, Machine, Mask, Policy, access, allocated, burn, current, current_cpu, freed,

@@ -1,6 +1,6 @@
-//! The system's random numbers, which here are the same in each run: the standard library's hash
-//! tables begin with them, and an order of their elements that differs from run to run would make
-//! runs that differ.
+//! The system's random numbers, which here are the same in each run. The standard library's hash
+//! tables begin with them. If the order of their elements differed from run to run, the runs would
+//! differ.
 
 use std::ffi::{c_uint, c_void};
 

@@ -1,5 +1,5 @@
-//! A regression test on counts: the line transfers and wake-ups an item of some runs, compared with
-//! recorded ones.
+//! A regression test on counts. It compares the line transfers and wake-ups an item of some runs
+//! with recorded ones.
 //!
 //! Counts, unlike times, are the same on each machine and in each run of the same sources. But
 //! where threads contend, any change alters the order of events: a storm has 4 transfers an item

@@ -2,8 +2,8 @@
 //!
 //! `cargo xtask sim` builds it with `--cfg sim`, so that the product's crates and the workloads
 //! take the simulator's threads, clock and atomics. It prints the benchmark's figures, and an
-//! account of the time: the places in the code that waited for cache lines, how often, and how far
-//! the lines came. `lab/sim.md` says how far the figures can be believed.
+//! account of the time: the places in the code that waited for cache lines, how often, and from
+//! what distance the lines came. `lab/sim.md` states the accuracy of the figures.
 //!
 //! * `costs.rs`: the costs from a file of `corewise-bench machine`;
 //! * `allocator.rs`: allocations and their costs;

@@ -1,5 +1,5 @@
-//! The public API of each library stands in `docs/api`, a line per item: the author of a change and
-//! its reviewer see the lines that it touches.
+//! The public API of each library stands in `docs/api`, a line per item. So the author of a change
+//! and its reviewer see the lines that it touches.
 
 #[path = "../tidy/lexer.rs"]
 #[allow(dead_code, reason = "the tidy tests use the rest of it")]

@@ -85,7 +85,7 @@ fn read_struct(
             match c {
                 '<' => angles += 1,
                 '>' if !arrow => angles -= 1,
-                // Before the body: bounds in angles hold parentheses, and so may `where`.
+                // This is before the body: bounds in angles hold parentheses, and so may `where`.
                 '(' if depth == 0 && angles == 0 && !tuple => {
                     (depth, tuple) = (1, true);
                     continue;

@@ -97,7 +97,7 @@ pub(crate) fn lex(text: &str) -> (Vec<Line>, Vec<Literal>) {
                     line.code.push(c);
                 }
                 ('\'', '\\') => {
-                    // An escaped character: it ends at the next quote after what is escaped.
+                    // An escaped character: it ends at the next quote after the escaped letters.
                     let end = (i + 3..).find(|&k| at(k) == '\'' || k >= chars.len());
                     line.code.push_str("''");
                     i = end.map_or(chars.len(), |k| k + 1);

@@ -55,7 +55,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
     anchors
 }
 
-/// Returns the path from the root of what a file at `from` calls `to`.
+/// Returns the path from the root of the target that a file at `from` calls `to`.
 fn resolve(from: &str, to: &str) -> String {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();

@@ -1,5 +1,5 @@
-//! Manifests inherit what the workspace declares, and a library has what a registry and its users
-//! need.
+//! Manifests inherit the keys that the workspace declares. A library has the files and keys that a
+//! registry and its users need.
 
 use crate::files::{self, SourceFile};
 use crate::{Finding, hold, lines_found, report};

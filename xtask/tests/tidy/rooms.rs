@@ -1,4 +1,4 @@
-//! The rooms of a crate in floors.toml: a file imports from its own room and from earlier ones, and
+//! The rooms of a crate in floors.toml. A file imports from its own room and from earlier ones, and
 //! few files import each other in a circle.
 
 use crate::files::{self, SourceFile};
@@ -186,7 +186,7 @@ fn parent(mut path: Vec<String>) -> Vec<String> {
     path
 }
 
-/// Reads what follows a path's first segment, and all paths of a group.
+/// Reads the part after a path's first segment, and all paths of a group.
 fn read_paths(
     tokens: &[(usize, String)],
     at: &mut usize,

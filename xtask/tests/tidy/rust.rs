@@ -54,8 +54,9 @@ fn size_can_fail_and_counts_neither_comments_nor_blanks() {
     assert_eq!(lines_found(size, "a.rs", &format!("{long}b;\n")), [0]);
 }
 
-/// Returns what `code`, which begins with the path of a module, takes from it: `Mutex` of
-/// `std::sync::Mutex::new(1)`; `Arc`, `Mutex` and `M` of `std::sync::{Arc, Mutex as M};`.
+/// Returns the names that `code`, which begins with the path of a module, takes from the module:
+/// `Mutex` of `std::sync::Mutex::new(1)`; `Arc`, `Mutex` and `M` of
+/// `std::sync::{Arc, Mutex as M};`.
 fn taken<'a>(module: &str, code: &'a str) -> Vec<&'a str> {
     let rest = &code[module.len()..];
     match rest.strip_prefix('{') {
@@ -132,8 +133,8 @@ fn facade_only_can_fail() {
     assert_eq!(found("crates/timeline/src/a.rs", "use std::sync::atomic;\n"), [1]);
 }
 
-/// Returns true if a comment with one of `marks` stands on the line itself or above it, with at
-/// most a few lines of the same statement and attributes between.
+/// Returns true if a comment with one of `marks` stands on the line itself or above it. At most a
+/// few lines of the same statement and attributes may be between.
 fn argued(lines: &[Line], i: usize, marks: &[&str]) -> bool {
     let has = |line: &Line| marks.iter().any(|mark| line.comment.contains(mark));
     if has(&lines[i]) {

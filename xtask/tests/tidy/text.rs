@@ -47,8 +47,8 @@ const HOSTS: [&str; 5] = [
 /// Folders of clones and homes on some machine.
 const PLACES: [&str; 3] = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
-/// Checks that no text names a registry's host (mirrors exist; cargo knows where to look) or a
-/// folder of the machine on which it was written.
+/// Checks that no text names a registry's host (mirrors exist; cargo knows where to look). Nor may
+/// it name a folder of the machine on which it was written.
 fn no_hosts_and_places(file: &SourceFile) -> Vec<Finding> {
     // Cargo writes the registry's name into its lock file.
     if file.path.ends_with("Cargo.lock") {
@@ -60,7 +60,7 @@ fn no_hosts_and_places(file: &SourceFile) -> Vec<Finding> {
             findings.push(file.finding(i + 1, format!("names the registry host {host}")));
         }
         for place in PLACES {
-            // Only at the beginning of a path: `src/work/…` is a module.
+            // The name counts only at the beginning of a path: `src/work/…` is a module.
             let begins = |at: usize| {
                 !line[..at].ends_with(|c: char| c.is_alphanumeric() || "._-*}".contains(c))
             };

@@ -206,7 +206,7 @@ fn wide(file: &SourceFile) -> Vec<Finding> {
     found.map(|(at, _)| file.finding(at + 1, format!("a comment beyond column {WIDTH}"))).collect()
 }
 
-/// Returns a text without what stands in backticks.
+/// Returns a text without its parts in backticks.
 fn without_code(text: &str) -> String {
     text.split('`').step_by(2).collect::<Vec<_>>().join("`")
 }

@@ -13,8 +13,8 @@
 //! only, and the submitter touches that only once for all the boxes that came back meanwhile.
 //!
 //! A box keeps its queue alive, and the cache is part of the queue: a circle, which is cut when the
-//! queue is dropped. Homes are closed then, and the thread that brings a box later drops it:
-//! there is no moment at which it could be put into a cache that is never emptied again.
+//! queue is dropped. Homes are closed then, and the thread that brings a box later drops it.
+//! Otherwise the box could get into a cache that is never emptied again.
 //! (`loom_a_box_that_comes_back_while_the_cache_is_closed_is_not_left_there`)
 //!
 //! The kernel has a request for each tag instead, made when the queue is made. Here a request gets

@@ -209,8 +209,8 @@ impl Layout {
 // set the bit, and find nothing. Its request rides with the first one's, which marks and then runs.
 //
 // The inboxes belong to the queue, as the CPUs do, and each hardware queue's bitmap has a bit for
-// every one of them. So the hardware queue of a CPU may change (while the queue is frozen, so that
-// all are empty), and no memory is made or freed that a thread might still look at.
+// every one of them. So the hardware queue of a CPU may change while the queue is frozen, when all
+// hardware queues are empty. The change makes or frees no memory that a thread might still read.
 
 /// Software queues, one for each CPU of a queue.
 pub struct SoftwareQueues<N: Node> {

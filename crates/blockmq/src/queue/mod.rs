@@ -207,8 +207,8 @@ impl Drop for Queue {
         // Requests that this thread holds back are answered here rather than when it unplugs.
         plug::let_go();
         self.core.kill();
-        // With nothing inside, a thread that still holds the core is about to release it: one that
-        // has just counted its request out, or a worker that found nothing to do. In a dispatch or
+        // With nothing inside, a thread that still holds the core is about to release it. It has
+        // just counted its request out, or is a worker that found nothing to do. In a dispatch or
         // in the end of a request, the caller itself may be one of them.
         if self.inside() == 0 && !nest::is_inside() {
             while Arc::strong_count(&self.core) > 1 {

@@ -75,21 +75,21 @@ mod tests;
 // The `deadline` scheduler: by place on the device, in batches, reads first, and no request
 // waits for ever.
 //
-// The kernel's `mq-deadline` decides in these steps, and so does this, for one class of priority:
-// requests of a direction go in the order of their offsets, `fifo_batch` at a time. When a batch is
-// over, reads come before writes, but writes are passed over `writes_starved` times at most; and
-// the batch begins with the oldest of its direction if that one's time is up, else where the last
-// one of that direction ended.
+// The kernel's `mq-deadline` decides in these steps, and so does this, for one class of priority.
+// Requests of a direction go in the order of their offsets, `fifo_batch` at a time. When a batch is
+// over, reads come before writes, but writes are passed over `writes_starved` times at most. The
+// batch begins with the oldest request of its direction if that one's time is up, else where the
+// last batch of that direction ended.
 //
 // **No request starves.** Let k requests of a direction be at least as old as one whose time is up.
 // Each batch of that direction begins with one of them, and one of `writes_starved + 1` batches in
 // a row is of that direction. So it is dispatched after at most
 // `fifo_batch * (1 + k * (writes_starved + 1))` others, whatever else comes.
 //
-// Differences: each hardware queue has a scheduler of its own, which its runner alone touches, so
-// that there is no lock; the kernel has one for the whole device, behind one lock. A device that
-// gains by an order has one hardware queue. `writes_starved` is at least 1: the kernel takes 0, and
-// then writes starve reads.
+// Unlike in the kernel, each hardware queue has a scheduler of its own. Its runner alone touches
+// the scheduler, so there is no lock. The kernel has one for the whole device, behind one lock. A
+// device that gains by an order has one hardware queue. `writes_starved` is at least 1: the kernel
+// takes 0, and then writes starve reads.
 //
 // Two keys of the kernel's have no counterpart. `prio_aging_expire` lets a lower class of I/O
 // priority go in the end, and requests have no classes here. `async_depth`: in the kernel, a

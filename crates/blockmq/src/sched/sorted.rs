@@ -2,8 +2,8 @@
 //! allocates nothing unless more wait than ever before.
 //!
 //! The kernel has a red-black tree and a list through each request. Here the nodes lie in one
-//! vector and point to each other by number: a treap (a tree that is ordered by key, and a heap by
-//! random priorities) and a doubly linked list.
+//! vector and point to each other by number. They form a treap (a tree that is ordered by key, and
+//! a heap by random priorities) and a doubly linked list.
 
 /// The number that points to no node.
 const NONE: u32 = u32::MAX;

@@ -73,9 +73,9 @@ pub trait BlockDevice: Send + Sync {
 }
 
 impl Info {
-    /// Describes a driver that passes requests on to `below`: with the geometry and the latch of
-    /// that device, a hardware queue for each CPU, and without merging, which the device below
-    /// does.
+    /// Describes a driver that passes requests on to `below`. The driver has the geometry and the
+    /// latch of that device, and a hardware queue for each CPU. It merges nothing, since the device
+    /// below does.
     pub fn over(kind: &'static str, below: &(impl BlockDevice + ?Sized)) -> Self {
         Self {
             hw_queues: usize::MAX,

@@ -254,10 +254,10 @@ impl Request {
 
     /// Sets the function that gets the request's result; a second call replaces the first.
     ///
-    /// The function is called exactly once, on the thread that finishes the request: the submitter
-    /// itself (before `submit` returns, for a memory device), a driver's reaper thread, or a
-    /// workqueue worker. It runs, and is dropped, inside an atomic section: it must not block. It
-    /// may submit further requests. A panic in it is caught and logged.
+    /// The function is called exactly once, on the thread that finishes the request. That is the
+    /// submitter itself (before `submit` returns, for a memory device), a driver's reaper thread,
+    /// or a workqueue worker. It runs, and is dropped, inside an atomic section: it must not block.
+    /// It may submit further requests. A panic in it is caught and logged.
     ///
     /// A closure of up to six words is stored in the request; a larger one is boxed.
     ///

@@ -364,7 +364,7 @@ fn parsed(given: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Resul
     Ok(cli)
 }
 
-/// Words by which other programs call what one of our commands does.
+/// Names that other programs give to the work of one of our commands.
 const WORDS: [(&str, &[&str]); 13] = [
     ("up", &["serve", "server", "start", "run", "daemon", "listen", "export", "share"]),
     ("dump", &["status", "state", "info", "show", "inspect", "stats"]),
@@ -381,8 +381,8 @@ const WORDS: [(&str, &[&str]); 13] = [
     ("timeline", &["dmesg", "boot", "bootchart", "analyze", "analyse"]),
 ];
 
-/// Replaces the command that clap suggests for an unknown word by the one that does what the word
-/// says. clap looks for words with a similar spelling: for 'serve' it finds 'remove'.
+/// Replaces the command that clap suggests for an unknown word by the one that the word means. clap
+/// looks for words with a similar spelling: for 'serve' it finds 'remove'.
 fn with_the_command_that_is_meant(mut error: Error) -> Error {
     let typed = match error.get(ContextKind::InvalidSubcommand) {
         Some(ContextValue::String(typed)) => typed.to_lowercase(),

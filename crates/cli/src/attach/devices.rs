@@ -96,7 +96,7 @@ fn block(index: u32) -> PathBuf {
     Path::new("/sys/block").join(format!("nbd{index}"))
 }
 
-/// Has the kernel send no larger requests than the server takes.
+/// Makes the kernel send no larger requests than the server takes.
 pub(super) fn limit_requests(index: u32, most: u32) -> std::io::Result<()> {
     let file = block(index).join("queue/max_sectors_kb");
     let now = std::fs::read_to_string(&file)?.trim().parse::<u32>().unwrap_or(u32::MAX);

@@ -48,7 +48,7 @@ enum Happening {
     Stop,
 }
 
-/// An attached device, and what its connections are made with.
+/// An attached device, and the options of its connections.
 struct Attached<'a> {
     kernel: KernelClient,
     uri: &'a Uri,
@@ -205,7 +205,7 @@ fn in_the_background() -> Result<(), Failure> {
         read.map_err(failed)?;
     }
     if first.is_empty() {
-        // It has said why.
+        // The other process has printed the reason.
         let _ = child.wait();
         return Err(Failure::Reported);
     }
@@ -294,7 +294,7 @@ fn begin<'a>(
             "{uri}: the server takes at most {largest} bytes a request, and Linux's client needs 4096"
         )));
     }
-    // Before the kernel has the device, so that no other process takes it over.
+    // The lock is taken before the kernel has the device, so that no other process takes it over.
     let ownership = args.device.map(own).transpose()?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let backend = format!("{uri} {}-{}", std::process::id(), now.as_nanos());
@@ -425,7 +425,7 @@ impl Attached<'_> {
         }
     }
 
-    /// Returns true as long as the device is what this process attached or took over.
+    /// Returns true as long as the device is the one that this process attached or took over.
     fn is_attached(&self) -> bool {
         // Kernels before 5.14 show no text.
         let is_same = |text: String| text == self.backend;
@@ -458,7 +458,8 @@ impl Attached<'_> {
                 screen::warning(format_args!("{path}: {why}; trying again"));
             }
             warned = failure;
-            // Also after a success: a server that closes each connection isn't stormed.
+            // The pause follows a success, too, so a server that closes each connection isn't
+            // stormed.
             let rest = pause.saturating_sub(begun.elapsed());
             match happenings.recv_timeout(rest) {
                 Ok(Happening::Dead) => self.dead += 1,
@@ -564,7 +565,7 @@ fn words(error: &KernelError) -> String {
     }
 }
 
-/// Returns the failure of a command, with what to do about it.
+/// Returns the failure of a command, with its remedy.
 fn refused(verb: &str, error: &KernelError) -> Failure {
     let failure = Failure::new(format!("cannot {verb}: {}", words(error)));
     match error {

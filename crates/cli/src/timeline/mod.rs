@@ -14,7 +14,7 @@ use crate::args::timeline::{Args, TimelineFile, TimelineFormat};
 use crate::exit::Failure;
 use crate::{screen, whole_file};
 
-/// Reads logs and shows what they say.
+/// Reads logs and shows their timelines.
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     for file in &args.output {
         check(file)?;

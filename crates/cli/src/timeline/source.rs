@@ -179,7 +179,7 @@ fn nothing(log: &Log) -> Failure {
     })
 }
 
-/// Keeps what the user asked for, and fails if nothing is left.
+/// Keeps the timelines that the user asked for, and fails if nothing is left.
 fn chosen(mut log: Log, args: &Args) -> Result<Log, Failure> {
     if log.timelines.iter().all(Timeline::is_empty) {
         return Err(nothing(&log));

@@ -46,7 +46,7 @@ fn picture(
     scope: AffinityScope,
 ) -> Result<(), Failure> {
     let picture = svg::render(topology, pods, scope);
-    // Not anstream's stdout, which would search the picture for colours.
+    // This isn't anstream's stdout, which would search the picture for colours.
     let mut out = std::io::stdout().lock();
     if path == Path::new("-") {
         out.write_all(picture.as_bytes())?;
@@ -59,8 +59,8 @@ fn picture(
     Ok(writeln!(out, "drew {pods} of scope {scope} to {}", path.display())?)
 }
 
-/// Returns groups of caches that are divided alike, in the order of their first cache: the caches'
-/// numbers, the cores of each cache, and the cores of each shard.
+/// Returns groups of caches that are divided alike, in the order of their first cache. A group has
+/// the caches' numbers, the cores of each cache, and the cores of each shard.
 fn alike<'c>(
     caches: impl Iterator<Item = (u32, u32, &'c [u32])>,
 ) -> Vec<(Vec<u32>, u32, &'c [u32])> {

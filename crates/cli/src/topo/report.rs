@@ -53,7 +53,7 @@ pub(super) struct Node {
     pub(super) cpus: String,
 }
 
-/// One last-level cache and how it is divided.
+/// One last-level cache and its division.
 #[derive(Debug, Serialize)]
 pub(super) struct Cache {
     pub(super) llc: u32,

@@ -32,11 +32,11 @@ use crate::{args, screen, timeline};
 /// Position of settings from the command line, which stand on no line of the manifest.
 const NOWHERE: Position = Position { line: 0, column: 0 };
 
-/// Runs a server to its end, and removes what it made.
+/// Runs a server to its end, and removes the files that it made.
 pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
-    // Before there are threads.
+    // The heap is limited before there are threads.
     nbd::limit_heap();
-    // Before anything else is opened.
+    // The passed sockets are taken before anything else is opened.
     let passed = passed(&args)?;
     let parent = args.exit_with_parent.then(Parent::find).transpose()?;
     let source = match &args.manifest {

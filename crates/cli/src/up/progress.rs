@@ -27,11 +27,11 @@ pub(crate) struct Progress {
 
 #[derive(Debug, Default)]
 struct EventCount {
-    /// A: Relaxed; only that it changes matters.
+    /// A: Relaxed; only its changes matter.
     events: AtomicU64,
 }
 
-/// A thread that shows on the bar which device is waited for, while this value lives.
+/// A thread that shows the device that the bar waits for, as long as this value lives.
 #[derive(Debug)]
 pub(crate) struct Waiting {
     stop: Option<Sender<()>>,
@@ -66,8 +66,8 @@ impl Progress {
         }
     }
 
-    /// Shows `who()` on a visible bar that doesn't move. A thread of its own calls `who` now and
-    /// then.
+    /// Shows the name of the awaited device on a visible bar that doesn't move. A thread of its own
+    /// calls the function now and then.
     pub(crate) fn waiting(&self, who: impl Fn() -> Option<String> + Send + 'static) -> Waiting {
         if !self.seen {
             return Waiting { stop: None, thread: None };

@@ -53,9 +53,9 @@ pub(crate) struct Stop {
 
 impl Stop {
     /// Starts the handling of signals. The first cancels a bring-up and ends a wait. One that comes
-    /// a second later, or after that, runs `cleanup`, prints what is left undone, and ends the
-    /// process. SIGHUP reads the manifest again if there is one. The end of `parent` counts as a
-    /// first signal.
+    /// a second later, or after that, runs `cleanup`, prints the devices that are left, and ends
+    /// the process. SIGHUP reads the manifest again if there is one. The end of `parent` counts as
+    /// a first signal.
     pub(crate) fn watch(
         cleanup: Arc<Cleanup>,
         bars: Bars,
@@ -98,7 +98,8 @@ impl Stop {
                     screen::warning(format_args!("cannot remove {}: {error}", path.display()));
                 }
                 screen::error(format_args!("{name} while stopping: ended at once, {left}"));
-                // Not `ExitCode`: other threads are busy with work that is abandoned.
+                // This isn't an `ExitCode`, since other threads are busy with work that is
+                // abandoned.
                 std::process::exit(1)
             })
         };

@@ -1,4 +1,4 @@
-//! A client that is busy with a mirror of files and verifies what it has written.
+//! A client that is busy with a mirror of files and verifies its writes.
 #![allow(clippy::unwrap_used)]
 
 use std::path::PathBuf;
@@ -31,8 +31,8 @@ pub fn manifest(over: &[&str], keys: &str) -> String {
         )
 }
 
-/// A client that writes all over a mirror and verifies what it reads, until it is stopped or the
-/// server is gone.
+/// A client that writes all over a mirror and verifies its reads, until it is stopped or the server
+/// is gone.
 pub struct Busy {
     stop: Arc<AtomicBool>,
     /// Pattern of each block, as far as it was acknowledged.

@@ -1,5 +1,5 @@
-//! A small NBD client, written from the protocol's text and not over our library. It does what no
-//! client program does: half a request, a FUA write without a flush behind it, lies.
+//! A small NBD client, written from the protocol's text and not over our library. It does things
+//! that no client program does: half a request, a FUA write without a flush behind it, lies.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;

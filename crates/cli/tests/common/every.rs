@@ -9,7 +9,7 @@ use super::server::Server;
 
 pub const SIZE: usize = 32 << 20;
 
-/// Volumes that keep what is written to them, except `direct`.
+/// Volumes that store data, except `direct`.
 const KEEPING: [&str; 7] =
     ["memory", "cached", "threads", "stripe", "mirror", "partition", "delay"];
 
@@ -125,7 +125,7 @@ read_only = true
 pub struct Every {
     pub server: Server,
     pub folder: Folder,
-    /// Volumes that keep what is written to them.
+    /// Volumes that store data.
     pub volumes: Vec<&'static str>,
     /// Folder of the file that isn't cached.
     _on_disk: TempDir,

@@ -38,7 +38,7 @@ pub struct Folder {
 
 impl Folder {
     pub fn new() -> Folder {
-        // Short: a socket's path has room for 107 bytes.
+        // The name is short: a socket's path has room for 107 bytes.
         let dir = tempfile::Builder::new().prefix("cw-").tempdir().expect("a temporary folder");
         std::fs::create_dir(dir.path().join("tmp")).expect("a folder for TMPDIR");
         Folder { dir }
@@ -166,7 +166,7 @@ pub fn run(mut command: Command) -> Ran {
     Ran::new(&command, output)
 }
 
-/// A finished run: its exit code and both outputs. Its `Display` is what a failed test shows.
+/// A finished run: its exit code and both outputs. A failed test shows its `Display`.
 pub struct Ran {
     pub command: String,
     pub cwd: PathBuf,

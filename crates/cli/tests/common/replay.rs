@@ -1,5 +1,5 @@
-//! Logs of writes (`write_log`), read as `replay-log` of xfstests reads them, for images of what a
-//! crash leaves.
+//! Logs of writes (`write_log`), read as `replay-log` of xfstests reads them, for images of
+//! crashes.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -65,8 +65,8 @@ impl Log {
         flushes.map(|(n, _)| n + 1).collect()
     }
 
-    /// Applies to `image`, the contents when the log began, what a crash after `upto` entries may
-    /// leave: all entries up to the last flush, and of the rest a random choice, sector by sector.
+    /// Applies a possible crash after `upto` entries to `image`, the contents when the log began.
+    /// All entries up to the last flush survive, and a random choice of the rest, sector by sector.
     pub fn replay(&self, image: &mut [u8], upto: usize, chance: &mut Rng) {
         let flushed = self.flushes().into_iter().take_while(|n| *n <= upto).last().unwrap_or(0);
         for (n, entry) in self.entries[..upto].iter().enumerate() {
@@ -74,7 +74,7 @@ impl Log {
                 continue;
             }
             let durable = n < flushed || entry.flags & FUA != 0;
-            // All, nothing, or a part of it.
+            // The crash leaves all of the entry, nothing, or a part.
             let fate = if durable { 0 } else { chance.u64(..3) };
             for from in (0..entry.len).step_by(SECTOR) {
                 if fate == 1 || fate == 2 && chance.u64(..2) == 0 {

@@ -77,7 +77,7 @@ fn a_socket_that_is_taken() {
     folder.write("up.toml", text);
     let ran = folder.corewise(["up", "up.toml"]).code(1);
     let ran = ran.complains(&["error: up.toml:8:8: [server]:", "another server listens"]);
-    // Neither our volume was made, nor their socket taken away.
+    // Our volume wasn't made, and the other server's socket is still there.
     assert_eq!(folder.list(), ["s", "up.toml"], "{ran}");
 }
 

@@ -181,7 +181,7 @@ fn clients_of_what_goes_keep_it_or_finish_or_are_cut_as_the_mode_says() {
     refused.complains(&["export 'slow' has 1 client; --mode soft answers"]);
     client.flush().unwrap();
     drop(up.client("slow"));
-    // A read.
+    // The request is a read.
     let cookie = client.send(0, 0, 0, 512, &[]).unwrap();
     up.wait_in_flight("slow");
     let ran = up.corewise(&["remove", "export:slow", "--mode", "soft"]).ok();
@@ -195,7 +195,7 @@ fn clients_of_what_goes_keep_it_or_finish_or_are_cut_as_the_mode_says() {
     client.send(0, 0, 0, 512, &[]).unwrap();
     up.wait_in_flight("slow");
     up.corewise(&["remove", "export:slow", "--mode", "hard"]).ok();
-    // On a slow machine it was answered before.
+    // On a slow machine the read was answered before.
     while client.receive(512).is_ok() {}
     up.server.stop().ok();
 }
@@ -473,7 +473,7 @@ fn a_reload_follows_what_it_can_of_server_and_names_what_needs_a_restart() {
     };
     assert!(ask().unwrap().contains("corewise_clients 1"), "{:?}", ask());
     before.flush().unwrap();
-    // The one that is there counts.
+    // The client that is there counts.
     let stream = connect(&up.server.socket());
     assert!(Client::over(stream, "disk").is_err());
     drop(before);
@@ -502,7 +502,7 @@ fn a_device_that_hangs_holds_a_change_up_only_as_on_hang_says_and_is_named() {
     ran.complains(&["slow: the device isn't down after 100 ms, and the server waits no longer"]);
     let overdue = up.server.wait_event("overdue");
     assert_eq!((&overdue["device"], &overdue["phase"]), (&"slow".into(), &"removal".into()));
-    // Others are changed all the same, and one whose file hangs is given up likewise.
+    // Other devices are changed all the same, and one whose file hangs is given up likewise.
     let lease = Lease::on(&up.folder, "held.img", 1 << 20);
     let held = "[[device]]\nname = \"held\"\ndriver = \"file\"\npath = \"held.img\"\nprobe_timeout = \"100ms\"\n";
     up.folder.write("held.toml", held);
@@ -511,12 +511,12 @@ fn a_device_that_hangs_holds_a_change_up_only_as_on_hang_says_and_is_named() {
     assert_eq!((&overdue["device"], &overdue["phase"]), (&"held".into(), &"bring-up".into()));
     lease.give_back();
     loop {
-        // Its first probe ends some time.
+        // The first bring-up of the device ends some time.
         if up.corewise(&["add", "held.toml"]).code == Some(0) {
             break;
         }
     }
-    // Nor does the removal that goes on hold up the end.
+    // The removal that goes on doesn't hold up the end either.
     let ran = up.server.stop().code(1);
     ran.complains(&[
         "shutdown of slow isn't done after",

@@ -36,7 +36,7 @@ struct Durable {
     version: usize,
 }
 
-/// A client that knows what it wrote: each sector holds its block and version.
+/// A client that knows its writes: each sector holds its block and version.
 struct Writer {
     logs: Vec<PathBuf>,
     chance: Rng,
@@ -122,7 +122,7 @@ impl Writer {
         }
     }
 
-    /// Checks an image of a crash in which the logs had these entries: each block has its newest
+    /// Checks an image of a crash in which the logs had these entries. Each block has its newest
     /// durable version, or one that was sent later.
     #[track_caller]
     fn check(&self, image: &[u8], counts: &[usize], when: &str) {

@@ -214,7 +214,7 @@ fn the_monitor_shows_rounds_and_ends_with_its_server() {
     assert_eq!(rounds[1]["round"], 2);
     assert_eq!(rounds[1]["queues"].as_array().unwrap().len(), 1);
     assert!(rounds[1]["up_seconds"].as_f64() > rounds[0]["up_seconds"].as_f64());
-    // Until its server ends.
+    // The next monitor runs until its server ends.
     let mut command = folder.command(COREWISE);
     command.args(["dump", "--monitor=10ms", "--json"]);
     let mut monitor = Server::spawn(command);
@@ -395,7 +395,8 @@ fn bad_questions_are_answered_with_the_valid_ones() {
 fn clients_that_mean_no_good_hold_up_neither_the_server_nor_others() {
     let folder = Folder::new();
     let server = Server::start(&folder, &[]);
-    // More connections than places: they say nothing, half a question, or take no answers.
+    // There are more connections than places. They say nothing or half a question, or take no
+    // answers.
     let mut held: Vec<UnixStream> = Vec::new();
     for index in 0..60 {
         let mut stream = connect(&server);
@@ -422,7 +423,7 @@ fn clients_that_mean_no_good_hold_up_neither_the_server_nor_others() {
     let mut client = Client::new(&server.socket(), "fast");
     assert!(client.read(0, 4096).is_ok(), "the server serves");
     drop(client);
-    // Clients that are still there at the server's end: it doesn't wait for them.
+    // The server doesn't wait for clients that are still there at its end.
     let mut last = connect(&server);
     last.write_all(&ASK[..5]).unwrap();
     let ran = server.stop().ok();

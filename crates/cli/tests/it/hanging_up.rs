@@ -1,5 +1,5 @@
-//! `corewise up` with a volume whose bring-up hangs in the kernel, as on a dead disk: the device
-//! that is named, the devices that come up all the same, and the effect of each policy.
+//! `corewise up` with a volume whose bring-up hangs in the kernel, as on a dead disk. The tests
+//! check its message, the devices that come up all the same, and the effect of each policy.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::common::lease::Lease;

@@ -293,7 +293,7 @@ fn a_mirror_with_a_schedule_is_checked_by_itself_and_a_restart_remembers_that() 
     assert_eq!((&of["check"], &of["checked"]), (&Value::Null, &Value::Null));
     let (since, due) = (of["schedule"]["since"].as_f64(), of["schedule"]["due"].as_f64());
     assert!(due.unwrap() - since.unwrap() > 3_000.0, "not at once: {of}");
-    // Its clients stay.
+    // The clients of the mirror stay.
     folder.write("up.toml", checked("check_every = \"1s\"\n"));
     folder.corewise(["reload"]).ok().says(&["changed device 'm'"]);
     client.write(0, &pattern(1, 4096), 0).unwrap();
@@ -301,14 +301,14 @@ fn a_mirror_with_a_schedule_is_checked_by_itself_and_a_restart_remembers_that() 
     assert_eq!((&event["differ"], &event["unreadable"]), (&0.into(), &0.into()), "{event}");
     assert_eq!(event["bytes"], event["size"], "{event}");
     assert!(event["seconds"].as_f64().unwrap() > 0.0 && event["todo"].is_null(), "{event}");
-    // Behind the mirror's back.
+    // This write goes behind the mirror's back.
     let leg = std::fs::OpenOptions::new().write(true).open(folder.join("b.img")).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&leg, &[7; 512], 1 << 20).unwrap();
     let ran = until(&folder, 4);
     ran.says(&["lost\n  m: the last check found that 512 bytes differ"]);
     folder.write("up.toml", checked("check_every = \"1h\"\n"));
     folder.corewise(["reload"]).ok();
-    // A check may have begun before.
+    // A check may have begun before the reload.
     let before = loop {
         let of = mirror(&folder);
         if of["check"]["running"] == false && of["checked"]["differ"] == 512 {
@@ -330,7 +330,7 @@ fn a_mirror_with_a_schedule_is_checked_by_itself_and_a_restart_remembers_that() 
     let apart = due.unwrap() - before["schedule"]["due"].as_f64().unwrap();
     assert!(apart.abs() < 0.001, "{apart}: {text}");
     folder.corewise(["mirror", "m"]).ok().says(&["last check: ended 20", "next check: due 20"]);
-    // The command of the reason.
+    // This is the command in the reason.
     folder.corewise(["mirror", "m", "--check", "--repair", "--wait"]).ok();
     assert_eq!(health(&folder).ok().stdout, "ok\n");
     server.stop().ok();

@@ -36,7 +36,7 @@ fn errors_of_a_disk_are_told_with_what_was_asked_and_a_flood_of_them_in_a_few_li
                     [[export]]\ndevice = \"top\"\n[server]\nunix = \"s\"\n";
     folder.write("up.toml", manifest);
     let server = Server::start(&folder, &["up.toml"]);
-    // Two clients, so reconnecting is no way to fill the log.
+    // There are two clients, so reconnecting is no way to fill the log.
     for _ in 0..2 {
         let mut client = Client::new(&server.socket(), "top");
         for n in 0..FAILED / 2 {
@@ -146,7 +146,7 @@ fn a_client_that_does_all_it_can_to_fill_the_log_gets_a_few_lines_and_all_of_it_
         .filter(|line| line.starts_with('{'))
         .map(|line| serde_json::from_str(line).unwrap())
         .collect();
-    // A burst, one line per second, and one line per export at the end.
+    // The log has a burst, one line per second, and one line per export at the end.
     assert!((3..80).contains(&lines.len()), "{} lines: {ran}", lines.len());
     let left_out = |line: &serde_json::Value| line["left_out"].as_u64().unwrap_or_default();
     let is_sum = |line: &&serde_json::Value| {
@@ -371,7 +371,7 @@ fn those_that_listen_hear_of_the_first_errors_that_a_client_got_and_that_a_disk_
     server.stop().ok();
 }
 
-/// Limits the size of files, as `ulimit -f` does: the system then sends a signal, which ends a
+/// Limits the size of files, as `ulimit -f` does. The system then sends a signal, which ends a
 /// program that doesn't expect it.
 #[test]
 fn a_write_beyond_the_size_that_the_system_lets_files_have_fails_and_others_are_served_on() {

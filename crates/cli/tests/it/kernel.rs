@@ -54,7 +54,7 @@ fn the_kernels_client_loses_nothing_while_the_server_is_killed_and_started_again
     // On a busy host an emulated timer may be too late for the kernel's check of it.
     machine
         .args(["-append", &format!("console=ttyS0 quiet panic=-1 no_timer_check corewise={port}")]);
-    // Its 10.0.2.2 is this machine's loopback.
+    // The virtual machine's 10.0.2.2 is this machine's loopback.
     machine.args(["-netdev", "user,id=net", "-device", "virtio-net-pci,netdev=net,romfile="]);
     machine.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
     let mut machine = machine.spawn().unwrap();

@@ -158,7 +158,7 @@ fn clients_that_do_their_worst_below_a_limit_of_the_address_space_do_not_end_the
         "up.toml",
         "[server]\nunix = \"s\"\n[[device]]\nname = \"n\"\ndriver = \"null\"\nsize = \"4G\"\n[[export]]\ndevice = \"n\"\n",
     );
-    // In KiB. Of the other kind only private writable memory counts.
+    // The limits are in KiB. Of the second one only private writable memory counts.
     for limit in ["-v 900000", "-d 500000"] {
         let server = start(&folder, limit);
         let places = server.ready["clients"].as_u64().unwrap();

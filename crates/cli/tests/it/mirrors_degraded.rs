@@ -75,7 +75,7 @@ fn a_leg_that_had_everything_may_be_missing_only_where_the_manifest_says_so() {
     assert!(missing["why"].as_str().unwrap().contains("the file does not exist"), "{missing}");
     let ran = server.stop().ok();
     ran.complains(&["warning: device 'm': leg 'b' is missing: cannot open"]);
-    // Now it is known. A user who requires all legs gets no other behaviour.
+    // Now the missing leg is known. A user who requires all legs gets no other behaviour.
     Server::start(&folder, &["known.toml"]).stop().ok();
     folder.write("never.toml", manifest(false, "degraded = \"never\""));
     let ran = folder.corewise(["up", "never.toml"]).code(1);

@@ -1,4 +1,4 @@
-//! Legs of a mirror that change while a real client writes and verifies what it has written.
+//! Legs of a mirror that change while a real client writes, and verifies its writes.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::common::Folder;

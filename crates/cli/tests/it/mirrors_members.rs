@@ -1,5 +1,5 @@
-//! Legs that are added to a mirror and removed from it while a real client writes and verifies what
-//! it has written.
+//! Legs that are added to a mirror and removed from it while a real client writes, and verifies its
+//! writes.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use crate::common::Folder;
@@ -114,7 +114,7 @@ fn a_reload_has_a_leg_replaced_added_and_removed_as_the_manifest_says_while_a_cl
     folder.corewise(["reload"]).ok().says(&["replaced leg 'b' of device 'm' with 'c'"]);
     mirror(&folder, &["--wait"]).ok();
     assert_eq!(legs(&folder), in_sync(&["a", "c"]));
-    // By a command, and undone by the manifest.
+    // This leg comes by a command, and the manifest undoes that.
     folder.write("d.toml", files(&["d"]));
     folder.corewise(["add", "d.toml"]).ok();
     mirror(&folder, &["--add", "d"]).ok();

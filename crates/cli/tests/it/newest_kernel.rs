@@ -219,7 +219,7 @@ fn differences(log: &Log, document: &Value) -> (Vec<String>, usize) {
                 // stand.
                 let by_stamps = line.gap.map_or(*micros, |gap| gap.min(*micros));
                 let right = bounds.contains(micros) || bounds.contains(&by_stamps);
-                // A call during which another one began took what was printed or more.
+                // A call during which another one began took the printed time or more.
                 let near = *micros < least + TICK && most < micros + TICK;
                 if !right || !near && *kind == Kind::Probe {
                     wrong.push(format!("{name} took {micros} µs, shown as {least} to {most}"));
@@ -315,11 +315,11 @@ fn a_message_that_changes_is_found() {
         let changed = log.replace(was, is);
         assert_ne!(changed, log, "{was}");
         let path = folder.write("changed.log", &changed);
-        // Understood as before, against what the program now makes of it.
+        // The parser reads the old log, the program the changed one.
         let (wrong, _) = differences(&Log::read(&log), &document(&path));
         assert!(!wrong.is_empty(), "{was} became {is}");
     }
-    // And what neither of them reads.
+    // Neither of them reads this line.
     let before = log.find("calling ").and_then(|at| log[..at].rfind('[')).unwrap();
     let (head, tail) = log.split_at(before);
     let more = format!("{head}[    0.000000] x y: resumed within 12 usecs\r\n{tail}");
@@ -330,14 +330,14 @@ fn a_message_that_changes_is_found() {
 
 const DISKS: usize = 5;
 
-/// Boots what `image` has in it, with four CPUs, three NVMe disks and a handful of virtio devices,
-/// and returns the log.
+/// Boots the kernel and the modules in `image`, with four CPUs, three NVMe disks and a handful of
+/// virtio devices, and returns the log.
 fn boot(image: &Path, folder: &Folder, options: &str) -> PathBuf {
     let log = folder.join("console");
     let mut machine = Command::new("timeout");
-    // `timeout` ends a machine that hangs. One thread runs all CPUs: with several, a CPU may run
-    // into the breakpoint of an instruction that another one has just finished patching, and the
-    // kernel oopses.
+    // `timeout` ends a machine that hangs. One thread runs all CPUs. With several, a CPU may run
+    // into the breakpoint of an instruction that another one has just finished patching. The kernel
+    // then oopses.
     machine.args(["400", "qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max"]);
     machine.args(["-smp", "4", "-m", "512", "-display", "none", "-monitor", "none", "-no-reboot"]);
     machine.arg("-kernel").arg(image.join("vmlinuz")).arg("-initrd").arg(image.join("initrd"));
@@ -371,7 +371,7 @@ fn boot(image: &Path, folder: &Folder, options: &str) -> PathBuf {
     log
 }
 
-/// Takes a minute, and fetches a kernel: for long runs, of which `xtask` installs what it needs.
+/// Takes a minute, and fetches a kernel. It belongs to the long runs, whose needs `xtask` installs.
 #[test]
 fn the_newest_kernels_boots_are_understood_alike_by_a_second_parser() {
     if std::env::var_os("COREWISE_LONG").is_none() || !cfg!(target_arch = "x86_64") {

@@ -90,7 +90,7 @@ fn a_new_volume_is_announced_and_one_that_is_there_is_not() {
     ran.complains(&notes).says(&[event, r#"{"event":"file","at":"/"#, r#""size":16777216"#, made]);
     let again = Server::start(&folder, &["up.toml"]).stop().ok();
     assert!(!again.stdout.contains(made) && again.stderr.is_empty(), "{again}");
-    // For people; and a file without a byte is as new.
+    // Without `--json`, people get the notice. A file without a byte is new, too.
     folder.write("f.img", "");
     std::fs::remove_dir_all(folder.join("store")).unwrap();
     let ran = folder.corewise(["up", "up.toml", "--for", "50ms"]).ok();
@@ -161,7 +161,7 @@ fn a_volume_whose_folder_is_deleted_is_not_to_be_started_with_a_size() {
     let mut client = Client::new(&server.socket(), "v");
     client.write(0, &pattern(1, 4096), FUA).unwrap();
     std::fs::remove_dir_all(folder.join("store")).unwrap();
-    // The block is in memory, or holds anything but the old content.
+    // The write may fail: only its effect on the store matters.
     let _ = client.write(0, &pattern(2, 4096), FUA);
     assert_eq!(server.wait_event("object")["what"], "lost");
     let control = server.control().display().to_string();

@@ -108,7 +108,7 @@ fn a_flush_file_that_lost_what_was_flushed_is_refused_and_one_damaged_head_loses
         ran.code(1).complains(&["flushes", words, "accept_lost_flushes = "]);
         assert_eq!(fs::metadata(&file).map(|meta| meta.len()).ok(), was, "it is left alone");
     }
-    // The error says what to write to give up what is lost.
+    // The error names the key that gives up the lost flushes.
     let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]);
     let accepted = accept_lost_flushes(&ran.stderr);
     folder.write("up.toml", manifest(&folder, &accepted));
@@ -144,7 +144,7 @@ fn what_was_accepted_of_one_volume_gives_up_nothing_of_another_one_that_is_made_
     let accepted = accept_lost_flushes(&ran.stderr);
     folder.write("up.toml", manifest(&folder, &accepted));
     Server::start(&folder, &["up.toml"]).stop().ok();
-    // Its first record has the same number.
+    // The first record of the new volume has the same number.
     fs::remove_dir_all(folder.join("store")).unwrap();
     fs::remove_file(folder.join("flushes")).unwrap();
     flush_and_kill(Server::start(&folder, &["up.toml"]));
@@ -313,7 +313,7 @@ fn a_leg_whose_flushes_were_given_up_is_restored_from_the_other_leg() {
         let accepted = accept_lost_flushes(&ran.stderr);
         folder.write("up.toml", stack(&accepted, "[\"v\", \"b\"]"));
         if !bitmap {
-            // The second start, too, when the flushes are already given up.
+            // The second start fails too, when the flushes are already given up.
             for _ in 0..2 {
                 let ran = folder.corewise(["up", "up.toml", "--for", "1ms"]);
                 ran.code(1).complains(&["'v' lacks changes", "name 'b' first"]);

@@ -168,7 +168,7 @@ fn work(client: &mut Client, before: Vec<u64>, ids: &mut u64, kill: impl FnOnce(
     history
 }
 
-/// Kills a server repeatedly, and verifies each time what it left.
+/// Kills a server repeatedly, and verifies the volume each time.
 fn kills(folder: &Folder, keys: &str, rounds: usize) {
     folder.write("up.toml", manifest(folder, keys));
     let mut ids = 0;
@@ -207,8 +207,8 @@ fn nothing_that_was_flushed_into_a_file_is_lost_however_often_the_server_is_kill
     kills(&Folder::new(), keys, rounds(8, 200));
 }
 
-/// Returns the answers to a client of a server that is fenced at some time: the start of the last
-/// request that succeeded, and the greatest number that was flushed.
+/// Returns two facts about a client of a server that is fenced at some time: the start of the last
+/// request that succeeded, and the greatest flushed number.
 fn believed(socket: &Path, from: u64, stop: &AtomicBool) -> (Option<Instant>, u64) {
     let mut client = Client::new(socket, "v");
     let (mut last, mut flushed) = (None, 0);

@@ -75,7 +75,8 @@ fn a_snapshot_has_what_was_answered_and_a_clone_of_it_is_served_beside_its_paren
     ran.says(&["deleted snapshot 'mondy'"]);
     folder.corewise(["snapshot", "v", "--delete", "mondy"]).fails().complains(&["monday"]);
     server.stop().ok();
-    // Starts with both, and with a manifest that no longer names the clone's origin.
+    // The server starts with both volumes, and with a manifest that no longer names the clone's
+    // origin.
     for keys in [clone(&folder, "c", "v", "monday"), volume(&folder, "c", "")] {
         folder.write("up.toml", volume(&folder, "v", "") + &keys);
         let server = Server::start(&folder, &["up.toml"]);
@@ -203,7 +204,7 @@ fn a_server_that_is_killed_amid_a_snapshot_leaves_it_whole_or_not_at_all() {
             if round == rounds {
                 assert!(taken.wait().unwrap().success());
             }
-            // Its record is created now.
+            // The record of the snapshot is created now.
             while maps(&folder).is_subset(&before) {
                 assert!(taken.try_wait().unwrap().is_none_or(|ended| ended.success()));
                 std::thread::yield_now();

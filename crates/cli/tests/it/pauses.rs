@@ -1,5 +1,5 @@
 //! A server that is stopped for a while, as by `SIGSTOP`, the freezer of cgroups, or a paused
-//! container: no client is late, and no other server, for what lay in a socket meanwhile.
+//! container. Bytes that lay in a socket meanwhile make no client late, and no other server.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io::Read;
@@ -31,8 +31,8 @@ fn start(folder: &Folder, file: &str, timeout: u32, devices: &str) -> Server {
     Server::start(folder, &[file])
 }
 
-/// Runs `meanwhile` while the server is stopped, which is for longer than each of its timeouts:
-/// until another server cuts a client for half a request.
+/// Runs `meanwhile` while the server is stopped, for longer than each of its timeouts. The stop
+/// lasts until another server cuts a client for half a request.
 fn stopped(server: &Server, meanwhile: impl FnOnce()) {
     server.signal(Signal::STOP);
     let pid = Pid::from_raw(server.pid() as i32);
@@ -48,7 +48,7 @@ fn stopped(server: &Server, meanwhile: impl FnOnce()) {
     server.signal(Signal::CONT);
 }
 
-/// Looks at the clients until they are as they should be.
+/// Reads the clients until `wanted` accepts them.
 fn until(folder: &Folder, server: &Server, wanted: impl Fn(&[Value]) -> bool) {
     let control = server.control();
     let control = control.to_str().unwrap();
@@ -60,7 +60,7 @@ fn until(folder: &Folder, server: &Server, wanted: impl Fn(&[Value]) -> bool) {
     }
 }
 
-/// Asks for the metrics, and gets them, though half of the question comes later.
+/// A scraper that gets the metrics, though half of its question comes after the pause.
 struct Scraper(UnixStream);
 
 impl Scraper {
@@ -185,7 +185,7 @@ impl BlockDevice for Held {
 }
 
 fn answer(mut rq: Request) {
-    // It knows of no holes.
+    // The disk knows of no holes.
     if rq.op() == Op::Read {
         let bytes = vec![7; rq.len() as usize];
         rq.put(&bytes);
@@ -208,8 +208,8 @@ fn a_server_that_was_stopped_takes_the_answers_that_came_to_it_meanwhile() {
     );
     let server = start(&folder, "up.toml", TIMEOUT, &device);
     let mut client = Client::new(&server.socket(), "m");
-    // More than a socket holds, and no more than goes to the device as one: the rest comes when
-    // that was taken.
+    // The reply is more than a socket holds, and the request no more than goes to the device as
+    // one. The rest comes when the first part was taken.
     const LENGTH: u32 = 512 << 10;
     client.send(READ, 0, 0, LENGTH, &[]).unwrap();
     let first = arrives.recv().unwrap();

@@ -1,5 +1,5 @@
-//! Every command of the protocol and each of its errors, by libnbd, against a volume of every
-//! driver in one server, without TLS and with it. `protocol.py` beside this file has the rules.
+//! Every command of the protocol and each of its errors, by libnbd. One server has a volume of
+//! every driver, without TLS and with it. `protocol.py` beside this file has the rules.
 #![allow(missing_docs)]
 
 use crate::common::Folder;

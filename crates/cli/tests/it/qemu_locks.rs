@@ -93,7 +93,7 @@ fn a_file_grows_unless_a_program_of_qemu_counts_on_its_size() {
     folder.write("disk.img", vec![7; 1 << 20]);
     folder.write("up.toml", manifest(""));
     let server = Server::start(&folder, &["up.toml"]);
-    // As an export of `qemu-nbd` that is only read.
+    // The image is a read-only export of `qemu-nbd`.
     let mut command = folder.command("qemu-nbd");
     command.args(["-r", "-t", "-f", "raw", "-k"]).arg(folder.join("q")).arg("disk.img");
     let mut nbd = QemuIo(command.spawn().unwrap());

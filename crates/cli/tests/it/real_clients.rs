@@ -68,7 +68,7 @@ fn nbdcopy_in_and_out_keeps_every_byte() {
             fixture.holds("out.img", &data, &uri);
         }
     }
-    // Between two volumes, neither of them a file of ours.
+    // This copies between two volumes, neither of them a file of ours.
     let (from, to) = (fixture.server.uri("stripe"), fixture.server.uri("memory"));
     fixture.qemu_io(&to, &["write -P 0xff 0 32M"]);
     fixture.folder.client("nbdcopy", [&from, &to]).ok();
@@ -107,11 +107,11 @@ fn qemu_io_patterns_across_block_chunk_and_volume_ends() {
                 &uri,
                 &[
                     "write -P 0x11 0 32M",
-                    // Across a block's end, and across a chunk's.
+                    // These writes cross a block's end, and a chunk's.
                     "write -P 0x22 3584 1024",
                     "write -P 0x33 65024 1024",
                     "write -P 0x44 130560 131584",
-                    // The last block, and the last chunk.
+                    // These writes are in the last block, and in the last chunk.
                     "write -P 0x55 33553920 512",
                     "write -P 0x66 33488896 1024",
                     "flush",
@@ -125,7 +125,7 @@ fn qemu_io_patterns_across_block_chunk_and_volume_ends() {
                     "read -P 0x66 33488896 1024",
                     "read -P 0x11 33489920 64000",
                     "read -P 0x55 33553920 512",
-                    // Parts of blocks, each beside bytes that have to stay.
+                    // These writes cover parts of blocks, each beside bytes that have to stay.
                     "write -P 0x88 2097151 2",
                     "write -P 0x99 2098000 130001",
                     "write -z 2098100 3001",
@@ -136,7 +136,7 @@ fn qemu_io_patterns_across_block_chunk_and_volume_ends() {
                     "read -P 0 2098100 3001",
                     "read -P 0x99 2101101 126900",
                     "read -P 0x11 2228001 1000",
-                    // FUA, zeroes, discards.
+                    // FUA, zeroes and discards follow.
                     "write -f -P 0x77 1M 64k",
                     "read -P 0x77 1M 64k",
                     "write -z 1M 32k",
@@ -168,7 +168,7 @@ fn qemu_io_is_refused_beyond_the_end_and_goes_on() {
 #[test]
 fn qemu_img_converts_compares_and_maps_every_volume() {
     let fixture = Every::start();
-    // Data, a hole, and data again.
+    // The image has data, a hole, and data again.
     let mut image = pattern(8, SIZE);
     image[8 << 20..24 << 20].fill(0);
     fixture.folder.write("in.img", &image);
@@ -217,7 +217,7 @@ fn fio_verifies_every_volume_by_two_jobs_at_depth_and_two_of_them_over_tcp() {
     }
     let mut jobs = 0;
     for volume in &fixture.volumes {
-        // Those over TCP have another part of the same volume.
+        // Jobs over TCP have another part of the same volume.
         for (n, uri) in fixture.uris(volume).into_iter().enumerate() {
             let offset = format!("--offset={}M", n * 4);
             args.extend([format!("--name={uri}"), format!("--uri={uri}"), offset]);

@@ -137,7 +137,8 @@ fn nbdcopy_of_a_terabyte_copies_what_is_in_it_and_leaves_the_holes() {
     let folder = Folder::new();
     let server = start(&folder);
     for (volume, size) in [VOLUMES[0], VOLUMES[2]] {
-        // Into a file, and from there into another volume: neither holds more than the data.
+        // The volume is copied into a file, and from there into another volume. Neither holds more
+        // than the data.
         folder.client("nbdcopy", [&server.uri(volume), "copy.img"]).ok();
         let copied = std::fs::metadata(folder.join("copy.img")).unwrap();
         assert_eq!(copied.len(), size);

@@ -141,7 +141,7 @@ fn a_shutdown_waits_for_one_answer_of_another_server_that_is_silent() {
         near(&(device("r", &uri, "request_timeout = \"300ms\"") + &export("r")));
     let mut client = Client::new(&server.socket(), "r");
     client.write(0, &pattern(1, 4096), 0).unwrap();
-    // One flush of the client, one of its export, and one of the volume.
+    // The client flushes, then its export, then the volume: one flush each.
     client.send(FLUSH, 0, 0, 0, &[]).unwrap();
     let ran = server.stop().code(1).complains(&["the flush failed"]);
     let lost = ran.stdout.matches("\"what\":\"lost\"").count();

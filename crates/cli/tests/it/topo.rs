@@ -203,9 +203,9 @@ fn the_headline_counts_the_cpus_that_are_online_and_names_the_others() {
     assert!(picture.contains("5 CPUs, 3 cores") && picture.contains("3 offline CPUs"), "{picture}");
 }
 
-/// Runs the program on the highest CPU of this machine with a made-up list of online CPUs: as in a
-/// container whose `/sys` counts its CPUs from 0, while masks have the host's numbers. Returns
-/// `None` if the machine doesn't allow that.
+/// Runs the program on the highest CPU of this machine with a made-up list of online CPUs. Some
+/// containers are like that: their `/sys` counts CPUs from 0, while masks have the host's numbers.
+/// Returns `None` if the machine doesn't allow that.
 fn with_a_made_up_list(folder: &Folder, cpu: &str, args: &str) -> Option<crate::common::Ran> {
     let list = folder.write("online", "0\n");
     let script = format!(

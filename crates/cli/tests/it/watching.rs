@@ -174,7 +174,7 @@ fn one_that_takes_nothing_loses_events_and_is_told_and_holds_nothing_up() {
     let server = Server::start(&folder, &[]);
     let mut slow = Listener::new(&server);
     let mut fast = Listener::new(&server);
-    // More than its socket and its inbox can hold.
+    // The events are more than its socket and its inbox can hold.
     let rounds = 2_000;
     let mut heard = 0;
     for _ in 0..rounds {
@@ -206,7 +206,7 @@ fn so_many_may_listen_and_those_that_ask_are_answered_all_the_same() {
         (0..40).map(|_| UnixStream::connect(server.control()).unwrap()).collect();
     folder.corewise(["dump"]).ok();
     drop(many);
-    // The server ignores what a listener sends.
+    // The server ignores all bytes that a listener sends.
     let noise = [b'x'; 10_000];
     let _ = listeners[0].0.get_mut().write_all(&noise);
     drop(Client::new(&server.socket(), "fast"));
@@ -239,7 +239,7 @@ fn events_are_printed_as_lines_until_the_server_ends() {
         Server::spawn(command)
     };
     let (mut text, mut lines) = (listen(&[]), listen(&["--json"]));
-    // Until both are subscribed.
+    // The loop ends when both are subscribed.
     loop {
         let mut client = Client::new(&server.socket(), "fast");
         client.flush().unwrap();
@@ -605,7 +605,7 @@ fn top_draws_what_the_server_does_takes_keys_and_gives_the_terminal_back() {
     top.wait("cache_shard/0");
     top.press("q");
     top.leaves();
-    // Ctrl-C is a key like others there.
+    // Ctrl-C is a key like any other there.
     let mut top = Top::start(&folder);
     top.wait("built-in manifest");
     top.press("\x03");

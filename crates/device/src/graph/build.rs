@@ -212,8 +212,8 @@ fn sort(
     }
 }
 
-/// Walks from a device that was not placed to one that it needs and that was not placed either;
-/// each such device has one, so the walk comes back to itself. The cycle is turned so that it
+/// Walks from a device that was not placed to one that it needs and that was not placed either.
+/// Each such device has one, so the walk comes back to itself. The cycle is turned so that it
 /// begins with the device registered first.
 fn find_cycle(from: usize, needs: &Needs, placed: &[bool]) -> Vec<usize> {
     let mut seen_at: HashMap<usize, usize> = HashMap::new();

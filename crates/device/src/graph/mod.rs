@@ -178,8 +178,8 @@ impl Graph {
     }
 
     /// Returns the groups of devices that needed one another in a circle, each in registration
-    /// order. In each group, the links of a device to others that were registered after it are left
-    /// out, here and everywhere in the graph, so that the rest can be ordered.
+    /// order. In each group, the links of a device to later registered ones are left out, here and
+    /// everywhere in the graph. The rest can then be ordered.
     ///
     /// Only devices that are up can be linked into a circle; see
     /// [`DeviceManager::link`](crate::DeviceManager::link).

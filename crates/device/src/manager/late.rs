@@ -8,11 +8,11 @@ use crate::registry::{LinkOutcome, ProbesInside, UnlinkOutcome, Walk};
 use corewise_sync::context;
 
 impl DeviceManager {
-    /// Adds one device, and probes it if it can be probed: a synchronous driver is called by this
-    /// call, near the device's node; an asynchronous one is queued, and this returns at once. If
-    /// both kinds match, the synchronous ones are asked first, and the rest in one queued scan
-    /// (rule 1.2.4). A device that can't be probed yet is probed later: when all that it needs is
-    /// up, whether or not that exists now, or when a driver that matches is registered.
+    /// Adds one device, and probes it if it can be probed. This call calls a synchronous driver,
+    /// near the device's node. It queues an asynchronous one, and returns at once. If both kinds
+    /// match, the synchronous ones are asked first, and the rest in one queued scan (rule 1.2.4). A
+    /// device that can't be probed yet is probed later. That is when all that it needs is up,
+    /// whether or not that exists now, or when a driver that matches is registered.
     ///
     /// Returns the device's state at the end of the call. A device that fails is no error.
     ///

@@ -98,9 +98,9 @@ impl Placer {
         }
     }
 
-    /// Runs `f` near the node and waits for it. It runs in the calling thread in three cases: the
-    /// node is unknown or has no usable CPU; the caller is on that node already, by its placement
-    /// token or by its CPU; or too many workers wait for each other's nodes. If the pools are shut
+    /// Runs `f` near the node and waits for it. It runs in the calling thread in three cases. The
+    /// node is unknown or has no usable CPU. The caller is on that node already, by its placement
+    /// token or by its CPU. Too many workers wait for each other's nodes. If the pools are shut
     /// down, `f` is dropped.
     pub(crate) fn call(&self, node: Option<u32>, f: impl FnOnce(Option<CpuId>) + Send + 'static) {
         let waits = Placement::current().map(|_| NestedWait::enter(&self.nested));
@@ -349,9 +349,9 @@ mod tests;
 // ones in a row are required.
 //
 // A probe isn't declared either if many declared ones run already. A declared probe holds no core
-// for its pool, also while it computes: with all of a hundred devices at once each would wait for
-// the others, and have a thread of its own. Beyond that number the pool starts the next one when
-// one sleeps or ends.
+// for its pool, even while it computes. With a hundred devices at once, each would wait for the
+// others, and have a thread of its own. Beyond that number the pool starts the next one when one
+// sleeps or ends.
 
 /// Duration below which a probe is quick: about the cost of letting another worker take over.
 const QUICK: Duration = Duration::from_micros(20);

@@ -165,8 +165,8 @@ impl Registry {
     }
 
     /// Calls the driver. An error has the message of its panic. The device's needs are released
-    /// before this returns: the shutdown may drop them as soon as the device is settled, and in its
-    /// own order, so this thread must not hold them last. `Ok` says whether its worker may continue
+    /// before this returns. The shutdown may drop them as soon as the device is settled, and in its
+    /// own order. So this thread must not hold them last. `Ok` says whether its worker may continue
     /// with another probe.
     fn call_driver(
         self: &Arc<Self>,

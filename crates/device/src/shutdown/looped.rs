@@ -465,8 +465,8 @@ pub(super) type Urgency = (u64, u32);
 
 /// The queue of those devices. The one with the greatest urgency goes first.
 ///
-/// Most become ready in order, when the counting begins: these make a list, of which a thread takes
-/// a piece at the cost of a few cache lines that lie beside each other.
+/// Most become ready in order, when the counting begins. These make a list. A thread takes a piece
+/// of it at the cost of a few cache lines that lie beside each other.
 #[derive(Default)]
 pub(super) struct ReadyQueue {
     /// Devices in order; a new device is put here if it is more urgent than these.

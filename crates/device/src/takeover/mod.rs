@@ -41,9 +41,9 @@ impl Walk {
     }
 
     /// Ends the element of that place, and goes on to the next (step Step). Called by the walker
-    /// alone, in order. Returns false if the rest was taken over before: then neither this element
-    /// nor any after it counts as done by the walker, and the taker expects the walker to report
-    /// how this one ended.
+    /// alone, in order. Returns false if the rest was taken over before. Then neither this element
+    /// nor any after it counts as done by the walker. The taker expects the walker to report the
+    /// result of this one.
     #[must_use = "false: the element is not noted"]
     pub fn step(&self, place: usize, note: WalkNote) -> bool {
         let at = note.at.min((1 << (u64::BITS - MARK_BITS)) - 1);

@@ -72,7 +72,7 @@ use volume::Volume;
 ///
 /// # Locking The file is locked (`flock`, exclusively unless read-only, and the byte-range locks of
 /// QEMU) for as long as the driver lives. So no second server, and no program of QEMU, writes to
-/// it. [`FileDriver::open`] waits up to 2 seconds for a lock that another process has: a killed
+/// it. [`FileDriver::open`] waits up to 2 seconds for a lock that another process has. A killed
 /// server may keep its lock for a moment, until its requests in flight in the kernel have ended.
 /// The lock is advisory: programs that don't ask for it ignore it. A writable block device is
 /// claimed as well (`O_EXCL`), as a mount does. So one server at a time has it, under any name, and

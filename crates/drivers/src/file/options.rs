@@ -150,11 +150,11 @@ impl FileOptions {
     /// doesn't do that with blocks as small as the device's. Memory that isn't aligned as the file
     /// system needs it is then copied once, and costs nothing else.
     ///
-    /// By default the device uses the cache, as most programs that serve files do: it is read at
-    /// the speed of memory, and a write is done when it is in the cache. A flush promises the same
-    /// either way. The way past the cache is for devices that are much larger than the memory, or
-    /// whose users cache for themselves (a guest's own page cache, a database). Then nothing is
-    /// cached twice, and a flush finds little to do, for nothing has gathered.
+    /// By default the device uses the cache, as most programs that serve files do. Cached data is
+    /// read at the speed of memory, and a write is done when it is in the cache. A flush promises
+    /// the same either way. The way past the cache is for devices that are much larger than the
+    /// memory, or whose users cache for themselves (a guest's own page cache, a database). Then
+    /// nothing is cached twice, and a flush finds little to do, for nothing has gathered.
     pub fn direct(mut self, yes: bool) -> Self {
         self.direct = yes;
         self

@@ -1,9 +1,10 @@
 //! A file, and the ways of a request that need no ring: on the spot, or on a worker.
 //!
 //! Requests that the host's cache can serve are done on the spot: a copy, by the submitter's own
-//! CPU. A worker does what blocks if there is no ring, changes of the host's cache that can't be
-//! tried without waiting, and what a ring's answer left half done: short, interrupted, not
-//! supported. The worker carries it on until it has succeeded or failed for good.
+//! CPU. A worker does the rest. If there is no ring, that is each call that blocks. It is also each
+//! change of the host's cache that can't be tried without waiting, and each request that a ring
+//! left half done (short, interrupted, not supported). The worker continues a request until that
+//! has succeeded or failed for good.
 
 use std::sync::Arc;
 use std::time::Instant;

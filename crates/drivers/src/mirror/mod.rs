@@ -491,7 +491,7 @@ impl Mirror {
 
     /// Stops a resync, and brings the record up to date: without writes in flight, all legs are
     /// alike except for regions that are yet to be resynced. Call it when the queue over the mirror
-    /// has been drained, before the legs close, and before the worker pools are shut down: after
+    /// has been drained, before the legs close, and before the worker pools are shut down. After
     /// that the record stays as it is. May block.
     #[track_caller]
     pub fn settle(&self) {

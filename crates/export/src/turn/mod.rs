@@ -31,7 +31,7 @@ pub const PIECE: u64 = PLACE * QUANTUM as u64;
 /// request, in bytes. Each takes one turn.
 pub const PIECE_NOTED: u64 = 8 << 20;
 
-/// The kind of a request, which decides how the request is cut and counted.
+/// The kind of a request, which decides how the server cuts and counts the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// A request that moves its bytes, or writes as many zeroes.
@@ -176,7 +176,7 @@ pub enum TurnEntry {
     Queued,
 }
 
-/// Places that a connection has left over from its turns, or has had too many.
+/// Places that a connection has left over from its turns. Below 0: places that it has had too many.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Deficit(i64);
 
@@ -202,7 +202,7 @@ impl Deficit {
         demand
     }
 
-    /// Returns the number of places that the entry granted, and records what is left.
+    /// Returns the number of places that the entry granted, and records the rest.
     pub fn entered(&mut self, demand: Demand, entry: TurnEntry) -> u32 {
         let (left, places) = match entry {
             TurnEntry::All => (0, demand.all),

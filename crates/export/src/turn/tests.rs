@@ -130,7 +130,8 @@ fn one_that_gives_up_leaves_the_line_or_keeps_what_it_was_given() {
     assert_eq!(turns.free(), 2);
 }
 
-/// Computes textbook deficit round robin: each client in turn sends what its deficit covers.
+/// Computes textbook deficit round robin: each client in turn sends the requests that its deficit
+/// covers.
 fn plain(sizes: &[Vec<u32>], total: u64) -> Vec<u64> {
     let mut served = vec![0; sizes.len()];
     let (mut next, mut deficit) = (vec![0; sizes.len()], vec![0; sizes.len()]);
@@ -194,7 +195,7 @@ fn clients_that_always_have_more_get_what_plain_deficit_round_robin_gives_them()
             }
             let inside: u32 = device.iter().map(|(_, size)| size).sum();
             assert!(inside <= PLACES + clients.len() as u32 * QUANTUM, "{inside} in the device");
-            // Devices are not quite in order.
+            // Devices don't quite keep the order.
             let at = chance.u64(..4.min(device.len() as u64)) as usize;
             let (n, size) = device.remove(at).expect("somebody always has something in the device");
             turns.leave(&clients[n].flow, size);

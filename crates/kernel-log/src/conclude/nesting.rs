@@ -5,12 +5,13 @@
 //! span that ran inside another one on the same thread lies within its time. The reverse does not
 //! hold, since threads run in parallel. Each of these speaks against it:
 //!
-//! * two probes that overlap in part ran on two threads, and so did, as far as one can tell, all
-//!   that hang together by such overlaps: none of them is inside another, unless its name says so;
+//! * two probes that overlap in part ran on two threads. The same goes, as far as one can tell, for
+//!   all that hang together by such overlaps. None of them is inside another, unless its name says
+//!   so;
 //! * a probe that ends after the init call in which it began has left that call's thread;
 //! * a device that was put off before is probed again by the driver core's own worker;
 //! * two devices of one driver, or two on different buses of one PCI segment, do not register each
-//!   other; the virtual functions of a PCI device are on its own bus;
+//!   other (the virtual functions of a PCI device are on its own bus);
 //! * where several init calls ran at that time, the one whose module or function is named like the
 //!   driver is meant; where none is, nobody knows.
 //!

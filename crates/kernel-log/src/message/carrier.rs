@@ -4,7 +4,7 @@
 //! fixed: `calling FUNCTION+0x0/0x0 @ PID`, for one. The text before such a message is a prefix,
 //! whatever wrote it. The prefix's *shape* (its characters other than letters and digits, and the
 //! places of words between) is then removed from other lines as well, whose messages have no such
-//! beginning: `nvme 0000:01:00.0: shutdown` behind a prefix could be any driver with blanks in its
+//! beginning. Behind a prefix, `nvme 0000:01:00.0: shutdown` could be any driver with blanks in its
 //! name.
 //!
 //! A shape counts only if it has a mark besides blanks, and only for lines that have all of it. The

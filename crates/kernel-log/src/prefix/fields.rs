@@ -1,5 +1,5 @@
-//! Fields of a prefix: the author of a line (from kernels and vendors behind a stamp, and from
-//! Android's `logcat`), and clocks on the wall (the time of day from the programs that save logs).
+//! Fields of a prefix. The author of a line comes from kernels and vendors behind a stamp, and from
+//! Android's `logcat`. Clocks on the wall (the time of day) come from the programs that save logs.
 
 use crate::form::{Clock, Prefix, Stamp, digits, fraction_ns, unit};
 

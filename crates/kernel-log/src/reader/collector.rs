@@ -1,6 +1,6 @@
-//! Restores lines as they were written: dumps of `pstore`, which lie in a file newest part first;
-//! lines that a terminal broke; and messages of netconsole, which carry a number since their
-//! packets overtake each other.
+//! Restores lines as they were written. Dumps of `pstore` lie in a file newest part first. A
+//! terminal breaks lines. Messages of netconsole carry a number, since their packets overtake each
+//! other.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;

@@ -1,8 +1,9 @@
 //! The client's side of the protocol: a driver of volumes that are another server's exports.
 //!
 //! Each volume has one thread, which owns its connections and the requests on their way.
-//! `README.md` beside this file argues why no request is lost between that thread and the
-//! submitters, what is sent again after a connection broke, and what a flush promises then.
+//! `README.md` beside this file argues that no request is lost between that thread and the
+//! submitters. It also has the requests that are sent again after a connection broke, and the
+//! promise of a flush then.
 //!
 //! | file | job |
 //! |---|---|
@@ -281,12 +282,12 @@ impl std::error::Error for RemoteError {}
 ///   say whether a new connection leads to the same server, or to one that restarted and lost its
 ///   cache. So if changes were acknowledged and not flushed when connections broke, the next flush
 ///   fails once with an I/O error. Until then reads of those blocks fail too, unless they were
-///   written anew. A mirror then drops the leg and copies what it may lack.
+///   written anew. A mirror then drops the leg and copies the blocks that it may lack.
 ///
 /// # What it can't promise
 ///
 /// * If a request timed out, or was sent before a connection broke, the server may still carry it
-///   out later: nobody can cancel it there.
+///   out later. No client can cancel it there.
 /// * If the server offers no flush, a flush sends nothing: it says only that no connection was
 ///   lost. Only the server knows how durable its changes are.
 /// * The export must have no other writer meanwhile; the volume doesn't check for one.
@@ -308,7 +309,8 @@ struct VolumeShared {
     fresh: Inbox<Box<NewRequest>>,
     /// An eventfd. A push into the empty inbox writes to it, and so does the end of the driver.
     wake: OwnedFd,
-    /// A: the driver is gone. Relaxed: it carries nothing, and the write to the eventfd follows it.
+    /// A: the driver is gone. Relaxed: the flag carries no data, and the write to the eventfd
+    /// follows it.
     stop: AtomicBool,
     /// A: the driver will soon be gone. Otherwise as `stop`.
     ending: AtomicBool,
@@ -362,8 +364,8 @@ impl Remote {
     /// [`RemoteOptions::connect_timeout`], and while a name is resolved.
     ///
     /// # Errors
-    /// If the server can't be reached, has no such export, violates the protocol, or offers what no
-    /// device can be; if the system can't start a thread.
+    /// If the server can't be reached, has no such export, violates the protocol, or offers
+    /// properties that no device can have. Also if the system can't start a thread.
     #[track_caller]
     pub fn connect(options: RemoteOptions) -> Result<Remote, RemoteError> {
         let failed = |why: String| RemoteError(format!("{}: {why}", options.uri));
@@ -420,8 +422,8 @@ impl Remote {
 
     /// Announces that the volume is about to be closed.
     ///
-    /// From then on, one request that isn't answered within [`RemoteOptions::timeout`] is enough:
-    /// all others fail with it, later ones fail at once, and the volume stops connecting. The same
+    /// From then on, one request that isn't answered within [`RemoteOptions::timeout`] is enough.
+    /// All others fail with it, later ones fail at once, and the volume stops connecting. The same
     /// happens if there is no connection and requests already fail at once. So a silent server
     /// delays the end by one timeout, however many flushes follow each other. If the server
     /// answers, nothing changes. Any context.

@@ -1,6 +1,5 @@
-//! Decisions of the client's side as pure functions over plain numbers: the device that an export
-//! makes, whether it is still that device after a reconnect, the form of requests, and the pauses
-//! between attempts.
+//! Decisions of the client's side as pure functions over plain numbers: the device of an export and
+//! its identity after a reconnect, requests, and pauses.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -121,12 +120,12 @@ pub(super) fn pause(failures: u32, timeout: Duration) -> Duration {
     }
 }
 
-/// Returns the number of failed attempts in a row: `before`, and the outcome of a set of
-/// connections that lasted for `lasted` and was, or wasn't, useful.
+/// Returns the number of failed attempts in a row: `before`, updated by the outcome of a set of
+/// connections that lasted for `lasted`. `useful` says whether the set has answered a request.
 pub(super) fn failures(before: u32, lasted: Duration, useful: bool) -> u32 {
     match (lasted >= GOOD, useful) {
         (true, _) => 0,
-        // A request that is sent again may be what breaks them.
+        // A request that is sent again may be the cause of the breaks.
         (false, true) => 1,
         (false, false) => before.saturating_add(1),
     }
@@ -159,7 +158,7 @@ pub(super) fn head(rq: &Started, cookie: u64, asked: Range<u64>, block: u32) -> 
             (Command::WRITE_ZEROES, flags, asked)
         }
         Op::Prefetch => {
-            // The request is a hint, so it is cut to what the length field holds.
+            // The request is a hint, so its length is cut to the largest value of the field.
             let end = asked.end.min(asked.start + MOST_ASKED / u64::from(block) * u64::from(block));
             (Command::CACHE, none, asked.start..end)
         }

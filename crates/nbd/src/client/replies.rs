@@ -1,9 +1,9 @@
 //! The parser of the replies in the transmission phase, which puts their data into the requests.
 //!
-//! The server isn't trusted: a reply that names no request, carries more than was asked for, or
-//! isn't a reply at all ends the connection. Memory is bounded. Data goes straight into its
-//! request. If data comes out of order, the memory for it is no more than was asked for. The length
-//! of any other chunk is checked first.
+//! The server isn't trusted. A reply ends the connection if it names no request, carries more than
+//! was asked for, or isn't a reply at all. Memory is bounded. Data goes straight into its request.
+//! If data comes out of order, the memory for it is no more than was asked for. The length of any
+//! other chunk is checked first.
 
 use bytes::{Buf, BytesMut};
 use corewise_blockmq::{Extent, ExtentKind, IoError, IoErrorKind, Op};
@@ -76,8 +76,8 @@ impl ReplyParser {
     }
 
     /// Returns the request that the next bytes belong to, and the number of those bytes. It does so
-    /// only if they are many and none is in a buffer before them. The caller may then receive them
-    /// into the request, and reduces the number.
+    /// only if they are many, and no earlier byte is still in a buffer. The caller may then receive
+    /// them into the request, and reduces the number.
     pub(super) fn straight(&mut self) -> Option<(usize, &mut u64)> {
         match &mut self.state {
             ReplyParserState::Data { slot, left, .. } if *left >= LARGE => Some((*slot, left)),
@@ -97,8 +97,8 @@ impl ReplyParser {
         self.state = ReplyParserState::Data { slot, left, last };
     }
 
-    /// Parses what is whole in `bytes`, which came on connection `on`, and appends the outcomes to
-    /// `ends`.
+    /// Parses the whole messages in `bytes`, which came on connection `on`, and appends the
+    /// outcomes to `ends`.
     pub(super) fn take(
         &mut self,
         bytes: &mut BytesMut,

@@ -102,8 +102,8 @@ impl RemoteSession {
         self.agreed.summary.flags.contains(TransmissionFlags::READ_ONLY)
     }
 
-    /// Returns the socket. If the connection uses TLS, the socket is one end of a pair, and the
-    /// proxy has to [run](RemoteProxy::run) on a thread as long as the socket is used.
+    /// Returns the socket. If the connection uses TLS, the socket is one end of a pair. The proxy
+    /// then has to [run](RemoteProxy::run) on a thread as long as the socket is used.
     ///
     /// # Errors
     /// If the system has no more sockets.
@@ -141,7 +141,7 @@ impl RemoteProxy {
                 };
             }
             let mut server = self.stream.interest();
-            // The room bounds what a side that doesn't read costs.
+            // The room bounds the cost of a side that doesn't read.
             server.set(PollFlags::IN, back.is_empty());
             server.set(PollFlags::OUT, server.contains(PollFlags::OUT) || !out.is_empty());
             let mut client = PollFlags::empty();
@@ -196,7 +196,7 @@ impl RemoteProxy {
     }
 }
 
-/// Receives what the other client sent. Returns false if it ended.
+/// Receives bytes of the other client. Returns false if it ended.
 fn receive_plain(plain: &OwnedFd, out: &mut BytesMut) -> io::Result<bool> {
     out.resize(ROOM, 0);
     let received = recv(plain, &mut out[..], RecvFlags::DONTWAIT);

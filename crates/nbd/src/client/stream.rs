@@ -48,8 +48,8 @@ pub(super) fn clock(options: &RemoteOptions) -> PausableClock {
 impl HandshakeWait<'_> {
     fn wait(&self, socket: &OwnedFd, what: PollFlags) -> io::Result<()> {
         loop {
-            // Relaxed: it carries nothing, and the write to the eventfd that follows it makes us
-            // look again.
+            // Relaxed: the flag carries no data, and the later write to the eventfd makes this
+            // thread check again.
             if self.stop.load(Ordering::Relaxed) {
                 return Err(io::Error::other("the volume is closed"));
             }

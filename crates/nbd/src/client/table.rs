@@ -2,7 +2,7 @@
 //! pieces of reads that have come.
 //!
 //! Only that thread uses the table. No two changes of one block are on their way at a time. So a
-//! change without a reply when a connection breaks can be sent again as it is: no later change can
+//! change without a reply when a connection breaks can be sent again as it is. No later change can
 //! have been done in between (README.md, "Requests that are sent again").
 //!
 //! [`Durable`] records which of the acknowledged changes are durable, as far as the server says.
@@ -203,7 +203,7 @@ impl Table {
 
     /// Returns the first request of the queue, from index `from` on, that may be sent now, and its
     /// index. Changes that have to wait are added to `waiting`, and later changes that overlap one
-    /// of them wait too: otherwise a large change might never find all its blocks free.
+    /// of them wait too. Otherwise a large change might never find all its blocks free.
     pub(super) fn next(
         &self,
         from: usize,
@@ -236,7 +236,7 @@ impl Table {
         let cookie = self.sent << 16 | slot as u64;
         let entry = self.get_mut(slot);
         // Bytes that an earlier connection brought are dropped: that connection may have been
-        // faulty before anybody saw it.
+        // faulty before the fault was noticed.
         entry.rq.start_over();
         let range = entry.range();
         (entry.cookie, entry.on, entry.leaving) = (cookie, Some(on), true);

@@ -31,7 +31,7 @@ impl RemoteTls {
     /// shows that certificate on request.
     ///
     /// # Errors
-    /// `Tls`: says which of the three is unusable, and why.
+    /// `Tls` says which of the three is unusable, and why.
     pub fn from_pem(ca: &[u8], identity: Option<(&[u8], &[u8])>) -> Result<RemoteTls, Error> {
         let mut provider = rustls::crypto::ring::default_provider();
         provider.cipher_suites.retain(lasts);

@@ -35,7 +35,7 @@ pub(super) enum Address {
     Tcp(String, u16),
 }
 
-/// An error that tells why a text is no URI of an export, and what to write instead.
+/// An error that gives the reason why a text is no URI of an export, and the right form.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UriError(String);
 

@@ -62,8 +62,8 @@ pub(super) fn begin(
     let deadline = clock.now() + shared.options.connect_timeout;
     let (first, agreed) = dial(shared, deadline, clock)?;
     if let Some((device, before)) = before {
-        // Under one lock, so that the device doesn't meanwhile grow to a size that the server no
-        // longer has.
+        // The check and the change are under one lock, so that the device doesn't meanwhile grow to
+        // a size that the server no longer has.
         let mut sizes = shared.sizes.lock();
         let device = Geometry { size: sizes.device, ..*device };
         sizes.export = policy::still(&device, before, &agreed)?;
@@ -207,7 +207,7 @@ impl VolumeThread {
         IoError::with(IoErrorKind::TimedOut, why)
     }
 
-    /// Fails the requests that are late, after it has received what has come.
+    /// Fails the requests that are late, after it has received all replies that have come.
     fn expire(&mut self) {
         if self.table.late(self.clock.now()).is_none() || !self.receive_from_all() {
             return;
@@ -474,8 +474,8 @@ impl VolumeThread {
             }
             match poll(&mut all, wait.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // A caller could do nothing about it. The pause keeps this from becoming a busy
-                // loop.
+                // A caller could do nothing about the error. The pause keeps this from becoming a
+                // busy loop.
                 Err(error) => {
                     tracing::error!(%error, "the thread of a remote volume cannot wait");
                     thread::sleep(Duration::from_millis(10));
@@ -506,7 +506,7 @@ impl VolumeThread {
         }
     }
 
-    /// Receives what has come on all connections, up to a limit. Returns false if they broke.
+    /// Receives replies on all connections, up to a limit. Returns false if they broke.
     fn receive_from_all(&mut self) -> bool {
         for on in 0..self.connections.len() {
             let received = self.receive(on);
@@ -617,7 +617,7 @@ impl VolumeThread {
     /// Completes a request on this thread. The submitter may submit more, through the inbox.
     fn complete(&mut self, rq: Started, result: Result<(), IoError>) {
         if rq.op() == Op::Flush && result.is_err() {
-            // Nobody now takes earlier changes for durable.
+            // From now on no client takes earlier changes for durable.
             self.durable.tell();
         }
         rq.complete(result);

@@ -8,7 +8,7 @@
 //!
 //! # Memory that returns to the system
 //!
-//! The buffers of requests come from the C library's heap, which keeps much of what is freed,
+//! The buffers of requests come from the C library's heap, which keeps much of the freed memory,
 //! although it may not be needed again for days. glibc's heap has an arena for each few threads.
 //! `malloc_trim` returns the free pages inside all arenas. Of the free memory at an arena's end
 //! (its *top*), it returns only that of the main one. In another arena, a free returns the top if
@@ -19,9 +19,9 @@
 //! a CPU would leave too little for the buffers, and an allocation that fails ends the process. So
 //! under such a limit all arenas together take an eighth of the address space.
 //!
-//! Stacks and mappings take address space, too. A program that knows how much the buffers need
-//! reserves that ([`reserve_heap`]): the end of the main arena is mapped before there are clients,
-//! and is never returned. Allocations that don't fit into another arena come from there.
+//! Stacks and mappings take address space, too. A program that knows the need of the buffers
+//! reserves that ([`reserve_heap`]). The end of the main arena is then mapped before there are
+//! clients, and is never returned. Allocations that don't fit into another arena come from there.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,9 +32,9 @@ use corewise_sync::{Mutex, Unparker};
 
 use crate::wire::MAX_PAYLOAD;
 
-/// Bytes that a connection takes beside those of its requests: its two receive buffers, 256
-/// requests and their replies, the memory of 32 replies that is used again, and the touched part of
-/// two stacks.
+/// Bytes that a connection takes beside those of its requests. They are for its two receive
+/// buffers, 256 requests and their replies, the memory of 32 replies that is used again, and the
+/// touched part of two stacks.
 const FIXED: u64 = 896 << 10;
 /// Bytes that TLS adds to a connection, from its handshake on: ciphertext of both directions, a
 /// record between, keys.
@@ -138,7 +138,7 @@ impl Pool {
         state.serve();
     }
 
-    /// Takes `bytes` if they are free and nobody waits.
+    /// Takes `bytes` if they are free and the queue is empty.
     #[must_use]
     pub fn try_take(&self, bytes: u64) -> bool {
         let bytes = self.clamp(bytes);
@@ -166,8 +166,8 @@ impl Pool {
         state.serve();
     }
 
-    /// Returns what one [`Pool::try_take`] took. Any context; never blocks for longer than a few
-    /// instructions.
+    /// Returns the bytes that one [`Pool::try_take`] took. Any context; never blocks for longer
+    /// than a few instructions.
     pub fn give_back(&self, bytes: u64) {
         self.freed.add(bytes);
         let mut state = self.state.lock();
@@ -354,7 +354,7 @@ mod heap {
     }
 }
 
-/// Other allocators return memory by themselves, or have no way to be asked.
+/// Other allocators return memory by themselves, or have no function for it.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 mod heap {
     pub(super) fn set_thresholds() {}

@@ -63,7 +63,7 @@ impl<S: Sink> fmt::Debug for Right<'_, S> {
 }
 
 impl<'a, S: Sink> Right<'a, S> {
-    /// Sends what is in the inbox until nothing is left, then releases the right. After `rounds`
+    /// Sends the replies in the inbox until none is left, then releases the right. After `rounds`
     /// takes it hands the right over instead, so that a completion thread doesn't become the sender
     /// of a busy connection forever.
     ///
@@ -87,7 +87,7 @@ impl<'a, S: Sink> Right<'a, S> {
 
     /// Gives the holder access to the sink.
     pub fn with_sink<T>(&mut self, f: impl FnOnce(&mut S) -> T) -> T {
-        // SAFETY: `self` is the one right of this path, and borrowed exclusively: it was made by a
+        // SAFETY: `self` is the one right of this path, and borrowed exclusively. It was made by a
         // claim of the path's own word, or taken over from the holder that gave it up. So no other
         // thread touches the sink until it is released or given up, and both consume it.
         self.path.sink.with_mut(|sink| f(unsafe { &mut *sink }))
@@ -126,11 +126,11 @@ pub struct ReplyPath<S: Sink> {
     sink: UnsafeCell<S>,
 }
 
-// SAFETY: the sink moves between the threads that hold the right in turn, and `Sink: Send`; the
+// SAFETY: the sink moves between the threads that hold the right in turn, and `Sink: Send`. The
 // inbox carries nodes that are `Send` and is itself shareable.
 unsafe impl<S: Sink> Send for ReplyPath<S> {}
-// SAFETY: as above: a shared reference reaches the sink only with the flush right, of which there
-// is one, and releasing the right synchronizes with the next claim.
+// SAFETY: as above. A shared reference reaches the sink only with the flush right, of which there
+// is one. Releasing the right synchronizes with the next claim.
 unsafe impl<S: Sink> Sync for ReplyPath<S> {}
 
 impl<S: Sink> fmt::Debug for ReplyPath<S> {
@@ -196,7 +196,7 @@ impl FlushRight {
     }
 
     /// Claims the right after a push (Claim). Returns true if the caller now holds it; otherwise
-    /// the holder has been told to take once more.
+    /// the holder takes once more, because of the note.
     #[must_use]
     pub fn claim(&self) -> bool {
         // Release: the push before is seen by the holder whose BeginRound reads this. Acquire: if

@@ -116,7 +116,7 @@ fn run(server: &Arc<Inner>, listener: &Listener, wake: &OwnedFd, ends: &AtomicBo
 /// A resource that the process or the machine lacks, in words.
 struct Shortage(String);
 
-/// Accepts waiting clients, though no more than [`policy::ACCEPTS`] at a time: clients that come
+/// Accepts waiting clients, though no more than [`policy::ACCEPTS`] at a time. Clients that come
 /// faster than they are served mustn't keep the thread from seeing that it has to end.
 ///
 /// A client is accepted once its thread exists. Until then it waits in the system's queue, whose

@@ -124,7 +124,7 @@ pub(super) fn drain(
     for connection in registry.wait_until_gone(connections, || deadline.wait()) {
         let late =
             |owed| format!("{why}, and the client had {owed} unanswered requests at the deadline");
-        // Before the cut, which makes its thread leave and report it.
+        // The report comes before the cut, which makes the client's own thread leave and report.
         let left = registry.leave_behind(&connection);
         let was = connection.cut(|| late(connection.load.snapshot().requests));
         // Otherwise it was cut for another reason, which was logged. Its requests are still in the
@@ -193,7 +193,7 @@ fn flush_all(exports: &[Export], deadline: &mut Deadline) -> Vec<ExportFlush> {
     flushes
         .into_iter()
         .map(|(export, slot)| {
-            // If the time runs out, the outcome says that the flush didn't finish.
+            // If the time runs out, the outcome says so: the flush didn't finish.
             loop {
                 let wait = deadline.wait();
                 if slot.0.wait_timeout(wait) || wait.is_zero() {

@@ -166,7 +166,7 @@ impl TryFrom<OwnedFd> for Listener {
     /// file, if any, stays the caller's.
     ///
     /// # Errors
-    /// `InvalidInput` says what it is instead of a listening stream socket, Unix or TCP.
+    /// `InvalidInput` if it isn't a listening stream socket, Unix or TCP. The error names its kind.
     fn try_from(socket: OwnedFd) -> io::Result<Self> {
         let no = |why: &str| Err(io::Error::new(ErrorKind::InvalidInput, why.to_string()));
         match sockopt::socket_type(&socket) {
@@ -285,7 +285,7 @@ fn take_over(path: &Path) -> Result<UnixListener, Error> {
             let busy = "another server is starting in this folder; try again";
             return Err(failed(io::Error::new(ErrorKind::WouldBlock, busy)));
         }
-        // The file system has no locks: then without.
+        // If the file system has no locks, the server goes on without one.
         Err(error) => {
             tracing::debug!(path = %path.display(), %error, "cannot lock the folder");
         }

@@ -164,8 +164,8 @@ impl Server {
     }
 
     /// Replaces the limits and timeouts for new clients; present clients keep theirs. The options
-    /// about memory stay as they were made: `memory`, `budget`, and the number of connections that
-    /// [`Server::new`] was given at most, since the memory was divided among them. Never blocks for
+    /// about memory stay as they were made: `memory`, `budget`, and the largest number of
+    /// connections. The memory was divided among that many by [`Server::new`]. Never blocks for
     /// long.
     pub fn set_limits(&self, options: Options) {
         let made = self.inner.made;
@@ -226,7 +226,7 @@ impl Server {
     }
 
     /// Replaces the export of the same name and device: new clients get this one. Present clients
-    /// keep the properties that they were told, and their rates. But if the new one is read-only,
+    /// keep the properties of their handshake, and their rates. But if the new one is read-only,
     /// their changes are refused with `EPERM`, until one that isn't takes its place.
     ///
     /// # Errors
@@ -351,8 +351,8 @@ impl Server {
     }
 
     /// Closes the server to new clients, as [`Server::drain`] does first. It is for an owner that
-    /// then [removes](Server::remove_export) the exports one by one. Their clients are told that
-    /// the server was shut down. Waits for the listeners' threads, which end at once.
+    /// then [removes](Server::remove_export) the exports one by one. The reason that their clients
+    /// get is the server's shutdown. Waits for the listeners' threads, which end at once.
     pub fn close(&self) {
         let _ = self.inner.registry.close();
         self.stop_accepting();

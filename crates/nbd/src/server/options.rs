@@ -18,8 +18,8 @@ const BESIDE_STACK: u64 = 64 << 10;
 pub struct Options {
     /// Timeout of a handshake, from the server's first byte to the choice of an export.
     pub handshake_timeout: Duration,
-    /// Largest number of clients that have chosen an export. Each has a thread. A further client is
-    /// told that there is no place.
+    /// Largest number of clients that have chosen an export. Each has a thread. The server refuses
+    /// a further client a place.
     pub max_connections: usize,
     /// Largest number of them from one address, or from one user of this machine; `None` means no
     /// such limit.
@@ -28,9 +28,9 @@ pub struct Options {
     /// since its last reply is let go. `None` evicts no client and refuses the newcomer.
     pub evict_idle: Option<Duration>,
     /// Largest number of handshakes, beside those that have the unused places of clients. If all
-    /// are taken, a newcomer waits in the system's queue. The handshake that has waited for its
-    /// client for longest is closed for it, after a second or, in a flood of silent clients, after
-    /// milliseconds. So clients that never speak can't lock others out.
+    /// are taken, a newcomer waits in the system's queue. The server closes the handshake that has
+    /// waited for its client for longest. That happens after a second or, in a flood of silent
+    /// clients, after milliseconds. So clients that never speak can't lock others out.
     pub max_half_open: usize,
     /// Largest load of one connection.
     pub budget: Budget,
@@ -144,9 +144,9 @@ impl Options {
         self.split(tls).worst
     }
 
-    /// Returns the number of descriptors that clients can take at most: one for each connection,
-    /// for each handshake, and for each connection that ends to make room for another. In addition,
-    /// each listener has one for the client that it lets in.
+    /// Returns the number of descriptors that clients can take at most. They need one for each
+    /// connection, for each handshake, and for each connection that ends to make room for another.
+    /// In addition, each listener has one for the client that it lets in.
     pub fn descriptors(&self) -> u64 {
         let ending = if self.evict_idle.is_some() { 2 } else { 1 };
         let handshakes = (self.max_half_open.max(1) as u64).saturating_mul(1 + ending);

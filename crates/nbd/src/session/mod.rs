@@ -12,9 +12,9 @@
 //! At the end, the reader stops (end of the stream, `DISC`, garbage, drain) and waits until every
 //! reply has been sent or dropped. If the server drains and this client has written, it flushes the
 //! device. Then it closes the socket. So when a client sees the end of a drained connection, its
-//! answered writes are durable, unless that flush failed or the deadline cut the connection. The
-//! log reports a failed flush; the protocol has no way to. A client that must know sends its own
-//! `FLUSH` and waits for the reply.
+//! answered writes are durable. The exceptions are a failed flush, and a connection that the
+//! deadline cut. The log reports a failed flush; the protocol has no way to. A client that must
+//! know sends its own `FLUSH` and waits for the reply.
 
 mod reader;
 mod receive;
@@ -73,7 +73,7 @@ pub(crate) struct Session {
     poll_permits: Arc<PollPermits>,
     deadlines: Deadlines,
     form: Form,
-    /// Decides which reads ask for holes first.
+    /// The decision which reads ask for holes first.
     hole_probe: HoleProbe,
 }
 

@@ -1,8 +1,8 @@
 //! The reading side of a session: bytes to requests, requests to the device, in batches.
 //!
 //! Rule **nothing held while waiting**: before the reader waits (for bytes, for room) it submits
-//! its batch, and runs the flush right if it has it. Otherwise a completed reply, or a request that
-//! could complete, would wait for the client's next byte.
+//! its batch. It also runs the flush right if it has that. Otherwise a completed reply, or a
+//! request that could complete, would wait for the client's next byte.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub(super) struct Reader<'a> {
     buffer: Received,
     /// Parsed requests that aren't submitted yet.
     batch: Vec<DeviceRequest>,
-    /// The flush right, if a reply of the reader got it: run with the batch.
+    /// The flush right, if a reply of the reader got it. It is run with the batch.
     cork: Option<Right<'a, SocketSink>>,
     /// A refused write whose payload has to be skipped before the reply.
     skipping: Option<SkippedPayload>,
@@ -230,8 +230,8 @@ impl<'a> Reader<'a> {
     /// if more bytes are needed.
     fn next(&mut self) -> Option<Result<Request, BadMagic>> {
         let form = self.limits.form;
-        // A compact request is shorter than an extended one. Its client is told now, and not when
-        // more has come.
+        // A compact request is shorter than an extended one. Its client gets the error now, not
+        // after further bytes.
         if let Err(error) = form.check_request(*self.buffer.first_chunk()?) {
             return Some(Err(error));
         }
@@ -291,7 +291,7 @@ impl<'a> Reader<'a> {
             false => 0,
         };
         match operation {
-            // The whole blocks, and the reply.
+            // The bytes are those of the whole blocks, and of the reply.
             Operation::Read { .. } if is_unaligned => 2 * (length + shared.block()),
             Operation::Read { .. } => length,
             Operation::Write { .. } => charge(length) + partial(),
@@ -410,7 +410,7 @@ impl<'a> Reader<'a> {
                 self.push(rq);
                 return Ok(());
             }
-            // Blocks that it covers in part would be read and written.
+            // Blocks that the request covers in part would be read and written.
             Operation::WriteZeroes { fast: true, .. } if is_unaligned => {
                 self.answer(request, Err(ReplyError::NotSup), cost);
                 return Ok(());
@@ -572,7 +572,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the memory of an earlier reply, for a read of `length` bytes. The sink owns it, so
-    /// replies are corked from here on: what follows is parsed, and never waited for.
+    /// replies are corked from here on. The reader then parses the bytes that it has, and waits for
+    /// none.
     fn spare(&mut self, length: u32) -> Option<BytesMut> {
         let bytes = self.session.form.read_len(length);
         if bytes > SPARE {
@@ -584,7 +585,7 @@ impl<'a> Reader<'a> {
         self.cork.as_mut()?.with_sink(|sink| sink.spare(bytes))
     }
 
-    /// Posts a reply of the reader. If that wins the flush right, it is run with the batch.
+    /// Posts a reply of the reader. If that wins the flush right, the right is run with the batch.
     fn post(&mut self, reply: Box<Reply>) {
         if let PostOutcome::YouSend(right) = self.session.path.post(reply) {
             self.cork = Some(right);

@@ -10,8 +10,9 @@
 //!
 //! # Polling
 //!
-//! The reader sleeps in the socket. If its last sleeps were so short that a poll would have spared
-//! them, it polls the socket first, for about as long as a wake-up costs. Three bounds hold:
+//! The reader sleeps in the socket. If a poll would have spared the last sleeps, since they were
+//! short, the reader polls the socket first. The poll lasts for about as long as a wake-up costs.
+//! Three bounds hold:
 //!
 //! * A poll takes at most [`MOST_POLL`], and one yield and one look more.
 //! * A poll in vain ends the polling until [short sleeps](Proof) have proved themselves again. So a
@@ -48,11 +49,12 @@ use crate::tls::Incoming;
 /// The timeouts of a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadlines {
-    /// Timeout of a request that it began to send, beside [what its length adds](policy::time_for).
+    /// Timeout of a request that it began to send, beside [the part for its
+    /// length](policy::time_for).
     pub(crate) request: Duration,
     /// Timeout of a reply that it was sent, with the same addition.
     pub(crate) reply: Duration,
-    /// Longest silence while nothing is owed to it.
+    /// Longest silence while nothing is owed to the client.
     pub(crate) idle: Option<Duration>,
 }
 
@@ -170,7 +172,8 @@ impl SendTimer {
         }
     }
 
-    /// Receives what is there, or all of `len` bytes. Returns 0 at the end of the stream. Blocks.
+    /// Receives the bytes that are there, or all of `len` bytes. Returns 0 at the end of the
+    /// stream. Blocks.
     pub(super) fn receive(
         &mut self,
         connection: &Connection,
@@ -371,7 +374,7 @@ fn is_over(polled: Duration, yielded: Duration) -> bool {
     polled >= MOST_POLL || yielded > LONE_YIELD
 }
 
-/// Size of a buffer, in bytes: about what a Unix socket holds.
+/// Size of a buffer, in bytes: about the capacity of a Unix socket.
 const RECEIVE: usize = 256 << 10;
 /// Size of the first buffer, which the handshake has left. A client that never fills it needs no
 /// other, and it stays in a core's cache.
@@ -420,7 +423,7 @@ impl Received {
         let mut new = BytesMut::with_capacity(size);
         new.extend_from_slice(&self.buffer);
         let old = std::mem::replace(&mut self.buffer, new).freeze();
-        // None was kept when it was sliced.
+        // No buffer was kept when this one was sliced.
         if sliced {
             self.kept = Some(old);
         }
@@ -494,7 +497,7 @@ mod tests {
         assert!(why.contains("(request_timeout: 1ms)"), "{why}");
     }
 
-    /// Returns what a session with this poller receives of requests, a silence, and the end.
+    /// Returns the results of a session with this poller for requests, a silence, and the end.
     fn received(poller: Poller) -> Vec<Result<Vec<u8>, SessionEnd>> {
         let (ours, mut client) = UnixStream::pair().unwrap();
         let (log, pool) = (ClientLog::of_test(1), Arc::new(Pool::new(1 << 20)));

@@ -1,5 +1,5 @@
 //! Reads that leave out holes. A large read of a client with structured replies asks the device for
-//! its extents first, and then reads what isn't zero.
+//! its extents first, and then reads the data between the holes.
 //!
 //! The query costs a request. So if it found nothing, queries become rarer: at most one in 64 reads
 //! of a device without holes.
@@ -115,7 +115,7 @@ impl Drop for Part {
     fn drop(&mut self) {
         let Part(parts) = self;
         if parts.left.fetch_sub(1, Ordering::AcqRel) == 1 {
-            // The places of the query were those of all that is read.
+            // The query had taken the places of the whole read.
             parts.session.client.left(Work::Question, parts.length.into());
             let end = parts.session.form.end(parts.tag);
             let due = match parts.failed.load(Ordering::Relaxed) {
@@ -136,7 +136,7 @@ pub(super) fn ask(session: &Arc<Session>, tag: Tag, length: u32, cost: Cost) -> 
     rq.on_complete(move |done| {
         match done.result.as_ref().map_err(IoError::kind) {
             Err(IoErrorKind::Gone) => session.completed(tag, cost, question, false, done),
-            // If the device doesn't know, the part is read.
+            // If the device doesn't know its extents, the part is read.
             _ => {
                 let extents = done.into_extents().unwrap_or_default();
                 answer(session, tag, length, cost, &extents);

@@ -6,9 +6,9 @@
 //!
 //! The [`SharedWriter`] sends for clients whose own writer could not be started. A server starts it
 //! with its first client, so a shortage of threads cuts no attached client. It never waits for one
-//! client: it polls the sockets of all clients that were handed to it, and sends what they take.
-//! Once all replies of a client have left, the next hand-over of that client tries to start its own
-//! writer again.
+//! client: it polls the sockets of all clients that were handed to it, and sends as much as they
+//! take. Once all replies of a client have left, the next hand-over of that client tries to start
+//! its own writer again.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -118,7 +118,7 @@ fn run(session: &Session, parker: &Parker) {
         // Acquire pairs with the Release of the hand-over.
         if session.writer.handed.swap(false, Ordering::Acquire) {
             // SAFETY: the holder gave the right up before it set the flag, and the swap took the
-            // flag from everybody else.
+            // flag from every other thread.
             let mut right = unsafe { session.path.take_over() };
             session.connection.guard(|| {
                 while let RunOutcome::HandOver(again) = right.run(Patience::Unlimited, u32::MAX) {
@@ -208,8 +208,8 @@ fn run_shared(mailbox: &Mailbox) {
             all.extend(sockets.map(|socket| PollFd::new(socket, PollFlags::OUT)));
             match poll(&mut all, left.map(timespec).as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // A caller could do nothing about it. The pause keeps this from becoming a busy
-                // loop.
+                // A caller could do nothing about the error. The pause keeps this from becoming a
+                // busy loop.
                 Err(error) => {
                     tracing::error!(%error, "the writer thread that clients share cannot poll their sockets");
                     thread::sleep(Duration::from_millis(10));

@@ -214,10 +214,10 @@ impl Incoming {
 }
 
 impl Channel {
-    /// Sends replies without waiting. Returns the number of their bytes that have left, which is
-    /// what it encrypted last. `encrypted` belongs to the caller, and holds that number until they
-    /// have left. Called by the holder of the flush right, with the same replies in front until
-    /// they have left.
+    /// Sends replies without waiting. Returns the number of their bytes that have left: those that
+    /// it encrypted last. `encrypted` belongs to the caller, and holds that number until they have
+    /// left. Called by the holder of the flush right, with the same replies in front until they
+    /// have left.
     ///
     /// # Errors
     /// As those of `sendmsg`; `PROTO` if the client has broken the protocol.
@@ -266,7 +266,7 @@ impl Channel {
     }
 
     /// Ends this direction of the stream, if there is room for the alert. All replies have left,
-    /// and nobody sends any more.
+    /// and no thread sends any more.
     pub(crate) fn close(&self, connection: &Connection) {
         let mut tls = self.tls.lock();
         tls.send_close_notify();

@@ -54,7 +54,7 @@ impl Tls {
     /// ```
     ///
     /// # Errors
-    /// `Tls`: says which of the three is unusable, and why. A server certificate that has expired,
+    /// `Tls` says which of the three is unusable, and why. A server certificate that has expired,
     /// or isn't valid yet, is unusable.
     pub fn from_pem(
         certificate: &[u8],

@@ -225,7 +225,7 @@ impl<'a> GoRequest<'a> {
     /// Decodes the data of an `INFO` or `GO` option. Nothing is copied or allocated.
     ///
     /// # Errors
-    /// Says what is malformed; the lengths inside are never trusted.
+    /// The error names the malformed part. The lengths inside are never trusted.
     pub fn decode(data: &'a [u8]) -> Result<GoRequest<'a>, MalformedGo> {
         let (len, rest) = data.split_first_chunk::<4>().ok_or(MalformedGo::Truncated)?;
         let len = u32::from_be_bytes(*len) as usize;
@@ -330,7 +330,7 @@ impl<'a> MetaRequest<'a> {
     /// whatever the data claims.
     ///
     /// # Errors
-    /// Says what is malformed.
+    /// The error names the malformed part.
     pub fn decode(mut data: &'a [u8]) -> Result<MetaRequest<'a>, MalformedMeta> {
         let name = string(&mut data)?;
         let name = decode_export_name(name).ok_or(MalformedMeta::NameNotText)?;

@@ -163,7 +163,7 @@ impl ReplyError {
     }
 
     /// Converts a Linux `errno`. Numbers outside the set become the nearest member, and `Io` if
-    /// nothing is near: a client must never see a number that it may take for something else.
+    /// nothing is near. A client must never see a number that it may take for something else.
     pub const fn from_errno(errno: i32) -> Self {
         match errno {
             1 | 13 | 30 => ReplyError::Perm,    // EPERM, EACCES, EROFS

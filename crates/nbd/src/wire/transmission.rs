@@ -1,5 +1,5 @@
-//! The messages of the transmission phase: requests of 28 bytes or, extended, 32, 16-byte simple
-//! replies, and the chunks of structured replies, with compact heads or extended ones.
+//! The messages of the transmission phase: requests of 28 bytes (extended: 32), simple replies of
+//! 16 bytes, and the chunks of structured replies. The heads of chunks are compact or extended.
 
 use bytes::BufMut;
 

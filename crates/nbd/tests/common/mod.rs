@@ -285,7 +285,7 @@ impl BlockDevice for Vast {
         if let Some(held) = &mut *self.held.lock() {
             return held.push(rq);
         }
-        // Without the lock: a completion may submit another request.
+        // The lock isn't held: a completion may submit another request.
         rq.complete(Ok(()));
     }
 }
@@ -306,7 +306,7 @@ pub(crate) struct OptReply {
     pub(crate) data: Vec<u8>,
 }
 
-/// A client over any stream; it checks nothing and does what the test says.
+/// A client over any stream; it checks nothing and does as the test says.
 pub(crate) struct Client<S = UnixStream> {
     pub(crate) stream: S,
     /// Form of its requests and of the replies that it takes.

@@ -88,7 +88,7 @@ fn sockets_that_are_kept_open_while_the_server_is_taken_down() {
     busy.request(Command::READ, 1, 0, 512);
     device.wait_for_seen(1);
     let report = server.drain(Duration::from_millis(50));
-    // The busy one; on a busy machine others, too.
+    // The busy client is cut; on a busy machine others are, too.
     assert!(report.clients == 18 && report.cut >= 1, "{report:?}");
     drop(server);
     device.release();
@@ -134,7 +134,7 @@ fn a_block_status_as_long_as_32_bits_say_in_a_hole_that_is_longer() {
 
 /// Checks CVE-2025-47712: a length that was rounded up to whole blocks became zero, or passed the
 /// end, and ended nbdkit by an assertion. Here the device gets a request for the blocks around such
-/// a range or, by a trim, for those inside of it, and for none beyond the end.
+/// a range or, by a trim, for those inside of it. It gets none beyond the end.
 #[test]
 fn ranges_that_pass_32_bits_or_the_end_when_they_are_rounded_to_blocks() {
     let (device, _server, mut client) = of_vast();

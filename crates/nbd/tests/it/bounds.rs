@@ -14,8 +14,8 @@ const SOON: Duration = Duration::from_millis(50);
 fn a_request_that_is_sent_in_part_only_ends_the_connection() {
     let options = Options::new().request_timeout(SOON);
     let server = server_with(TestDevice::new(MIB), options);
-    // Parts of the head, of a payload that fits the buffer, of a large one, of one that was
-    // refused.
+    // Each request stops early: in its head, in a payload that fits the buffer, in a large one, or
+    // in one that was refused.
     for (length, sent) in [(0, 0), (4096, 100), (1000 << 10, 100), (4096, 0)] {
         let mut slow = client(&server);
         assert_eq!(slow.read(1, 0, 512).error, 0);
@@ -34,7 +34,7 @@ fn a_client_that_says_nothing_between_requests_has_all_the_time() {
         let options = Options::new().request_timeout(soon);
         let server = server_with(TestDevice::new(MIB), options);
         let mut calm = client(&server);
-        // In two parts, so that its socket has a timeout.
+        // The request comes in two parts, so that its socket has a timeout.
         let head = request(Command::READ, 1, 0, 512);
         let head = head.encode();
         calm.send(&head[..5]);

@@ -205,7 +205,7 @@ fn a_request_that_came_in_part_is_seen_until_its_rest_has_come() {
     assert_eq!(partial(), None);
     let head = request(Command::WRITE, 2, 0, 4096).encode();
     let all = [&head[..], &[7; 4096]].concat();
-    // In the middle of its head, and of its payload.
+    // The request stops in the middle of its head, then of its payload.
     for part in [8, 128] {
         client.send(&all[..part]);
         while partial().is_none() {

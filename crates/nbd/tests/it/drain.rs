@@ -1,5 +1,5 @@
-//! Tests of the end of a server, and of an export: in order, within the deadline, with everybody
-//! told.
+//! Tests of the end of a server, and of an export: in order, within the deadline, with a reply to
+//! every client.
 #![cfg(not(loom))]
 
 use std::io::Read;
@@ -44,7 +44,8 @@ fn idle_clients_are_closed_at_once() {
 fn a_request_that_was_sent_in_part_costs_a_drain_little_and_others_of_its_client_are_answered() {
     let device = TestDevice::new(64 * MIB);
     let server = Arc::new(server(device.clone()));
-    // A part of a head, of a small payload, of a large one, and of one that is refused.
+    // Each request comes in part: of a head, of a small payload, of a large one, and of one that is
+    // refused.
     let begun = |length: u32, offset: u64, sent: usize| {
         let mut client = client(&server);
         let request = request(Command::WRITE, 7, offset, length.into());
@@ -167,7 +168,7 @@ fn after_the_deadline_clients_are_cut_and_counted() {
     assert!(report.to_string().contains("disconnected with"), "{report}");
     idle.expect_end();
     stuck.expect_end();
-    // The device answers after all: nobody is there, and nothing happens.
+    // The device answers after all: the client is gone, and nothing happens.
     device.release();
     wait_for_connections(&server, 0);
 }

@@ -54,7 +54,8 @@ fn extended_headers_take_no_data_and_nobody_goes_back_from_them() {
     let mut client = Client::fixed(connect(&server));
     client.option(OptionKind::EXTENDED_HEADERS, &[1]);
     assert_eq!(client.opt_reply().kind, OptionReplyKind::ERR_INVALID);
-    // After structured replies, which they replace, and a second time.
+    // The client asks for them after structured replies, which they replace, and then a second
+    // time.
     client.structured(None);
     client.choose(Form::Extended, None);
     client.choose(Form::Extended, Some("disk"));
@@ -90,7 +91,7 @@ fn what_has_no_payload_takes_lengths_of_64_bits() {
     let answer = client.ask(request(Command::BLOCK_STATUS, 512, TIB - 512));
     let flags = STATE_HOLE | STATE_ZERO;
     assert_eq!(answer.extents, [StatusExtent { length: TIB - 512, flags }]);
-    // A part of its first and last block.
+    // The range covers its first and last block in part.
     let answer = client.ask(request(Command::BLOCK_STATUS, 3, TIB - 6));
     assert_eq!(answer.extents, [StatusExtent { length: TIB - 6, flags }]);
     assert_eq!(client.ask(request(Command::CACHE, 0, TIB)).chunks, 1);
@@ -122,7 +123,7 @@ fn hostile_lengths_are_refused_without_a_byte_of_memory_and_the_connection_goes_
             (Command::CACHE, ReplyError::Inval),
             (Command::BLOCK_STATUS, ReplyError::Inval),
             (Command::WRITE_ZEROES, ReplyError::NoSpc),
-            // Without its payload.
+            // The request comes without its payload.
             (Command::WRITE, ReplyError::Inval),
             (Command::FLUSH, ReplyError::Inval),
             (Command(77), ReplyError::Inval),
@@ -178,7 +179,7 @@ fn a_block_status_may_name_its_context() {
         assert_eq!(answer.error, ReplyError::Inval.code(), "{wrong:?}");
     }
     assert_eq!(device.seen.lock().len(), 1);
-    // In pieces; its head in one of them.
+    // The payload comes in pieces, its head in one of them.
     let request = Request { flags, ..request(Command::BLOCK_STATUS, 0, 12) };
     client.send_request(request);
     for byte in query(512, 1) {

@@ -1,4 +1,4 @@
-//! Tests of the handshake's state machine, by table: what a client sends, and the replies.
+//! Tests of the handshake's state machine, by table: the bytes of a client, and the replies.
 #![cfg(not(loom))]
 
 use corewise_nbd::handshake::{

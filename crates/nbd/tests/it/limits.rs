@@ -49,8 +49,8 @@ fn handshakes(server: &Server, ended: u64) -> HandshakeCounts {
 fn each_handshake_is_counted_once_by_how_it_ended() {
     let server = server_with(TestDevice::new(MIB), Options::new().max_connections(1));
     let mut served = client(&server);
-    // The client is told three times that there is no place, then in the only way that EXPORT_NAME
-    // has.
+    // The server refuses the client three times for lack of a place, then in the only way that
+    // EXPORT_NAME has.
     let mut stubborn = Client::fixed(connect(&server));
     for _ in 0..3 {
         stubborn.option(OptionKind::GO, &GoRequest::encode("disk", &[]));
@@ -199,7 +199,7 @@ fn a_flood_of_clients_does_not_keep_the_server_from_going() {
     let mut idle = client(&server);
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            // Until nobody listens there any more.
+            // The loop ends when no server listens there any more.
             scope.spawn(|| while UnixStream::connect(&path).is_ok() {});
         }
         while server.connections() < 2 {

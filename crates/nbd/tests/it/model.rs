@@ -285,7 +285,7 @@ fn converse(
     let mut rng = Rng::with_seed(seed);
     let mut cookie = 0;
     for round in 0..rounds {
-        // Whole blocks first; later also rounds of partial ones.
+        // The first rounds change whole blocks, later ones also parts of blocks.
         let unaligned = round > rounds / 3 && rng.usize(..4) != 0;
         // In a round each connection has several requests in flight, and none touches another's
         // bytes.
@@ -299,7 +299,7 @@ fn converse(
             let payload = vec![byte; request.payload_len(form) as usize];
             rounds[n].push((request, payload));
         }
-        // A flush beside them covers what was answered before, on any connection.
+        // A flush beside them covers the changes that were answered before, on any connection.
         let flushed = rng.usize(..4) == 0;
         if flushed {
             cookie += 1;
@@ -336,7 +336,7 @@ fn converse(
         }
         behind.check(&mut model, &changed, flushed);
         if rng.usize(..4) == 0 {
-            // On any connection: a flush covers the answered changes of all.
+            // Any connection will do: a flush covers the answered changes of all.
             let n = rng.usize(..peers.len());
             cookie += 1;
             assert_eq!(peers[n].ask(flush(cookie)).error, 0);

@@ -1,5 +1,5 @@
 //! Tests of limits of an export and of a client. The times themselves are tested beside the code:
-//! here a limit is so low that nobody lives to see its end.
+//! here a limit is so low that its waits never end in a test.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 

@@ -128,7 +128,7 @@ fn each_operation_reaches_the_other_side_with_its_flags() {
         disk.write_at(512, bytes.to_vec()).unwrap();
         assert_eq!(disk.read_at(512, bytes.len()).unwrap(), bytes);
         assert_eq!(device.bytes(512, bytes.len()), bytes);
-        // In pieces that are not all whole blocks.
+        // The write comes in pieces that are not all whole blocks.
         let parts = [(vec![1; 100].into(), 0), (vec![2; 924].into(), 0)].map(|(b, _): (_, u8)| b);
         let write = Request::write_vectored(4096, parts.into());
         ended(&submit(&disk, write.fua())).result.unwrap();

@@ -1,5 +1,5 @@
-//! Tests of volumes whose server violates the protocol, or uses it in ways that ours doesn't: a
-//! server that is written by hand, byte by byte.
+//! Tests of volumes whose server violates the protocol, or uses it in ways that ours doesn't. The
+//! server is written by hand, byte by byte.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -248,7 +248,7 @@ fn what_a_connection_brought_before_it_broke_is_asked_for_once_more() {
     serve(listener, ALL, |request, number| {
         let mut out = Vec::new();
         match number {
-            // All data, but without the end of the reply.
+            // All data comes, but without the end of the reply.
             1 => data(&mut out, MORE, request, request.offset, &[1; 4096]),
             3 => data(&mut out, MORE, request, request.offset, &[1; 512]),
             5 => {

@@ -19,7 +19,7 @@ fn a_client_with_one_request_at_a_time_gets_each_answer_once() {
     let device = TestDevice::new(MIB);
     let server = server(device.clone());
     let mut client = client(&server);
-    // So fast that the session polls for them, if there are CPUs for that.
+    // The requests come so fast that the session polls for them, if there are CPUs for that.
     for cookie in 0..500_u64 {
         let (offset, bytes) = (cookie * 512, [cookie as u8; 512]);
         client.write_request(cookie, offset, &bytes);
@@ -129,7 +129,7 @@ fn a_write_above_the_advertised_payload_ends_the_connection_after_what_was_valid
     let mut client = client(&server);
     client.request(Command::READ, 1, 0, 512);
     client.request(Command::WRITE, 2, 0, u32::MAX);
-    // Perhaps into a socket that is closed already.
+    // The request may go into a socket that is closed already.
     let _ = client.stream.write_all(&[0; 65536]);
     assert_eq!(client.reply(512).cookie, 1);
     client.expect_end();
@@ -241,14 +241,14 @@ fn a_loss_that_the_device_tells_once_is_told_to_each_client_by_its_next_flush() 
     device.fail_no_more();
     // A newcomer from the same user may be one of them after a reconnect.
     let mut newcomer = client(&server);
-    // It has joined once it has a reply: otherwise it might join after the others were told, and
-    // know of all.
+    // A client has joined once it has a reply. Otherwise it might join after the others learned of
+    // the loss, and know of all losses.
     assert_eq!(newcomer.read(1, 0, 512).error, 0);
     assert_eq!(errors(&mut clients), [eio, eio]);
     assert_eq!((errors(&mut clients), flush(&mut newcomer)), ([0, 0], eio));
     assert_eq!((flush(&mut newcomer), flush(&mut client(&server))), (0, 0));
 
-    // As a file system with too little space does, which notices that when it writes.
+    // A file system with too little space does the same: it notices that when it writes.
     device.fail(IoErrorKind::NoSpace);
     clients[1].request_with(CommandFlags::FUA, Command::WRITE_ZEROES, 4, 0, 512);
     assert_ne!(clients[1].reply(0).error, 0);

@@ -55,7 +55,7 @@ fn a_client_may_read_and_write_any_bytes_whether_it_asks_for_the_sizes_or_not() 
         let expected = [device.bytes(4_999, 1), vec![8; 3000 + n as usize]].concat();
         assert_eq!(client.read(3, 4_999, 3001 + n as u32).data, expected);
     }
-    // In pieces.
+    // The write enters the device in pieces.
     let long: Vec<u8> = (0..700_001_u32).map(|n| (n / 3) as u8).collect();
     write(&mut asks, 3_333, &long);
     assert_eq!(old.read(4, 3_333, 700_001).data, long);
@@ -69,7 +69,7 @@ fn two_clients_that_write_the_halves_of_a_block_at_once_both_survive() {
     let device = device();
     let server = server(device.clone());
     let (mut one, mut two) = (client(&server), client(&server));
-    // Both have changed parts of blocks before.
+    // Both clients have changed parts of blocks before.
     write(&mut one, 512 * 9, &[1]);
     write(&mut two, 512 * 9 + 1, &[1]);
     let before = device.seen().len();
@@ -103,7 +103,7 @@ fn a_write_of_a_part_of_a_block_waits_for_writes_of_the_block_and_they_for_it() 
     device.release();
     assert_eq!((plain.reply(0).error, unaligned.reply(0).error), (0, 0));
     assert_eq!(device.bytes(512, 5), [1, 2, 2, 1, 1]);
-    // The other way round.
+    // The same holds the other way round.
     device.hold();
     unaligned.write_request(1, 512, &[3]);
     device.wait_for_seen(5);

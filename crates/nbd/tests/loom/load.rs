@@ -73,8 +73,8 @@ fn loom_a_drain_and_the_last_reply_never_both_leave_the_reader_reading() {
                 their_stops.fetch_add(1, Ordering::Relaxed);
             }
         });
-        // As `Connection::drain` does: stop reading at once if nothing is owed, otherwise leave it
-        // to the last reply.
+        // This is the rule of `Connection::drain`: it stops the reading side at once if nothing is
+        // owed, and otherwise leaves that to the last reply.
         if load.drain().requests == 0 {
             stops.fetch_add(1, Ordering::Relaxed);
         }

@@ -66,7 +66,8 @@ fn post_and_ignore_notes(path: &ReplyPath<Counter>, value: usize) {
 /// Runs two posters beside this thread: in any order, everything is sent when all have returned.
 fn posters(post: fn(&ReplyPath<Counter>, usize)) {
     let mut builder = loom::model::Builder::new();
-    // Three threads of five read-modify-writes each: every schedule with up to three preemptions.
+    // There are three threads of five read-modify-writes each. The model tries every schedule with
+    // up to three preemptions.
     builder.preemption_bound = Some(3);
     builder.check(move || {
         let (path, sent) = path(0);

@@ -1,5 +1,5 @@
-//! A client that knows what it was promised. It speaks the protocol over a socket pair, and never
-//! waits in a system call: all threads of a schedule are one thread of the system.
+//! A client that knows the promises made to it. It speaks the protocol over a socket pair, and
+//! never waits in a system call. All threads of a schedule are one thread of the system.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -30,7 +30,7 @@ pub(crate) struct Life<'a> {
     pub(crate) counts: &'a EventCounts,
     /// True if the device's contents may differ from the ledger, without an error.
     pub(crate) is_unsure: bool,
-    /// Disks that hold everything, if any do by themselves.
+    /// Disks that hold everything, if there are disks that do so by themselves.
     pub(crate) complete: &'a (dyn Fn() -> Vec<usize> + Sync),
 }
 
@@ -42,7 +42,7 @@ impl Life<'_> {
         if self.is_unsure || world.dead {
             return;
         }
-        // With both held, so that nothing changes meanwhile.
+        // The check holds both, so that nothing changes meanwhile.
         for disk in (self.complete)() {
             let blocks = world.disks[disk].durable.chunks(BLOCK).take(BLOCKS).enumerate();
             for (n, block) in blocks {
@@ -104,7 +104,8 @@ impl<'a> Client<'a> {
         let (received, flying) = (Vec::new(), HashMap::new());
         let mut client = Client { life, socket: ours, id, received, next: 0, flying };
         client.receive(GREETING_LEN)?;
-        // Fixed newstyle, no zeroes after the export; then its name, which is empty.
+        // The flags are fixed newstyle, and no zeroes after the export. The export's name, which is
+        // empty, follows.
         let mut hello = 3_u32.to_be_bytes().to_vec();
         hello.extend(b"IHAVEOPT\0\0\0\x01\0\0\0\0");
         client.send(&hello)?;

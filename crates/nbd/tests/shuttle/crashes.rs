@@ -198,7 +198,7 @@ fn deceived() {
     }
 }
 
-/// Runs an untrusted disk alone, or as the leg that a mirror copies from. Nobody can detect its
+/// Runs an untrusted disk alone, or as the leg that a mirror copies from. No check can detect its
 /// faults, which are only counted.
 fn alone() {
     let shape = [Shape::Disk, Shape::Mirror(2)][choose(2) as usize];

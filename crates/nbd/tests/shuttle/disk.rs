@@ -295,7 +295,7 @@ impl Machine {
         }
     }
 
-    /// Closes the disks: nobody uses them any more.
+    /// Closes the disks: no server uses them any more.
     pub(crate) fn close(&self) {
         self.world.lock().closed = true;
         self.more.notify_all();

@@ -19,7 +19,7 @@ pub(crate) struct EventCounts {
     pub(crate) lies: AtomicU64,
     /// Wrong blocks that a check had reported.
     pub(crate) found: AtomicU64,
-    /// Wrong blocks that nobody could detect.
+    /// Wrong blocks that no check could detect.
     pub(crate) silent: AtomicU64,
 }
 

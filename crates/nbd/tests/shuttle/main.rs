@@ -1,5 +1,5 @@
 //! The whole server, its clients and its disks in thousands of random schedules, with crashes:
-//! `README.md` says what is simulated, and what has to hold.
+//! `README.md` lists the simulated parts and the rules.
 #![cfg(shuttle)]
 #![allow(clippy::unwrap_used)] // a test says what it expects by unwrapping it
 

@@ -1,4 +1,4 @@
-//! A certificate authority, and what it signs: made anew in each test.
+//! A certificate authority and its certificates, made anew in each test.
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use std::sync::Arc;

@@ -46,11 +46,11 @@ fn what_was_injected_in_plain_text_behind_starttls_ends_the_connection() {
     let server = server(&authority);
     let mut client = Client::fixed(crate::common::connect(&server));
     let list = OptionHeader { option: OptionKind::LIST, length: 0 }.encode();
-    // In one piece, as an attacker in between would send it.
+    // The bytes come in one piece, as an attacker in between would send them.
     client.send(&[&ask()[..], &list].concat());
     client.expect_end();
 
-    // Or after the server has answered STARTTLS: then it is no handshake record.
+    // If they come after the server's answer to STARTTLS, they are no handshake record.
     let mut client = Client::fixed(crate::common::connect(&server));
     client.option(OptionKind::STARTTLS, &[]);
     assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
@@ -70,7 +70,7 @@ fn starttls_comes_once() {
     assert_eq!(client.opt_reply().kind, OptionReplyKind::ERR_INVALID);
     client.option(OptionKind::ABORT, &[]);
     assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
-    // A proper end, and not one that an attacker in between may have made.
+    // The end is a proper one, and not one that an attacker in between may have made.
     assert_eq!(client.stream.read(&mut [0]).unwrap(), 0);
 }
 
@@ -86,7 +86,7 @@ fn half_a_handshake_ends_with_its_deadline_however_slowly_it_goes_on() {
             client.option(OptionKind::STARTTLS, &[]);
             assert_eq!(client.opt_reply().kind, OptionReplyKind::ACK);
         }
-        // A handshake record, byte by byte, while the server listens.
+        // A handshake record comes byte by byte, while the server listens.
         slow.send(&[22, 3, 1, 0x40, 0]);
         while slow.stream.write_all(&[0]).is_ok() {
             std::thread::yield_now();
@@ -107,7 +107,7 @@ fn garbage_instead_of_a_handshake_or_of_a_record_ends_the_connection_only() {
         let _ = client.stream.write_all(&garbage);
         client.drain_to_end();
     }
-    // In the middle of a session, too, after a request that is answered.
+    // The same holds in the middle of a session, after a request that is answered.
     for version in [&TLS12, &TLS13] {
         let mut client = connect(&server, &authority.believer(&[version], None));
         client.go("disk");
@@ -156,7 +156,7 @@ fn half_a_record_is_half_a_request_and_ends_with_its_deadline() {
         client.go("disk");
         assert_eq!(client.read(1, 0, 512).error, 0);
         client.stream.sock.write_all(&[23, 3, 3, 0x40, 0]).unwrap();
-        // Byte by byte, while the server listens.
+        // The bytes come one by one, while the server listens.
         while client.stream.sock.write_all(&[0]).is_ok() {
             std::thread::yield_now();
         }

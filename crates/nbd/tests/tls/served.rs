@@ -1,4 +1,4 @@
-//! Tests of sessions in TLS: they behave as without.
+//! Tests of sessions in TLS: they behave as sessions without TLS do.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -53,7 +53,7 @@ fn a_session_in_either_version_reads_what_it_wrote_in_every_size() {
         }
         client.request(Command::DISC, 0, 0, 0);
         let mut byte = [0];
-        // A proper end, and not one that an attacker in between may have made.
+        // The end is a proper one, and not one that an attacker in between may have made.
         assert_eq!(client.stream.read(&mut byte).unwrap(), 0);
     }
 }
@@ -62,7 +62,7 @@ fn a_session_in_either_version_reads_what_it_wrote_in_every_size() {
 fn a_client_with_one_request_at_a_time_gets_each_answer_once() {
     let device = TestDevice::new(MIB);
     let (_server, mut client) = attached(device.clone());
-    // So fast that the session polls for them, if there are CPUs for that.
+    // The requests come so fast that the session polls for them, if there are CPUs for that.
     for cookie in 0..200_u64 {
         let (offset, data) = (cookie * 512, [cookie as u8; 512]);
         client.write_request(cookie, offset, &data);
@@ -83,7 +83,7 @@ fn requests_arrive_however_the_records_are_cut() {
     for piece in message.chunks(97) {
         client.stream.write_all(piece).unwrap();
     }
-    // Several requests in one record, and an empty one between.
+    // One record holds several requests, and an empty record is in between.
     let read = Request { command: Command::READ, cookie: 10, ..head };
     let more = Request { cookie: 11, ..read };
     client.stream.write_all(&[]).unwrap();
@@ -96,7 +96,7 @@ fn requests_arrive_however_the_records_are_cut() {
 fn a_slow_client_gets_every_byte_by_the_writer_thread() {
     let device = TestDevice::new(4 * MIB);
     let (_server, mut client) = attached(device.clone());
-    // More than the socket holds: a thread has to wait for room.
+    // The reply is more than the socket holds: a thread has to wait for room.
     client.reads(0..40, MIB, 1 << 20);
     device.wait_for_seen(40);
     for _ in 0..40 {
@@ -216,7 +216,7 @@ fn a_socket_that_is_handed_on_speaks_plain_nbd_while_its_proxy_encrypts() {
     let stream = UnixStream::from(socket);
     let mut writer = Client::new(stream.try_clone().unwrap());
     let mut client = Client::new(stream);
-    // Much more than either side takes at once, in both directions at the same time.
+    // The data is much more than either side takes at once, in both directions at the same time.
     let (data, reads) = (pattern(8 << 20), 4);
     let written = data.clone();
     let writes = std::thread::spawn(move || {

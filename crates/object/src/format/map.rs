@@ -107,7 +107,8 @@ impl Map {
     }
 
     /// Returns true if record `seq` may be deleted, where record `mapped` is that of the newest
-    /// whole map: it precedes that, is no writer's first, and has no data that is needed.
+    /// whole map. Such a record precedes that, is no writer's first, and has no data that is
+    /// needed.
     pub(crate) fn spares(&self, seq: u64, mapped: u64, epochs: &[u64]) -> bool {
         let has_data = self.segments.needed(seq).is_some_and(|segment| segment.in_record);
         seq < mapped && !epochs.contains(&seq) && !has_data

@@ -459,8 +459,8 @@ impl Volume {
         }
     }
 
-    /// Returns, in a few words, why the volume serves nothing any more, lacks data, isn't found by
-    /// its location, has a store that takes no writes, or doesn't use its flush file.
+    /// Returns a few words on a fault of the volume. It serves nothing any more, lacks data, isn't
+    /// found by its location, has a store that takes no writes, or doesn't use its flush file.
     pub(crate) fn condition(&self) -> Option<String> {
         let dead = self.state.read().dead.as_ref().map(|dead| dead.to_string());
         let full = || self.refusal.lock().full().map(|why| Fault::Full(why).to_string());

@@ -91,7 +91,7 @@ fn in_folder<T>(
     }
 }
 
-/// Removes what a killed process with this id has left. If a process listens on the socket, it is
+/// Removes the files of a killed process with this id. If a process listens on the socket, it is
 /// one with this id in another PID namespace.
 fn remove_leftover(path: &Path) -> io::Result<()> {
     match place::probe(path) {

@@ -84,7 +84,8 @@ struct ControlLoop {
 
 struct ControlClient {
     stream: UnixStream,
-    /// Up to [`LONGEST_QUESTION`] bytes, and what was read together with the last of them.
+    /// Up to [`LONGEST_QUESTION`] bytes, and the bytes that were read together with the last of
+    /// them.
     input: Vec<u8>,
     output: Vec<u8>,
     /// True if the client will ask no more.
@@ -227,7 +228,7 @@ impl ControlLoop {
         }
     }
 
-    /// Does what can be done for a client without waiting.
+    /// Does the next steps with a client, without waiting.
     fn attend(&mut self, index: usize, ready: bool) -> ClientAction {
         let client = &mut self.clients[index];
         if client.listens.is_some() {
@@ -276,8 +277,8 @@ impl ControlLoop {
     /// Makes the client a listener. Returns the answer.
     fn begin_to_listen(&mut self, index: usize) -> Vec<u8> {
         let events = Arc::clone(&self.view.live.report.events);
-        // The mirrors are checked first, so that the first change the client hears of is one, and
-        // other listeners miss none.
+        // The mirrors are checked first. So the client hears of no earlier change, and other
+        // listeners miss none.
         self.next_look = Instant::now();
         match events.are_heard() {
             true => self.look_at_mirrors(),
@@ -319,7 +320,7 @@ impl ControlLoop {
 }
 
 impl ControlClient {
-    /// Takes the events due, and sends what can be sent without waiting.
+    /// Takes the events due, and sends as many as possible without waiting.
     fn listen(&mut self, ready: bool) -> ClientAction {
         if ready && self.output.is_empty() {
             match self.stream.read(&mut [0; 64]) {
@@ -443,7 +444,7 @@ mod tests {
             read
         };
         let ((quick, its), (stuck, unread)) = (listener(), listener());
-        // More than a socket holds.
+        // The lines are more than a socket holds.
         let lines: String = (0..1000).map(|n| format!("{n:1000}\n")).collect();
         lines.split_inclusive('\n').for_each(|line| events.tell(line));
         send_last_events(vec![stuck], Duration::from_millis(1));

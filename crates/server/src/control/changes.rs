@@ -28,7 +28,7 @@ pub enum Mode {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ChangeReport {
-    /// True if nothing was done, and the report says what would be.
+    /// True for a dry run: the report has the steps that would be made.
     pub(crate) dry_run: bool,
     /// Steps, in order.
     pub(crate) steps: Vec<Step>,

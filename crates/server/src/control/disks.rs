@@ -1,5 +1,5 @@
-//! Disks as JSON and as text: what each has done, and how long that took. The names in the JSON are
-//! a promise; `docs/control.md` explains each.
+//! Disks as JSON and as text: the operations of each, and their times. The names in the JSON are a
+//! promise; `docs/control.md` explains each.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Weak};
@@ -213,8 +213,8 @@ pub struct Disk {
     pub condition: Option<String>,
     /// True for a file that has lost data; `condition` says why.
     pub(crate) lost: bool,
-    /// True if a file or folder that the disk uses isn't in its place, or isn't what it was;
-    /// `condition` says which.
+    /// True if a file or folder that the disk uses isn't in its place, or was replaced; `condition`
+    /// says which.
     pub(crate) displaced: bool,
     /// Advice about that. `blocks_changes` is true if no change is made until then.
     #[serde(skip)]
@@ -457,8 +457,8 @@ impl From<&Latencies> for Times {
     }
 }
 
-/// Returns a table with a row for each operation that a disk has done, in lines of at most `width`
-/// columns as far as names allow.
+/// Returns a table with a row for each operation that a disk has done. Its lines have at most
+/// `width` columns, as far as names allow.
 pub(crate) fn text(disks: &[Disk], width: usize) -> String {
     let head = [
         "disk",

@@ -368,7 +368,7 @@ fn mirrors(text: &mut Exposition, answer: &Answer) {
     );
 }
 
-/// Writes for each mirror what its checks have found, and when the next one is due.
+/// Writes the findings of each mirror's checks, and the time of the next one.
 fn checks(text: &mut Exposition, mirrors: &[(&str, &MirrorReport)]) {
     let families: [MetricFamily<MirrorReport, Option<f64>>; 4] = [
         ("running", "Is 1 while a check of a mirror runs.", |of| {

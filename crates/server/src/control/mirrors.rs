@@ -16,7 +16,7 @@ use crate::units;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct MirrorReport {
-    /// True if it keeps a record of which legs are in sync, and of what the others lack.
+    /// True if it keeps a record of the legs in sync, and of the blocks that the others lack.
     pub(crate) bitmap: bool,
     /// Legs, in order.
     pub legs: Vec<Leg>,

@@ -78,7 +78,7 @@ pub struct Question {
     /// Treatment of clients for `remove` and `reload`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mode: Option<Mode>,
-    /// True to report what a change would do, and change nothing.
+    /// True to report the effect of a change, and change nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub dry_run: bool,
 }

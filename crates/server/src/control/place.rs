@@ -19,10 +19,10 @@ const EXTENSION: &str = "sock";
 /// The folder of sockets if the path of the temporary folder is too long for them.
 pub const SHORT: &str = "/tmp";
 
-/// Returns the folders in which a server puts its socket, and clients look for it: `corewise` in
-/// the runtime folder, and `corewise-UID` in the temporary one. There are two because server and
-/// client may have been started with different environments. The paths are absolute, and need not
-/// exist. A path that is too long for a socket is left out.
+/// Returns the folders in which a server puts its socket, and clients look for it. They are
+/// `corewise` in the runtime folder, and `corewise-UID` in the temporary one. There are two because
+/// server and client may have been started with different environments. The paths are absolute, and
+/// need not exist. A path that is too long for a socket is left out.
 pub fn folders() -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     // After `sudo`, the variable may still name another user's folder.

@@ -149,7 +149,8 @@ mod tests {
         let began = Instant::now();
         let at = |seconds| began + Duration::from_secs(seconds);
         let mut recent = Recent::new(began);
-        // One request a second: of a millisecond in the first two minutes, and of ten later.
+        // There is one request a second: of a millisecond in the first two minutes, and of ten
+        // later.
         let ops = |seconds: u64| {
             let slow = seconds.saturating_sub(120);
             reads(seconds, slow / 2, &[(0.001, seconds - slow), (0.01, slow)])

@@ -102,7 +102,7 @@ impl StoreReport {
         [("put", self.puts), ("get", self.gets), ("list", self.lists), ("delete", self.deletes)]
     }
 
-    /// Returns two lines about requests and space, compared with what clients have done.
+    /// Returns two lines about requests and space, compared with the requests of clients.
     pub fn lines(&self, ops: &Ops) -> [String; 2] {
         [self.requests_in_words(ops), self.space_in_words()]
     }

@@ -1,4 +1,4 @@
-//! The context that all volumes are created with, and what they record while they come up.
+//! The context that all volumes are created with, and the records of their bring-up.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ pub(crate) struct MissingParts {
 
 impl MissingParts {
     /// Decides which devices may be missing in the bring-up of `added`, some or all devices of
-    /// `manifest`, and which devices of `manifest` must not be created from now on.
+    /// `manifest`. It also decides which devices of `manifest` must not be created from now on.
     pub(crate) fn expect(&self, added: &Manifest, manifest: &Manifest) {
         *self.may.lock() = added.may_be_missing();
         *self.not_made.lock() = new_parts::refused(manifest);
@@ -181,7 +181,8 @@ impl CallTargets {
         Ok(())
     }
 
-    /// Returns what the targets do and have done, or `None` unless they are started. Never waits.
+    /// Returns the present and past work of the targets, or `None` unless they are started. Never
+    /// waits.
     pub(crate) fn dump(&self) -> Option<smp::Dump> {
         self.started.try_lock()?.as_ref().map(|(smp, _)| smp.dump())
     }

@@ -132,7 +132,7 @@ impl Bound for BoundExport {
     }
 }
 
-/// Returns an error unless all that clients were answered is durable.
+/// Returns an error unless all answered changes are durable.
 fn flushed(report: &DrainReport) -> Result<(), ShutdownError> {
     for flush in &report.flushes {
         match &flush.outcome {

@@ -159,8 +159,8 @@ impl Files {
     }
 }
 
-/// Refuses what is neither a file nor a disk. Opening a FIFO would wait for its other end; opening
-/// a terminal or a tape has effects.
+/// Refuses a path that is neither a file nor a disk. Opening a FIFO would wait for its other end;
+/// opening a terminal or a tape has effects.
 pub(crate) fn refuse_what_is_no_disk(path: &Path) -> Result<(), String> {
     match path.metadata() {
         Ok(meta) if meta.is_dir() => Err(format!("the path leads to a folder; {NAME_A_FILE}")),

@@ -72,7 +72,7 @@ pub(super) fn created(driver: &ObjectDriver) -> bool {
     match *driver {}
 }
 
-/// Returns what the volume has cost so far.
+/// Returns the costs of the volume so far.
 #[cfg(feature = "object")]
 pub(super) fn cost(driver: &ObjectDriver) -> StoreReport {
     use crate::control::stores::{Cache, Space, StoreRefusal};

@@ -148,7 +148,7 @@ impl Volume {
             }
             Driver::Remote(remote) => format!("{name} nbd {}", remote.uri.value),
             Driver::Object(object) => format!("{name} object {}", object.location.value),
-            // Its legs change while it serves, and each has a record that says what it is a leg of.
+            // Its legs change while it serves, and each has a record that names its mirror.
             Driver::Mirror(_) => parts().map(|_| format!("{name} mirror"))?,
             other => format!("{name} {} over\n{}", other.name(), parts()?),
         })
@@ -301,7 +301,7 @@ impl Volume {
         n.ok_or_else(|| format!("'{leg}' is not a leg of '{}'", self.name()))
     }
 
-    /// Marks the end of the server: the next one has to find what the volume serves.
+    /// Marks the end of the server: the next one has to find the served data.
     pub(crate) fn server_ends(&self) {
         self.server_ends.store(true, Ordering::Release);
         self.ends_soon();
@@ -489,7 +489,8 @@ impl Bound for Volume {
             return Ok(());
         }
         if let Some(object) = &made.object {
-            // After a clean close, the next server needn't wait. An error says what may be lost.
+            // After a clean close, the next server needn't wait. An error names the data that may
+            // be lost.
             return object.close().map_err(|error| ShutdownError::new(error.to_string()));
         }
         made.queue.flush().map_err(|error| {

@@ -67,7 +67,7 @@ pub(crate) struct Live {
     /// Most clients that memory was reserved for. `has_unix` is true if there is a Unix socket for
     /// clients.
     pub(crate) most_clients: usize,
-    /// Limits of the process. Clients share what the devices leave.
+    /// Limits of the process. Clients share the part that the devices leave.
     pub(crate) limits: ProcessLimits,
     /// Memory for clients by default, in bytes.
     pub(crate) usual_memory: u64,
@@ -83,8 +83,8 @@ pub(crate) struct Live {
     /// L: is the lock, taken inside that of `has`; guards the TLS files shown to new clients.
     /// `None`: no TLS.
     pub(crate) seen: Mutex<Option<ShownFiles>>,
-    /// L: is the lock, held as long as a change takes; guards the manifest of what is up. `None`
-    /// until the server is up.
+    /// L: is the lock, held as long as a change takes; guards the manifest of the devices and
+    /// exports that are up. `None` until the server is up.
     pub(crate) has: Mutex<Option<Manifest>>,
     /// L: is the lock, held for a moment, a leaf; guards the description of the change in progress.
     pub(crate) doing: Mutex<InProgress>,
@@ -129,7 +129,7 @@ impl Reachable for Live {
 }
 
 impl Live {
-    /// Records that the server is up, with the manifest of what came up.
+    /// Records that the server is up, with the manifest of the devices and exports that came up.
     pub(crate) fn begin(self: &Arc<Self>, has: Manifest) {
         *self.has.lock() = Some(has);
         if std::mem::take(&mut *self.missed.lock()) {
@@ -195,7 +195,7 @@ impl Live {
                     );
                     return Err(Error::of(ErrorKind::Busy, why));
                 }
-                // Nobody asked for that removal just now, so nobody expects a refusal for it.
+                // No client asked for that removal just now, so none expects a refusal for it.
                 self.has.lock()
             }
         };
@@ -299,7 +299,7 @@ impl Live {
             _ => self.forget_failed(old, |name| changes.adds(name)),
         }
         let kept = self.hide(&changes.remove_exports, mode)?;
-        // After the last refusal, since a refusal changes nothing.
+        // This follows the last refusal, since a refusal changes nothing.
         for name in &shown_again {
             self.hiding.lock().remove(name);
             self.server.show_export(name);
@@ -440,7 +440,7 @@ impl Live {
         Ok(())
     }
 
-    /// Records what a reload couldn't follow.
+    /// Records the changes that a reload couldn't follow.
     fn note_left_out(&self, request: &ChangeRequest, changed: &ChangeReport) {
         if let ChangeRequest::Reload = request {
             let failed = changed.failed.iter().map(|one| (one.name.clone(), one.why.clone()));
@@ -466,7 +466,7 @@ impl Live {
         let has = |name: &str| {
             has.device(name).is_some() || has.exports.iter().any(|e| export_name(&e.name) == name)
         };
-        // In reverse, since devices come after those below.
+        // The order is reversed, since devices come after those below.
         for device in self.manager.devices().into_iter().rev() {
             let name = &device.name;
             if is_down(name, &device.state) && of(name) && !has(name) {

@@ -15,7 +15,7 @@ pub(crate) struct Change {
     pub(crate) request: ChangeRequest,
     /// Treatment of clients in the way.
     pub(crate) mode: Mode,
-    /// True to change nothing and report what would be done.
+    /// True to change nothing and report the steps of the change.
     pub(crate) dry_run: bool,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn checked(
     manifest.map_err(|error| Error::refused(error.to_string()))
 }
 
-/// Returns the manifest of what a server has, with the content of the file added.
+/// Returns the manifest of a server's devices and exports, with the content of the file added.
 pub(super) fn added(file: &Path, old: &Manifest) -> Result<Manifest, Error> {
     let more = checked(file, |text, base| manifest::read_beside(text, base, old))?;
     let mut new = old.clone();
@@ -98,8 +98,8 @@ pub(super) fn added(file: &Path, old: &Manifest) -> Result<Manifest, Error> {
     Ok(new)
 }
 
-/// Returns the manifest of what a server has, without a device and its exports, or without an
-/// export.
+/// Returns the manifest of a server's devices and exports, without a device and its exports, or
+/// without an export.
 pub(super) fn without(name: &str, old: &Manifest) -> Result<Manifest, Error> {
     let mut new = old.clone();
     if let Some(export) = name.strip_prefix("export:") {

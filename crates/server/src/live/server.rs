@@ -1,4 +1,5 @@
-//! Changes of `[server]` in a manifest that is read again. A running server follows what it can.
+//! Changes of `[server]` in a manifest that is read again. A running server follows as many as it
+//! can.
 
 use corewise::nbd::Options;
 
@@ -58,7 +59,7 @@ impl Live {
         self.settings.follow(&server);
         if let Some(metrics) = metrics {
             let former = std::mem::replace(&mut *self.metrics.lock(), metrics);
-            // Dropped outside the lock, since its thread ends first.
+            // It is dropped outside the lock, since its thread ends first.
             drop(former);
         }
         server
@@ -96,14 +97,14 @@ impl Live {
         if !changed.dry_run {
             self.server.set_limits(options);
         }
-        // After the limit is set, since no more clients come then.
+        // The check follows the new limit, since no more clients come from then on.
         if attached() > most { refused() } else { Ok(()) }
     }
 
     /// Gives clients the room that a server with this manifest leaves.
     pub(super) fn give_room(&self, has: &Manifest) {
         let options = self.options_of(&has.server);
-        // The limit was enough for what the server has.
+        // The limit was enough for the server's present devices.
         if let Ok((options, _)) = self.limits.share(options, has.devices.iter()) {
             self.server.set_limits(options);
         }

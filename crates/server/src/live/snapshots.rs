@@ -39,8 +39,8 @@ fn parent(driver: &Driver) -> Option<(&str, &str)> {
 }
 
 impl Live {
-    /// Refuses changes after which a volume that stays isn't a clone of what its manifest says,
-    /// since it would not come up the next time.
+    /// Refuses changes after which a volume that stays isn't a clone of the snapshot in its
+    /// manifest, as such a volume would not come up the next time.
     pub(super) fn refuse_parents(
         &self,
         changes: &Changes,

@@ -64,7 +64,7 @@ impl LegChange {
 }
 
 impl Changes {
-    /// Compares what a server has with what it is to have.
+    /// Compares a server's manifest with the one that it is to have.
     pub(crate) fn between(old: &Manifest, new: &Manifest) -> Changes {
         let (devices, exports) = (new.by_name(), new.exports.iter());
         let exports: HashMap<&str, &Export> =

@@ -1,6 +1,6 @@
 //! The declaration of the manifest's keys. The tables of keys are structs that [`keys!`] declares.
-//! Each field is a key. Its entry says how the value is written, its range, its default, and what a
-//! reload does with a change. The field's documentation is the key's line in `docs/manifest.md`.
+//! Each field is a key. Its entry has the form of the value, its range, its default, and the effect
+//! of a change in a reload. The field's documentation is the key's line in `docs/manifest.md`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -153,8 +153,8 @@ macro_rules! keys {
 }
 pub(super) use keys;
 
-/// The form in which a field keeps a value: alone or with its place, and as `None` if the field is
-/// an `Option` and the key is missing.
+/// The form in which a field keeps a value: alone or with its place. The value is `None` if the
+/// field is an `Option` and the key is missing.
 pub(crate) trait Field<T>: Sized {
     fn keep(found: Option<Located<T>>) -> Option<Self>;
 }
@@ -183,7 +183,7 @@ impl<T> Field<T> for Option<Located<T>> {
     }
 }
 
-/// A function that reads one key and reports what is wrong.
+/// A function that reads one key and reports its problems.
 type Read<T> = Box<dyn Fn(&mut Fields<'_, '_>, &'static str) -> Option<Located<T>>>;
 
 /// A kind of value: how it is written, and its range.

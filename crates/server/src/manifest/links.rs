@@ -42,7 +42,7 @@ pub(super) fn subject(device: &RawDevice) -> Subject {
 }
 
 impl<'m> Links<'m> {
-    /// Follows all names. Adds what it finds to `problems`.
+    /// Follows all names. Adds its findings to `problems`.
     pub(super) fn follow(
         raw: &'m RawManifest,
         server: Option<&'m Manifest>,

@@ -9,7 +9,7 @@ use super::keys::{Key, KeyDefault, Keys, Reload};
 use super::raw;
 use super::server::Server;
 
-/// Returns a key's row of the manual. `usual` is what the table says about reloads.
+/// Returns a key's row of the manual. `usual` is the table's text about reloads.
 fn row(key: &Key, usual: Reload) -> String {
     let range = key.range.as_ref().map(|range| {
         let (first, rest) = range.split_at(1);

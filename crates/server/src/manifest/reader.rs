@@ -193,7 +193,7 @@ impl<'t, 'i> Fields<'t, 'i> {
         self.complain(value, format!("'{key}' must be {wanted}, not {found}"));
     }
 
-    /// Reads the value of `key` with `read`, or reports what is wrong with it.
+    /// Reads the value of `key` with `read`, or reports its problem.
     fn read<T>(
         &mut self,
         key: &'static str,
@@ -269,7 +269,7 @@ impl<'t, 'i> Fields<'t, 'i> {
     pub(crate) fn string_or_number(&mut self, key: &'static str) -> Option<Located<String>> {
         self.read(key, "a string or a number", |value| match value {
             DeValue::String(text) => Ok(text.to_string()),
-            // The caller that parses the text reports what is wrong with it.
+            // The caller that parses the text reports its problem.
             DeValue::Integer(number) => {
                 Ok(integer(value).map_or_else(|| written(number), |n| n.to_string()))
             }

@@ -1,4 +1,4 @@
-//! Tests of what a manifest accepts, and of the message for each thing it refuses.
+//! Tests of the content that a manifest accepts, and of the message for each refusal.
 
 use std::path::Path;
 
@@ -29,7 +29,7 @@ pub(super) fn problem(text: &str) -> String {
     found.remove(0)
 }
 
-/// Returns what can't run, as `subject: why`.
+/// Returns the parts that can't run, as `subject: why`.
 fn left_out(text: &str) -> Vec<String> {
     resolve(text).left_out.iter().map(|l| format!("{}: {}", l.subject, l.why)).collect()
 }
@@ -122,7 +122,7 @@ read_only = true
         iostats: IoStats::Sampled,
     };
     assert_eq!(devices[1].tuning, plain);
-    // The parts first, then the others, each once.
+    // The parts come first, then the others, each once.
     assert_eq!(devices[3].suppliers, ["a", "b", "log"]);
     assert_eq!(exports[0].name, "s");
     assert_eq!((exports[1].name.as_str(), exports[1].read_only), ("raw a", true));

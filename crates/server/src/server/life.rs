@@ -26,8 +26,8 @@ use crate::plan::{self, Plan};
 use crate::report::Report;
 use crate::service::Service;
 
-/// The number of exports that drain at a time: half of the workers that a pool may have, since what
-/// they wait for needs workers, too.
+/// The number of exports that drain at a time: half of the workers that a pool may have, since they
+/// wait for work that needs workers, too.
 const MOST_HELPERS: usize = 128;
 
 /// The result of a shutdown.
@@ -69,7 +69,7 @@ impl PreparedServer {
     pub(super) fn up(mut self) -> Result<(PreparedServer, RunningServer), Error> {
         let (cleanup, report) = (Arc::clone(&self.cleanup), self.report.clone());
         let cleaner = Cleaner { cleanup, report };
-        // Problems were reported already; what matters now is the result at the end.
+        // Problems were reported already; from now on only the result at the end matters.
         let mut complete = self.left_out.is_empty();
         let machine =
             Machine::live().map_err(|error| failed("read this machine's topology", &error))?;
@@ -175,8 +175,8 @@ impl PreparedServer {
 
     /// Ends the sockets of the server, and its threads, unless these hang or the process ends.
     fn leave(&self, running: Components, monitoring: Monitoring, hangs: bool) {
-        // Dropped outside the lock: its thread, which is waited for, may be about to take that
-        // lock.
+        // The listener is dropped outside the lock. The drop waits for its thread, which may be
+        // about to take that lock.
         let metrics = running.live.metrics.lock().take();
         drop((metrics, monitoring));
         if hangs || self.ends_process {
@@ -279,7 +279,7 @@ impl PreparedServer {
             tracing::warn!("{warning}");
         }
         let clients = ClientLimits { options: &self.options, tls, shortfall: self.shortfall };
-        // Not under the lock: an observer may wait for the reader of its stdout.
+        // The lock isn't held: an observer may wait for the reader of its stdout.
         let metrics = running.live.metrics.lock().as_ref().map(|one| one.address().to_owned());
         let (control, metrics) = (control.map(Control::path), metrics.as_deref());
         self.report.ready(Ready { endpoints, exports: &exports, clients, control, metrics });
@@ -311,7 +311,7 @@ impl PreparedServer {
     fn shut_down(&self, running: &Components, complete: &mut bool) -> ShutdownResult {
         running.server.close();
         let devices = running.manager.devices();
-        // Before the first volume is flushed.
+        // The volumes learn of the end before the first one is flushed.
         let volumes = devices.iter().filter_map(|info| running.manager.bound::<Volume>(&info.name));
         volumes.for_each(|volume| volume.server_ends());
         running.live.front_ends.server_ends();
@@ -374,7 +374,7 @@ impl PreparedServer {
     }
 }
 
-/// Returns the name of what was left out, and the reason.
+/// Returns the name of a device or export that was left out, and the reason.
 fn named(LeftOut { subject, why }: &LeftOut) -> (String, String) {
     let name = match subject {
         Subject::Device(Ok(name)) => name.clone(),
@@ -386,7 +386,7 @@ fn named(LeftOut { subject, why }: &LeftOut) -> (String, String) {
     (name, why.clone())
 }
 
-/// Returns what did not come up, and the reasons.
+/// Returns the devices and exports that did not come up, and the reasons.
 fn not_up(up: &BringUp, lacking: &BTreeMap<String, String>, plan: &Plan) -> Vec<LeftOut> {
     let is_out = |device: &&DeviceReport| {
         device.outcome != ProbeOutcome::Bound || lacking.contains_key(&device.name)

@@ -83,7 +83,7 @@ impl Server {
         self.change(ChangeRequest::Remove(name.to_string()), mode)
     }
 
-    /// Reads the manifest's file again, and follows what has changed.
+    /// Reads the manifest's file again, and follows its changes.
     ///
     /// # Errors
     /// The reason for which nothing was changed; `Busy` while another change is being made.

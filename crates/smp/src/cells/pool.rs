@@ -6,9 +6,10 @@
 //!
 //! The free cells of a pool are a stack of indices that any thread pushes to and pops from,
 //! Treiber's. The head word holds the index of the first free cell and a tag that each pop counts
-//! up. Without the tag, a head that was read before others popped that cell, its next, and pushed
-//! it back would be taken for the same (the ABA problem): a used cell would become the first free
-//! one. A pop that sleeps through exactly 2^32 others would be fooled.
+//! up. Without the tag there is the ABA problem. A thread reads the head. Then others pop that cell
+//! and its next, and push the first one back. The thread would take the head for unchanged, and a
+//! used cell would become the first free one. A pop that sleeps through exactly 2^32 others would
+//! be fooled.
 //!
 //! Cells are never unmapped while the list is open, so a pop may read the link of a cell that
 //! another thread has just taken; the exchange then fails. `tests/loom/free_list.rs`.

@@ -193,9 +193,9 @@ impl Smp {
     /// there and the call doesn't wait for them. The targets are a `&CpuSet` or [`AllCpus`], and
     /// [`Targets::filter`] leaves some of them out.
     ///
-    /// The caller's own CPU is a CPU like any other: if it is in the set, `f` runs there too, on
-    /// its call target (the kernel's `smp_call_function_many` leaves it out, its `on_each_cpu` does
-    /// not). The caller's present CPU has no meaning once the caller may be moved. Only if the
+    /// The caller's own CPU is a CPU like any other. If it is in the set, `f` runs there too, on
+    /// its call target. The kernel's `smp_call_function_many` leaves it out, its `on_each_cpu` does
+    /// not. The caller's present CPU has no meaning once the caller may be moved. Only if the
     /// caller is that CPU's target, `f` is run in place, after the pushes to the other CPUs.
     ///
     /// Contexts and ordering are those of [`Smp::call`]. The side that releases the call last drops
@@ -497,9 +497,9 @@ impl Smp {
     /// for as long as its CPU is online. It runs at the ordinary [priority](SmpBuilder::priority)
     /// unless the builder sets another.
     ///
-    /// The threads are started here and not at the first call, so that a call never waits for a
-    /// thread and can't fail for want of one: delivery is a push and at most one wake-up. CPUs
-    /// that are offline get none until [`Smp::cpu_online`]. Blocks until all are pinned.
+    /// The threads are started here and not at the first call. So a call never waits for a thread
+    /// and can't fail for want of one: delivery is a push and at most one wake-up. CPUs that are
+    /// offline get none until [`Smp::cpu_online`]. Blocks until all are pinned.
     ///
     /// # Errors
     /// An error if a thread couldn't be started or pinned; threads that were started end.

@@ -30,8 +30,8 @@ pub use stall::{CallStall, MissingAnswer, Progress, ThreadState, Waiter};
 pub(crate) const STALL_AFTER: Duration = Duration::from_secs(5);
 
 /// Returns the time after which a thread that waits checks for the first time whether its target
-/// sleeps: the thread that was to wake it may have been preempted before it did. So long that
-/// hardly any wait gets there.
+/// sleeps. The thread that was to wake the target may have been preempted before it did. So long
+/// that hardly any wait gets there.
 pub(crate) fn first_look(limit: Option<Duration>) -> Duration {
     const FIRST_LOOK: Duration = Duration::from_millis(10);
     limit.map_or(FIRST_LOOK, |limit| limit.min(FIRST_LOOK))

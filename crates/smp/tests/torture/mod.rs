@@ -1,5 +1,5 @@
 //! The torture of cross-CPU calls: every kind of call at once, in a random mix, from every CPU,
-//! while CPUs leave and join; and the conditions that have to hold all the time ([`Check`]).
+//! while CPUs leave and join. [`Check`] has the conditions that have to hold all the time.
 //!
 //! It first runs on a synthetic machine of two nodes, whose CPUs leave and join for calls alone or
 //! by the machine's mask. Then it runs on the live machine, pinned, where the system also takes a
@@ -7,8 +7,8 @@
 //! entry and exit and the CPU of single calls.
 //!
 //! How the order is checked: each call has a record of plain words (`plain.rs`), used again and
-//! again. The caller writes the call's number there before it calls, each handler compares it,
-//! works for a random time, and writes the number into its CPU's word; the caller compares that
+//! again. The caller writes the call's number there before it calls. Each handler compares it,
+//! works for a random time, and writes the number into its CPU's word. The caller compares that
 //! after the wait. An old number shows an order that is missing.
 //!
 //! A watcher finds a wait that doesn't end: each caller records since when it waits. Threads that

@@ -27,7 +27,7 @@
 //! EPOCHS.synchronize();
 //! ```
 //!
-//! This is the kernel's RCU in user space, with its `synchronize_rcu`; the design is closest to
+//! This is the kernel's RCU in user space, with its `synchronize_rcu`. The design is closest to
 //! liburcu's "membarrier" flavour (<https://liburcu.org>), with one counter per reader in place of
 //! a phase for all. The README beside this file names the steps and argues them.
 

@@ -1,6 +1,6 @@
 //! `Mutex`, `RwLock` and `Condvar` without poisoning.
 //!
-//! A panic in user code never spreads through a lock: Corewise catches panics where user code is
+//! A panic in user code never spreads through a lock. Corewise catches panics where user code is
 //! called, and never calls user code while it holds one of its own locks.
 
 use std::sync::{TryLockError, TryLockResult};

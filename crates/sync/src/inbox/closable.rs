@@ -1,9 +1,9 @@
 //! An inbox that can be closed: after that, pushers get their nodes back.
 //!
-//! It is for nodes that keep the owner of the inbox alive (a recycled request that has a reference
-//! to its queue): such a cycle ends only if no thread can push after the last take. Closing is a
-//! value of the same word that pushes go to, so there is no moment between "it is open" and the
-//! push.
+//! It is for nodes that keep the owner of the inbox alive, such as a recycled request that has a
+//! reference to its queue. Such a cycle ends only if no thread can push after the last take.
+//! Closing is a value of the same word that pushes go to, so there is no moment between "it is
+//! open" and the push.
 //!
 //! Model: `tests/loom/inbox.rs`.
 

@@ -141,7 +141,7 @@ impl<T, F: FencePolicy> Ring<T, F> {
 
     /// Returns true if there is an item that no taker has reserved, or an append is in progress. A
     /// worker that parks on the answer first publishes that it sleeps, by a `SeqCst`
-    /// read-modify-write and [`FencePolicy::implied`], and **doesn't park while this is true**: it
+    /// read-modify-write and [`FencePolicy::implied`], and **doesn't park while this is true**. It
     /// looks for work again, and if there is none, lets the appender end ([`Ring::outwait`]).
     /// [`Ring::left`] finds items that were reserved and not taken. Call it afterwards, since items
     /// move that way.
@@ -153,8 +153,8 @@ impl<T, F: FencePolicy> Ring<T, F> {
         self.appenders.tail.load(Ordering::SeqCst) != head << 1
     }
 
-    /// Returns true if this position's cell is empty, and was reserved in the lap before: if it is
-    /// a hole that no taker has reserved, the item would come before older ones.
+    /// Returns true if this position's cell is empty, and was reserved in the lap before. If the
+    /// cell is a hole that no taker has reserved, the item would come before older ones.
     #[inline]
     fn has_room(&self, at: u64) -> bool {
         // A worker that waits for the item polls its cell: a read from here would only move that

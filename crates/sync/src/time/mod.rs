@@ -1,9 +1,9 @@
 //! Clocks that product code reads, one for the deadlines of others, and histograms of times.
 //!
 //! [`now`] and [`Stamp`] read the system's monotonic clock. Under loom it stands still. Shuttle has
-//! no time: there the clock stands still, except for a wait whose time runs out, which may happen
-//! at any moment: that moves the clock on to its end. So code that compares deadlines behaves as on
-//! a machine whose threads are arbitrarily slow, and a seed replays it exactly.
+//! no time, so there the clock stands still. Only a wait whose time runs out, which may happen at
+//! any moment, moves the clock on to its end. So code that compares deadlines behaves as on a
+//! machine whose threads are arbitrarily slow, and a seed replays it exactly.
 //!
 //! # Clock of a deadline
 //!

@@ -1,8 +1,8 @@
 //! A timeline as tasks with links: the earliest start of each task by the graph alone.
 //!
 //! This one graph serves three purposes: the bound of the run ([`chain`]), each span's [`slack`],
-//! and list scheduling ([`schedule`]), which predicts where and when each task runs with a given
-//! number of workers.
+//! and list scheduling ([`schedule`]). The last one predicts where and when each task runs with a
+//! given number of workers.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};

@@ -275,9 +275,9 @@ struct EdgeView {
 /// `concurrency` is null, and the lists are empty.
 ///
 /// `costs` are the `top` worst devices, `drivers` the `top` worst drivers (an empty name: not
-/// known), `what_if` predicts all asynchronous with each number of workers, and `caveats` are
-/// sentences that readers of the predictions need. Numbers of `spans` and `longest` are indexes
-/// into the timeline's spans. `inferred` counts the spans of which a driver is only the likeliest.
+/// known). `what_if` predicts all asynchronous with each number of workers. `caveats` are sentences
+/// that readers of the predictions need. Numbers of `spans` and `longest` are indexes into the
+/// timeline's spans. `inferred` counts the spans of which a driver is only the likeliest.
 /// `time_at_ns[n]` is the time for which n ran at once, if each took as long as its bar (`exact`:
 /// that is how it was).
 pub fn analysis(t: &Timeline, top: usize) -> Value {

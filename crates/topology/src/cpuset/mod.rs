@@ -236,8 +236,8 @@ impl fmt::Debug for CpuSet {
 
 /// A CPU, by its number in the kernel.
 ///
-/// It has a type of its own, so that the compiler tells a CPU from a pod, a node, a cache or a
-/// hardware queue, all of which have numbers too. [`Display`](fmt::Display) writes the plain
+/// It has a type of its own, so that the compiler distinguishes a CPU from a pod, a node, a cache
+/// or a hardware queue. All of these have numbers too. [`Display`](fmt::Display) writes the plain
 /// number. There are no other conversions from and to numbers, and it is as small and as fast as a
 /// `u32`.
 ///

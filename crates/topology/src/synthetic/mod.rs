@@ -20,12 +20,12 @@ impl Topology {
     /// 0 and node 0 are added. CPUs are numbered in the order of the tree, so SMT siblings are
     /// adjacent, unless `indexes=` says otherwise. Each CPU is online and allowed.
     ///
-    /// Types are written in any case, in full or shortened to two letters or more: `numanode` (also
-    /// `node`), `package` (also `socket`), `die`, `group`, `tile`, `module`, `l1`..`l5` (also as
-    /// `l2u`, `l1d`, `l1i`, with or without `cache`), `core`, `pu`. A description of bare numbers
-    /// (`2 3 4 5 6`) gets hwloc's usual types. `[numa]` attaches one NUMA node to each object of
-    /// the level before it. Attributes (`l3:2(size=32MB)`) are checked and, as they say nothing
-    /// about placement, not kept.
+    /// Types are written in any case, in full or shortened to two letters or more. They are
+    /// `numanode` (also `node`), `package` (also `socket`), `die`, `group`, `tile`, `module`,
+    /// `l1`..`l5` (also as `l2u`, `l1d`, `l1i`, with or without `cache`), `core`, `pu`. A
+    /// description of bare numbers (`2 3 4 5 6`) gets hwloc's usual types. `[numa]` attaches one
+    /// NUMA node to each object of the level before it. Attributes (`l3:2(size=32MB)`) are checked
+    /// and, as they say nothing about placement, not kept.
     ///
     /// The attribute `indexes=` gives the objects of a level their numbers, all of them in the
     /// whole machine, in the order of the tree. It counts for `pu` and for NUMA nodes; on other

@@ -79,8 +79,8 @@ impl<T> JoinHandle<T> {
     ///
     /// # Panics
     /// If the handle was polled before and has returned its value. In a work item, if the wait
-    /// would never end: for the item itself, or for a closure that an ordered queue starts only
-    /// after others which come after the item.
+    /// would never end. The item waits for itself, or for a closure that an ordered queue starts
+    /// only after others which come after the item.
     #[track_caller]
     pub fn join(self) -> Result<T, JoinError> {
         self.wait();

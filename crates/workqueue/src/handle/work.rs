@@ -74,8 +74,8 @@ struct WorkItem<C> {
     beside: WorkData,
 }
 
-// SAFETY: the function is called by one thread at a time, which `RUNNING` passes on with acquire
-// and release, and is dropped by the thread that frees the item: `C: Send` is enough. The other
+// SAFETY: one thread at a time calls the function, which `RUNNING` passes on with acquire and
+// release. The thread that frees the item drops the function. So `C: Send` is enough. The other
 // fields are `Sync`.
 unsafe impl<C: Send> Sync for WorkItem<C> {}
 

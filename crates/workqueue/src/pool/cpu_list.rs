@@ -1,5 +1,6 @@
-//! The work that waits in a pool: one list a CPU, each a ring of pointers with an overflow; and the
-//! published word of the pool, which a push reads: it is written under the pool's lock alone.
+//! The work that waits in a pool, and the pool's published word. Each CPU has a list, a ring of
+//! pointers with an overflow. A push reads the published word, which is written under the pool's
+//! lock alone.
 //!
 //! `README.md` has the steps (Begin, Check, Fill, Publish, Spill; Reserve, Take, Sweep, Refill) and
 //! argues why no waiting item is overlooked.
@@ -200,7 +201,7 @@ impl<F: FencePolicy> CpuList<F> {
     }
 
     /// Returns true if an item that isn't started waited in it a moment ago. It checks in the order
-    /// in which an item moves on: an item that leaves the inbox is listed before, and one that
+    /// in which an item moves on. An item that leaves the inbox is listed before, and one that
     /// leaves the list is in the ring before.
     pub(super) fn waits(&self) -> bool {
         // SeqCst: see `settle`.

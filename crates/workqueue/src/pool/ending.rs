@@ -201,7 +201,7 @@ impl<F: FencePolicy> Group<F> {
         }
     }
 
-    /// Notes that the calling thread waits for the workers to leave, if it is one of them: no other
+    /// Notes that the calling thread waits for the workers to leave, if it is one of them. No other
     /// worker that does so waits for it, or each would wait for the other. Returns true if it is
     /// one.
     pub(crate) fn enter_join(&self) -> bool {
@@ -243,9 +243,9 @@ impl<F: FencePolicy> Group<F> {
         waited
     }
 
-    /// Carries out Seal: pools without workers get none any more, and cancel later items. To be
-    /// followed by [`wait_left`](Group::wait_left), which takes each pool's lock: a worker that was
-    /// made before is seen there, and a thread that comes to the pool later sees the seal.
+    /// Carries out Seal: pools without workers get none any more, and cancel later items.
+    /// [`wait_left`](Group::wait_left) has to follow, which takes each pool's lock. A worker that
+    /// was made before is seen there, and a thread that comes to the pool later sees the seal.
     pub(crate) fn seal(&self) {
         self.sealed.store(true, Ordering::Relaxed);
     }

@@ -217,8 +217,8 @@ impl<F: FencePolicy> Pool<F> {
     }
 
     /// Waits for an append or a refill that is under way, for a worker that found nothing although
-    /// an item waits. Returns once that is over, once any item can be taken, or after some 50 us:
-    /// the appending thread may have lost its CPU, and no other items should wait for it.
+    /// an item waits. Returns once that is over, once any item can be taken, or after some 50 us.
+    /// The appending thread may have lost its CPU, and no other items should wait for it.
     pub(super) fn outwait_a_while(&self) {
         for tries in 0..spin::TRIES {
             if self.lists.iter().any(CpuList::is_to_be_had)
@@ -380,8 +380,8 @@ pub(crate) struct Choice {
 }
 
 /// Chooses the idle worker to wake from this CPU, of this many in the order in which they went
-/// idle: one that spins, and so is awake; the owner of the CPU that the work is for; or else the
-/// one that parked last.
+/// idle. It prefers one that spins, and so is awake, then the owner of the CPU that the work is
+/// for. Otherwise it takes the one that parked last.
 ///
 /// Work that was queued for another CPU goes there, although the caller's may be free. The queuer
 /// has a reason for its choice. Spread work would otherwise pile up on the CPU from which each
@@ -390,7 +390,7 @@ pub(crate) struct Choice {
 /// If the caller waits for the item, its CPU goes to that worker: waking another CPU, and later the
 /// waiter's again, would take longer than most items. If the caller continues, they share the CPU
 /// for a while, as the scheduler wants. For the same reason the woken worker moves in here if the
-/// owner is `away`: the owner sleeps in an item, and items that are queued meanwhile would wait for
+/// owner is `away`. The owner sleeps in an item, and items that are queued meanwhile would wait for
 /// other CPUs to wake up. A worker that has another CPU moves only if there is no other.
 ///
 /// If the caller continues, the worker of its CPU is woken for other CPUs only if there is no other

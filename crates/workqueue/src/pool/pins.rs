@@ -153,9 +153,9 @@ impl Pins {
     /// `away`: they are borrowed, and no worker owns one of them.
     ///
     /// The caller pins them, since a thread that runs a long item or is parked wouldn't do it
-    /// itself. It does so even if the CPUs are the same as before. The kernel gives a thread whose
-    /// last CPU went offline, and on older kernels each thread of a cpuset that was written, a mask
-    /// of its own choice, and doesn't take it back.
+    /// itself. It does so even if the CPUs are the same as before. If the last CPU of a thread goes
+    /// offline, the kernel gives the thread a mask of its own choice, and doesn't take it back.
+    /// Older kernels do so with each thread of a cpuset that was written.
     ///
     /// Returns the threads that couldn't be pinned, to be logged by the caller, which holds locks.
     pub(super) fn set(&self, cpus: CpuSet, away: bool) -> Vec<PinError> {

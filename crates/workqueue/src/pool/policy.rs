@@ -157,8 +157,8 @@ pub(crate) fn may_have_thread(threads: usize, most: usize, workers: usize, base:
     threads < most || workers <= base.saturating_add(SPARE_WORKERS)
 }
 
-/// Returns how many workers of a pool, which may have `most` of them on this many CPUs, may wait
-/// for each other's forks in one chain, and let a thief take one more. The others are for other
+/// Returns how many workers of a pool may wait for each other's forks in one chain, and let a thief
+/// take one more. The pool may have `most` workers on this many CPUs. The others are for other
 /// items.
 pub(crate) fn longest_chain(most: usize, cpus: usize) -> usize {
     (most / 16).max(cpus)
@@ -253,8 +253,8 @@ pub(crate) fn turn_is_over(items: u64, took: Duration) -> bool {
     items >= TURN_ITEMS || items > 0 && took >= TURN
 }
 
-/// Time that a worker spins if it has reason to: about what it costs to wake two halted CPUs, that
-/// of the waiter for its item and, from there, its own.
+/// Time that a worker spins if it has reason to. It is about the cost of waking two halted CPUs:
+/// that of the waiter for its item and, from there, its own.
 const SPIN: Duration = Duration::from_micros(100);
 /// Longest sleep that would have been no sleep for a worker that spins: the time until it was
 /// woken, and as much again until it ran.
@@ -402,11 +402,11 @@ impl YieldHabit {
 pub enum Idle {
     /// The worker sleeps at once. It burns nothing, and each hand-over costs a wake-up.
     Sleep,
-    /// The worker spins for at most 100 us, about the cost of two threads waking each other, and
-    /// only while that pays: after work has come to it twice within 100 us, each time from another
-    /// CPU. Once it has spun in vain, it wants more such proof, twice as much each time. It stops
-    /// at once if other threads want its CPU. The cost: 100 us of CPU each time that a row of such
-    /// hand-overs ends. At rest it costs nothing.
+    /// The worker spins for at most 100 us, about the cost of two threads waking each other. It
+    /// spins only while that pays: after work has come to it twice within 100 us, each time from
+    /// another CPU. Once it has spun in vain, it wants more such proof, twice as much each time. It
+    /// stops at once if other threads want its CPU. The cost: 100 us of CPU each time that a row of
+    /// such hand-overs ends. At rest it costs nothing.
     ///
     /// If work comes to it from its own CPU, within 100 us and again and again, it yields once
     /// before it sleeps. Items that are queued while the other threads of that CPU run then need no

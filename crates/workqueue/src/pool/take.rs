@@ -1,5 +1,5 @@
-//! How a worker takes its next item; and how a particular item is taken out of a pool: a claimed
-//! one, one of a certain queue, all of a pool without workers.
+//! The ways in which a worker takes its next item, and those in which a particular item leaves a
+//! pool: a claimed one, one of a certain queue, all of a pool without workers.
 //!
 //! `README.md` has the steps (Reserve, Take, Sweep, Refill) and the rules (order, turns).
 
@@ -177,8 +177,8 @@ impl<F: FencePolicy> Pool<F> {
         }
         me.batch.with(Batch::pauses);
         let home = self.home_of(me);
-        // Go round the others: continue with the last one if there is a batch for it, whose lines
-        // are here; else from the next one on, so that all lists with items are served.
+        // Go round the others. If there is a batch for the last one, whose lines are here, continue
+        // with that. Otherwise begin with the next one, so that all lists with items are served.
         let last = me.batch.with(|batch| batch.list);
         let first = last + usize::from(self.lists.at(last as u32).ring.len() < worker::BATCH_MOST);
         let mut others = (first..first + lists).map(|at| at % lists).filter(|at| *at != home);

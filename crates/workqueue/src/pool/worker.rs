@@ -1,5 +1,5 @@
-//! A worker: its parking spot, what it knows of its own work, the batch that it has reserved and
-//! not taken, what it counts, and its permit to be one of the pools' threads.
+//! A worker: its parking spot, the facts about its own work, the batch that it has reserved and not
+//! taken, its counts, and its permit to be one of the pools' threads.
 
 use std::mem;
 use std::sync::Arc;

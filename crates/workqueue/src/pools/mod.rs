@@ -33,14 +33,14 @@ pub use shutdown::{StillRunning, Unfinished};
 /// The worker pools of one machine. Queues with equal attributes share pools, as in the kernel.
 ///
 /// A pool's first worker on each CPU is pinned to that CPU alone, and wakes for items that are
-/// queued from there; the others may run on each CPU of their pod. If the queuer then waits, on the
+/// queued from there. The others may run on each CPU of their pod. If the queuer then waits, on the
 /// same CPU, an item takes some 4 us. To wake another CPU that has been halted, and to be woken by
 /// it, would take 50 us. A queuer that continues to compute shares its CPU with the worker until
 /// the item is over. A real-time thread that never pauses keeps the worker of its CPU from running:
 /// isolate the CPUs of such threads.
 ///
 /// The type is a cheap handle. When the last one is gone, and the last
-/// [`Workqueue`](crate::Workqueue) built on it, the workers run the queued items and leave; no
+/// [`Workqueue`](crate::Workqueue) built on it, the workers run the queued items and leave. No
 /// thread waits for them, so a drop can't deadlock. [`WorkerPools::shutdown`] does the same and
 /// waits.
 #[derive(Clone)]

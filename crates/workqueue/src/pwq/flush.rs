@@ -101,9 +101,9 @@ impl<C: CountPolicy, L: SlotContent> Colours<C, L> {
     /// Returns the colour of instances that are counted in now.
     #[inline]
     pub(crate) fn colour(&self) -> u8 {
-        // A colour read a moment before a flush moves on makes the two concurrent: that flush
-        // needn't wait for this instance, the next one does, since it waits for every
-        // colour but its own.
+        // A colour read a moment before a flush moves on makes the two concurrent. That flush
+        // needn't wait for this instance. The next one does, since it waits for every colour but
+        // its own.
         self.current.load(Ordering::Relaxed) as u8
     }
 

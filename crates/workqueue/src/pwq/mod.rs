@@ -122,8 +122,8 @@ impl Pwq {
     pub(crate) fn release(&self, item: LentItem<'_>) -> Option<Queued> {
         self.slot.take_held(self.line(), |held| {
             let here = item.place(item.state.snapshot().seq()) == Container::Held;
-            // SAFETY: an item is made `Held` under the slot's lock, in the list of its pwq's line,
-            // and the thread that takes it out of that says otherwise under the same lock.
+            // SAFETY: an item is made `Held` under the slot's lock, in the list of its pwq's line.
+            // The thread that takes it out of that list changes the state under the same lock.
             here.then(|| unsafe { held.remove(item.pointer()) })
         })
     }

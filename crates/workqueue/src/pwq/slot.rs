@@ -1,5 +1,5 @@
 //! The slots of a queue's pwqs: memory that a queuer may touch before it knows that the pwq is
-//! still there, with the counts of its instances: how many came, and how many are over.
+//! still there. A slot counts its instances: those that came, and those that are over.
 //!
 //! The counts are striped, one stripe a CPU of the pod. CPUs that queue at once write no line in
 //! common, and the thread that ends an instance writes another line than the queuer. Both counts
@@ -49,9 +49,9 @@ impl<L> PwqSlot<L> {
     /// Returns the pwq.
     ///
     /// # Safety
-    /// The slot has a pwq for as long as the reference lives: the slot is on the list and the lock
-    /// is held; or the caller's instance isn't over; or the caller has Validated and hasn't pushed
-    /// yet.
+    /// The slot has a pwq for as long as the reference lives. Either the slot is on the list and
+    /// the lock is held, or the caller's instance isn't over, or the caller has Validated and
+    /// hasn't pushed yet.
     #[inline]
     pub(crate) unsafe fn pwq(&self) -> &L {
         // SAFETY: as the caller says.

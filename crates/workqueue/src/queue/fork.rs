@@ -8,7 +8,7 @@
 //! again, and so on, each for the next, a recursion would take one worker a level. So an owner for
 //! which many threads wait (`longest_chain`) offers nothing, and calls both closures on its own
 //! stack. If a stack is nearly full, [`ForkPoint`] decides. As long as less than half of the
-//! workers that a pool may have are in the chain, the closure is spawned as an item, and so gets an
+//! workers that a pool may have are in the chain, the closure is spawned as an item. So it gets an
 //! empty stack. After that the join panics.
 //!
 //! *Guests.* A thread that is no worker takes part: it runs an item of a queue on the spot. Its
@@ -58,8 +58,9 @@ impl Workqueue {
     /// From outside, both closures are one item of the queue, which runs on the calling thread at
     /// once. That item has a place under `max_active`, and may not flush, drain or destroy the
     /// queue. If no such item is possible, the calling thread calls `a` by itself, and spawns `b`
-    /// as an item. This happens on a CPU that isn't one of the queue's pools, if the queue is
-    /// strict, ordered or has a niceness, if its limit is reached, and once it is closed.
+    /// as an item. This happens on a CPU that isn't one of the queue's pools, and if the queue is
+    /// strict, ordered or has a niceness. It also happens if the limit is reached, and once the
+    /// queue is closed.
     ///
     /// While a thief has `b`, the caller calls the forks of `b`, or sleeps if there are none. It
     /// calls **nothing but parts of its own item**. So a lock may be held across a join. May block;
@@ -437,8 +438,9 @@ impl<T, R, C: FnOnce(T) -> R> Guest<T, C, R> {
 
 impl Workqueue {
     /// Runs `f` on the calling thread as an item of this queue, whose forks workers steal. Gives
-    /// the input back if the queue doesn't allow that here: on a CPU outside of its pools, if it is
-    /// strict or has a niceness, if its limit is reached, and once it is closed.
+    /// the input back if the queue doesn't allow that here. That is so on a CPU outside of its
+    /// pools, and if it is strict or has a niceness. It is also so if its limit is reached, and
+    /// once it is closed.
     pub(super) fn as_guest<T, R, C: FnOnce(T) -> R>(
         &self,
         site: &'static Location<'static>,

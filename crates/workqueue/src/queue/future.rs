@@ -7,7 +7,7 @@
 //!
 //! *Owner of a spawned future*: none, the worker that polls it, or none for good once it is over.
 //! The item's own state word (`../task/state.rs`) excludes two polls at once, and [`FutureState`] a
-//! poll and an abort: the thread that moves the word out of `IDLE` owns the future, until it gives
+//! poll and an abort. The thread that moves the word out of `IDLE` owns the future, until it gives
 //! the future back.
 //!
 //! | value | meaning | next |
@@ -20,13 +20,13 @@
 //! Beside `IDLE` and `POLLING` there is a bit `CLOSED`: the queue takes no wake-up any more.
 //! `close` sets it, once, and it stays. A poll that is queued already still takes place. So after
 //! the bit is set *and* the future is `IDLE`, a thread has to check whether a poll is still to
-//! come, and to `stop` the future if none is. That is the thread that set the bit, if it found
-//! `IDLE`, and each poller whose `pause` found the bit. No fence is needed between the bit and the
-//! check. A poll clears the item's pending bit before it begins. If `close` comes after that poll's
-//! `pause`, it acquires the poll's writes, and the check sees the bit cleared, or set by a later
-//! wake-up. If `close` comes before the poll's `begin`, that poll's own `pause` finds the bit. The
-//! check may miss a poll that is just about to begin (the pending bit is cleared, the word still
-//! `IDLE`). Then the future is cancelled.
+//! come. If none is, the thread has to `stop` the future. That is the thread that set the bit, if
+//! it found `IDLE`, and each poller whose `pause` found the bit. No fence is needed between the bit
+//! and the check. A poll clears the item's pending bit before it begins. If `close` comes after
+//! that poll's `pause`, it acquires the poll's writes, and the check sees the bit cleared, or set
+//! by a later wake-up. If `close` comes before the poll's `begin`, that poll's own `pause` finds
+//! the bit. The check may miss a poll that is just about to begin (the pending bit is cleared, the
+//! word still `IDLE`). Then the future is cancelled.
 
 use std::any::Any;
 use std::future::Future;
@@ -237,7 +237,7 @@ impl<F: Spawned> Runs for FutureTask<F> {
                 // SAFETY: `begin` made this worker the owner.
                 let future = unsafe { &mut *slot }.as_mut().expect("it isn't over, so it is there");
                 // SAFETY: the task lies in an `Arc` and is never moved, nor is the future moved out
-                // of it: `end` drops it in place, and so does the task's own drop.
+                // of it. `end` drops it in place, and so does the task's own drop.
                 unsafe { Pin::new_unchecked(future) }.poll(&mut cx)
             })
         }));

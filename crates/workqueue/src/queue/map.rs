@@ -40,8 +40,8 @@ impl Workqueue {
     /// shut down, the calling thread does all the work.
     ///
     /// If a thread works on the items for a millisecond while other work waits for its worker, it
-    /// counts as computing for long ([`context::long_running`]): the pool starts that work beside
-    /// it.
+    /// counts as computing for long ([`context::long_running`]). The pool then starts that work
+    /// beside it.
     ///
     /// # Panics
     /// With a panic of `f`, when all items that have begun are over. If several have panicked, that

@@ -182,7 +182,7 @@ impl Workqueue {
     ///
     /// # Panics
     /// If an item of the same queue calls it, or an item that such an item waits for on the same
-    /// stack: it would wait for that item. In an item, if the wait turns out never to end: a
+    /// stack: it would wait for that item. In an item, if the wait turns out never to end. A
     /// flushed item waits for the caller, or no worker can come for a flushed item and this stack
     /// can't hold it.
     #[track_caller]

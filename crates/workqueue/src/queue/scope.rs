@@ -8,7 +8,7 @@
 //! *Parts and items.* If an item opens a scope of its own queue, the closures aren't queued. They
 //! are parts of that item, in a list of the scope. The end of the scope takes the newest parts. A
 //! *helper*, an item of the queue, takes the oldest. While the list isn't empty, a helper is queued
-//! or about to be: a push to an empty list queues one, and a helper that starts queues the next one
+//! or about to be. A push to an empty list queues one, and a helper that starts queues the next one
 //! if it leaves parts. So a part costs a push and a pop, and only a helper costs a wake-up. A
 //! closure with a place of its own is an item, and so is each closure of another scope.
 //!
@@ -221,8 +221,8 @@ impl<'scope> PlacedScope<'scope, '_> {
 impl<T> ScopedJoinHandle<'_, T> {
     /// Waits for the value. May block; on a worker the pool starts other work meanwhile. A closure
     /// that still waits for a worker may be run by this call, as with
-    /// [`JoinHandle::join`](crate::JoinHandle::join); one that
-    /// the queue didn't take, because the pools are shut down, runs in here.
+    /// [`JoinHandle::join`](crate::JoinHandle::join). One that the queue didn't take, because the
+    /// pools are shut down, runs in here.
     ///
     /// # Errors
     /// [`JoinError::Panicked`] with the closure's panic. The scope doesn't panic with it then.

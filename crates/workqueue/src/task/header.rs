@@ -4,10 +4,10 @@
 //! An item is a struct whose first field is its [`Header`]. A pointer to the one is a pointer to
 //! the other, and the header names a table that says what the other is.
 //!
-//! An item goes through several hands, and each is a type: [`Queued`] in a container, [`Running`]
-//! once a worker has taken it, and [`Claimed`] once it was taken back out of its container. A
-//! [`Queued`] owns the item, through the job slot of the item's own header. `state.md` says which
-//! of them is made from which; the comments here use its names for the steps.
+//! An item goes through several hands, and each is a type. It is [`Queued`] in a container,
+//! [`Running`] once a worker has taken it, and [`Claimed`] once it was taken back out of its
+//! container. A [`Queued`] owns the item, through the job slot of the item's own header. `state.md`
+//! says which of them is made from which; the comments here use its names for the steps.
 
 use std::any::Any;
 use std::marker::PhantomData;
@@ -74,10 +74,10 @@ pub(crate) struct Header {
     pub(crate) job: UnsafeCell<MaybeUninit<Job>>,
 }
 
-// SAFETY: `job` is written by a queuer between its `pend` and the push, and by a claimant that has
-// the item out of its container, both once no thread looks; it is read by a popper under the
-// container's lock while the item is unclaimed, by the claimant, and by a look. The bits'
-// transitions are acquire/release and the containers have locks, so the accesses are ordered
+// SAFETY: a queuer writes `job` between its `pend` and the push. A claimant that has the item out
+// of its container writes it too. Both do so once no thread looks. A popper reads `job` under the
+// container's lock while the item is unclaimed. The claimant reads it, and so does a look. The
+// bits' transitions are acquire/release and the containers have locks, so the accesses are ordered
 // (`state.md`). A `Job` may move between threads: items are `Send + Sync`, tickets are too.
 unsafe impl Sync for Header {}
 

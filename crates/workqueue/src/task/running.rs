@@ -1,9 +1,10 @@
 //! An instance that has been started: its run, what surrounds that, and its end.
 //!
-//! Around each run are its `tracing` span, the record of the thread's running instance (the
-//! innermost, if a waiter runs one inside another), and the check that it left nothing behind.
-//! Without a subscriber that wants the span this costs one load of `tracing`'s global level when an
-//! item is spawned and one when it runs; the check reads two thread-locals before and after.
+//! Around each run are its `tracing` span, the record of the thread's running instance, and the
+//! check that it left nothing behind. The record is of the innermost instance, if a waiter runs one
+//! inside another. Without a subscriber that wants the span this costs one load of `tracing`'s
+//! global level when an item is spawned and one when it runs. The check reads two thread-locals
+//! before and after.
 //!
 //! A worker publishes its running instance for the watchdog and the dump. It writes once an item,
 //! with plain stores on a cache line of its own, which no other thread writes. A reader that meets

@@ -32,9 +32,9 @@ pub(crate) trait Schedule: Sync {
     /// Returns the queue's name, for reports.
     fn queue_name<'a>(&self, ticket: &'a Ticket) -> &'a str;
 
-    /// Takes an item that the caller has claimed out of the list in which it waits: of its pool or,
-    /// if its place says so, of those that are held back. Returns `None` if it isn't there (yet, or
-    /// any more).
+    /// Takes an item that the caller has claimed out of the list in which it waits. That is a list
+    /// of its pool or, if its place says so, of those that are held back. Returns `None` if it
+    /// isn't there (yet, or any more).
     fn take_out(&self, ticket: &Ticket, item: LentItem<'_>, place: Container) -> Option<Queued>;
 
     /// Counts one more beside an instance: a part of it, which another thread runs meanwhile.

@@ -1,6 +1,6 @@
 //! Timers of delayed items: set, taken back, fired, and cancelled with their queue or pools.
 //!
-//! The heap is a container as the lists of pools are (`../task/state.md`): an instance is in it
+//! The heap is a container as the lists of pools are (`../task/state.md`). An instance is in it
 //! while its place says `Timer`, and goes in and out under the lock of `state`. Its claimant takes
 //! it out by the handle that the item keeps. The popper claims it under the lock, since it gets
 //! another ticket; or lets go of it if another thread has claimed it.

@@ -93,7 +93,7 @@ impl WorkerHistory {
 }
 
 /// Returns after how long of computing an item no longer keeps others from starting. If fewer items
-/// may run at once than there are CPUs, as under a CPU quota, all pay for one more: together they
+/// may run at once than there are CPUs, as under a CPU quota, all pay for one more. Together they
 /// use up the quota before its period (mostly 100 ms) is over, and are stopped for the rest of it.
 /// So an item has to keep others waiting for longer than that.
 pub(crate) fn intensive_after(threshold: Duration, limited: bool) -> Duration {
@@ -106,9 +106,9 @@ pub(crate) fn intensive_after(threshold: Duration, limited: bool) -> Duration {
 const QUOTA_PERIOD: Duration = Duration::from_millis(100);
 
 /// Returns whether another worker may start in the place of one that has slept untold for this
-/// long, if `asleep` of its pool have been found asleep before, and `computing` compute, of `base`
-/// that may. Those that were found asleep and have woken up compute too, beside their replacements:
-/// if the cores are all in use, nothing is gained by one more.
+/// long. `asleep` workers of its pool have been found asleep before, and `computing` compute, of
+/// `base` that may. Those that were found asleep and have woken up compute too, beside their
+/// replacements: if the cores are all in use, nothing is gained by one more.
 ///
 /// Such sleeps wait for each other's ends: of a disk, say. If `nothing_ended` in the pool for long,
 /// they may wait for what can't start: then 100 ms of sleep are enough. A worker that has slept for
@@ -151,8 +151,8 @@ impl Standstill {
     }
 }
 
-/// Returns how long a worker must have slept untold before another may start in its place, if
-/// `asleep` of its pool have been found asleep already, and the pool may use `base` cores.
+/// Returns how long a worker must have slept untold before another may start in its place. `asleep`
+/// workers of its pool have been found asleep already, and the pool may use `base` cores.
 ///
 /// The first ones are replaced as soon as their sleep is seen. Later ones have to sleep ever
 /// longer: twice as long for each four, or each two a core. If items are short and each sleeps a

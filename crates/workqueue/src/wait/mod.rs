@@ -7,8 +7,8 @@
 //! as a move of the item to another queue: the waiter looks around for these now and then. It finds
 //! a wait that can't end in the same way (`stuck/mod.rs`).
 //!
-//! *Taking an item back*: if the awaited item is still in its pool's list, the waiter runs it
-//! itself, if its placement allows that, instead of sleeping until a worker has run it.
+//! *Taking an item back*: if the awaited item is still in its pool's list, and its placement allows
+//! that, the waiter runs it itself. It then needn't sleep until a worker has run it.
 //!
 //! This saves two wake-ups, and lets a chain of items that wait for each other proceed with few
 //! threads. A waiter never runs an item that it doesn't wait for: an unrelated item could wait for

@@ -1,5 +1,5 @@
-//! Items that flush or drain other queues: if no worker can come, the flush runs the items that it
-//! waits for; if that is impossible, it ends with a panic that gives the reason. A flush that may
+//! Items that flush or drain other queues. If no worker can come, the flush runs the items that it
+//! waits for. If that is impossible, it ends with a panic that gives the reason. A flush that may
 //! still end is left alone.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

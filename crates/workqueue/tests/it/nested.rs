@@ -1,4 +1,4 @@
-//! Items that wait for items, deeper than there are workers: if no worker can come any more, the
+//! Items that wait for items, deeper than there are workers. If no worker can come any more, the
 //! waiters run the items that they wait for, as long as there is a stack.
 
 use std::sync::{Arc, mpsc};

@@ -1,5 +1,5 @@
-//! Items that wait for each other in a way that can't end: one of the waits ends with a panic that
-//! gives the reason, or a limit lets one more through; no thread waits for ever.
+//! Items that wait for each other in a way that can't end. One of the waits ends with a panic that
+//! gives the reason, or a limit lets one more through. No thread waits for ever.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Barrier, mpsc};

@@ -235,7 +235,8 @@ fn loom_carry_a_flush_waits_for_items_queued_by_taking_over() {
 }
 
 /// Checks an item that queues another from inside and reads the limiter's gate, while another
-/// thread closes that and looks whether the queue is empty: then nothing is accepted any more.
+/// thread closes that and checks whether the queue is empty. After that nothing is accepted any
+/// more.
 fn queue_inside_against_a_drain(pretends: bool) {
     check(1, move |queue| {
         let queue = Arc::new(queue);

@@ -114,7 +114,7 @@ fn loom_links_the_later_of_two_instances_collects() {
 }
 
 /// Checks an instance that is over before its queuer is back from the push, while the attributes
-/// change twice: the second change gives up the pwqs that the first left in limbo.
+/// change twice. The second change gives up the pwqs that the first left in limbo.
 fn push_against_changes(protected: bool) {
     check(move |ended| {
         let queue = Arc::new(PwqModel::<RealCounts>::new(ended));

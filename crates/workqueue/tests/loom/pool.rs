@@ -153,8 +153,8 @@ fn loom_pool_without_the_fences_items_left_to_a_taker_are_lost() {
     assert!(said.is_empty() || said.contains("deadlock"), "{said}");
 }
 
-/// Checks a worker that reserves two items and blocks in the first, until the second has run; the
-/// core that it leaves is for another one, which parks meanwhile, or is about to.
+/// Checks a worker that reserves two items and blocks in the first, until the second has run. The
+/// core that it leaves is for another worker, which parks meanwhile, or is about to.
 fn a_batch_is_left_at_a_block(told: bool) {
     bounded(2).check(move || {
         let model = PoolModel::<FullFence>::new(1, 2);

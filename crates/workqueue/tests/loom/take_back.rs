@@ -1,4 +1,4 @@
-//! A waiter that takes its awaited item back and runs it: each instance runs once, never two at a
+//! A waiter that takes its awaited item back and runs it. Each instance runs once, never two at a
 //! time, the waiter ends, and no instance that was handed over meanwhile is lost.
 
 use std::collections::BTreeSet;

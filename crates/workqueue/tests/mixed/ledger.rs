@@ -281,7 +281,8 @@ impl Entry {
     }
 
     /// Records an attempt as `withdraw` does, by a call that also waits for the instance that runs,
-    /// and disables the item while it does: if nobody else queues it, it is at rest afterwards.
+    /// and disables the item while it does. If no other thread queues the item, it is at rest
+    /// afterwards.
     pub(crate) fn withdraw_and_wait(
         &self,
         attempt: impl FnOnce() -> bool,

@@ -13,9 +13,8 @@ use corewise_workqueue::model::{ModelWorker, PoolModel};
 
 const MANY: Schedules = Schedules { short: 4_000, long: 200_000 };
 
-/// Checks two items on pool 0, queued from these CPUs, of which the first ends only when the second
-/// has run; the workers of the pools given have to see to it. Passes if both run and everybody can
-/// leave.
+/// Checks two items on pool 0, queued from these CPUs. The first ends only when the second has run,
+/// which the workers of the given pools have to ensure. Passes if both run and everybody can leave.
 fn the_second_is_run_while_the_first_waits(
     new: fn() -> PoolModel<FullFence>,
     from: [u32; 2],
@@ -66,8 +65,8 @@ fn shuttle_pool_a_search_that_ends_looks_at_saturated_pods() {
     the_second_is_run_while_the_first_waits(|| PoolModel::new(2, 1), [0, 0], [0, 1], searches);
 }
 
-/// Checks the same if the second push finds the searcher overdue, and names the other worker: two
-/// search then, either of which may be late, and the second item is left to neither.
+/// Checks the same if the second push finds the searcher overdue, and names the other worker. Two
+/// workers search then, and either may be late, but the second item is left to neither.
 #[test]
 fn shuttle_pool_the_searcher_or_a_push_that_finds_it_overdue_wakes_the_next_one() {
     the_second_is_run_while_the_first_waits(|| PoolModel::new(1, 2), [0, 0], [0, 0], sleeps);

@@ -10,8 +10,8 @@ use tempfile::{NamedTempFile, TempPath};
 use crate::bench::Effort;
 use crate::error::BenchError;
 
-/// The environment variable with the file for the processes that measure. Without it each makes its
-/// own, which takes long.
+/// The environment variable with the file for the processes that measure. Without it each process
+/// makes its own file, which takes long.
 pub const DISK: &str = "COREWISE_BENCH_DISK";
 
 /// Bytes that are written at once.

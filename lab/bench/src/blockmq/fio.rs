@@ -9,8 +9,8 @@ use crate::blockmq::disk::Disk;
 use crate::blockmq::io::{Load, SIZE, WARM};
 use crate::{BenchError, Job, Line};
 
-/// Runs a job with fio. Its engine is `null`, `mmap` on a file in memory, or `io_uring` on the same
-/// file as ours, past the page cache, with the file and the buffers registered.
+/// Runs a job with fio. Its engine is `null`, `mmap` on a file in memory, or `io_uring`. The last
+/// one takes the same file as ours, past the page cache, with the file and the buffers registered.
 ///
 /// # Errors
 /// fio couldn't be run, or its output isn't understood.

@@ -60,7 +60,7 @@ fn one(job: &Job) -> Result<Line, BenchError> {
 }
 
 /// Quiesces and resumes many queues, again and again, while reads come and go on the first of them.
-/// They are quiesced by one fence and one wait, or one after the other.
+/// One fence and one wait quiesce all of them, or each is quiesced in turn.
 fn many(job: &Job) -> Result<Line, BenchError> {
     let quiesce: fn(&[Arc<Queue>]) -> Vec<QuiesceGuard> = match job.runtime.as_str() {
         "corewise" => Queue::quiesce_all,
@@ -116,7 +116,7 @@ fn repeat<Guard>(
     Ok(line)
 }
 
-/// The time of the first completed read after it was asked for.
+/// The time of the first read that completes after the time was asked for.
 #[derive(Debug, Default)]
 struct First {
     /// A: true while the time is asked for and unset; Relaxed, since the read comes through the

@@ -1,8 +1,8 @@
-//! A mutex that inherits priorities: what a spin lock of the kernel is on PREEMPT_RT.
+//! A mutex that inherits priorities, as a spin lock of the kernel does on PREEMPT_RT.
 //!
 //! It is the system's, with `PTHREAD_PRIO_INHERIT`, that is `FUTEX_LOCK_PI`. Behind it is the
-//! kernel's own `rt_mutex`, with its queue by priority, its boost, its hand-over to the first
-//! waiter, and its short spin while the owner runs. `rtlock` uses the same code.
+//! kernel's own `rt_mutex`: a queue by priority, a boost of the owner, a hand-over to the first
+//! waiter, and a short spin while the owner runs. `rtlock` uses the same code.
 
 use std::io;
 
@@ -40,11 +40,11 @@ impl PiMutex {
         let attributes = attributes.as_mut_ptr();
         // SAFETY: the pointer is to memory for attributes, which this call initializes.
         check(unsafe { libc::pthread_mutexattr_init(attributes) })?;
-        // SAFETY: the attributes were initialized above, and nobody else uses them.
+        // SAFETY: the attributes were initialized above, and no other thread uses them.
         let set =
             unsafe { libc::pthread_mutexattr_setprotocol(attributes, libc::PTHREAD_PRIO_INHERIT) };
         let init = |raw: *mut libc::pthread_mutex_t| {
-            // SAFETY: as above. Nobody else has the mutex yet, and it never moves: it is boxed.
+            // SAFETY: as above. No other thread has the mutex yet, and it never moves: it is boxed.
             unsafe { libc::pthread_mutex_init(raw, attributes) }
         };
         let made = check(set).and_then(|()| check(raw.with_mut(init)));
@@ -71,7 +71,7 @@ impl PiMutex {
 
 impl Drop for PiMutex {
     fn drop(&mut self) {
-        // SAFETY: nobody holds the mutex: a call that holds it borrows `self`.
+        // SAFETY: no thread holds the mutex: a call that holds it borrows `self`.
         self.raw.with_mut(|raw| unsafe { libc::pthread_mutex_destroy(raw) });
     }
 }
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
     use crate::calls::priority;
 
-    /// Checks the property without which the mutex is no model of a lock on PREEMPT_RT.
+    /// Checks the property that makes the mutex a model of a lock on PREEMPT_RT.
     #[test]
     fn the_owner_inherits_the_priority_of_a_waiter() {
         if !priority::may_be_real_time() {

@@ -1,7 +1,7 @@
-//! How a hardware queue is run, and what stands around the second look where the first found
-//! nothing to do: the variants of `seqread`.
+//! The variants of `seqread`: ways to run a hardware queue. They differ in the second look for
+//! requests, after a first one that found none.
 //!
-//! All but one are Linux's code at some time:
+//! All but one are code that Linux had. Commit 6bda857bcbb86 of Linux has this code:
 //!
 //! ```text
 //! need_run = blk_mq_hw_queue_need_run(hctx);      // first look: no lock, no fence
@@ -12,8 +12,8 @@
 //! }
 //! ```
 //!
-//! is 6bda857bcbb86; the mended one has a fence where the lock was. The code before and behind is
-//! the same code for all: [`ByHand::run_by`] is compiled once for each.
+//! The mended code has a fence where the lock was. The code before and behind is the same for all:
+//! [`ByHand::run_by`] is compiled once for each.
 
 use corewise_blockmq::Queue;
 use corewise_blockmq::model::{ByHand, Recheck};

@@ -27,7 +27,7 @@ const THREADS: [u32; 5] = [8, 1, 2, 4, 16];
 /// Costs of completing a request, in nanoseconds of CPU time, the default first.
 const COSTS: [u32; 4] = [1_000, 500, 2_000, 5_000];
 /// Scheduling of the threads, in the order in which headlines prefer it. With `fifo` they have a
-/// real-time priority (SCHED_FIFO), as interrupt threads have; before the measurement, a task of a
+/// real-time priority (SCHED_FIFO), as interrupt threads have. Before the measurement, a task of a
 /// higher priority runs on each CPU for 20 of each 200 µs, and interrupts them. With `ordinary`
 /// they have no such priority, for comparison and for systems that refuse it. `alone` is `fifo`
 /// without that task.

@@ -62,11 +62,11 @@ impl Layer {
         Ok(Layer { queue, wq, machine: machine.clone(), _pools: Pools(pools) })
     }
 
-    /// Creates a queue over a null device with this number of completion threads, of a real-time
-    /// priority or not, and as many hardware queues. The threads are pinned to the CPUs in turn, as
-    /// the vectors of a device are. If there are fewer CPUs, the queue is made for a machine that
-    /// has enough. The function is for this crate only: the device leaves the memory of reads as it
-    /// is, and [`Stream`](super::stream::Stream) alone reads.
+    /// Creates a queue over a null device with this number of completion threads and as many
+    /// hardware queues. The threads have a real-time priority or not. The threads are pinned to the
+    /// CPUs in turn, as the vectors of a device are. If there are fewer CPUs, the queue is made for
+    /// a machine that has enough. The function is for this crate only: the device leaves the memory
+    /// of reads as it is, and [`Stream`](super::stream::Stream) alone reads.
     ///
     /// # Errors
     /// The queue or a thread couldn't be made.
@@ -80,7 +80,7 @@ impl Layer {
         let pinned = machine.clone();
         let at_start = move |number: usize| {
             let cpu = cpus[number % cpus.len()];
-            // If the thread can't be pinned, the system places it.
+            // If the thread can't be pinned, the system chooses its CPU.
             let _ = pinned.pin_current_thread(&CpuSet::from_iter([cpu]));
             if real_time {
                 // This is asked for only if it is allowed.

@@ -50,8 +50,8 @@ pub(super) struct Stream<R> {
     noted: Mutex<Vec<u32>>,
 }
 
-/// One of the reads in flight. Its count of references is its own, so that a request that takes one
-/// writes no line that all lanes write.
+/// One of the reads in flight. Each lane has its own count of references, so a request that takes
+/// one writes no line that all lanes write.
 struct Lane<R>(Arc<Stream<R>>);
 
 impl<R: Run> Stream<R> {
@@ -101,7 +101,8 @@ impl<R: Run> Stream<R> {
         }
     }
 
-    /// Times each run of the hardware queue from now on. The clock costs as much as some runs.
+    /// Begins to time each run of the hardware queue from here on. The clock costs as much as some
+    /// runs.
     pub(super) fn time(&self) {
         self.timed.store(true, Ordering::Relaxed);
     }

@@ -1,17 +1,17 @@
-//! The wait of an urgent task for its core while others wait for calls: the published measurement
-//! of the waiter that holds its core, and of the one that doesn't.
+//! The wait of an urgent task for its core while others wait for calls. This is the published
+//! measurement of the waiter that holds its core, and of the one that doesn't.
 //!
 //! On each CPU there are
 //! * a *caller* of the lowest priority: it works a little, calls all other CPUs and waits for them,
 //!   again and again;
-//! * the *call target*, which has windows of 1 to 20 ms in which it takes no call: its handler of
-//!   another call sleeps, so the core itself is free;
+//! * the *call target*. In windows of 1 to 20 ms it takes no call: its handler of another call
+//!   sleeps, so the core itself is free;
 //! * a *ticker*, urgent, which wants the core every four milliseconds for a moment. Its wait is the
 //!   time in which it was ready and another thread had the core.
 //!
-//! On each CPU, the longest wait of each interval of 20 ms counts. A longer interval would hold a
-//! hiccup of the machine each time: a kernel that isn't preemptible has a thread that scans memory.
-//! The runtime `idle` measures that floor.
+//! On each CPU, the longest wait of each interval of 20 ms counts. A longer interval would contain
+//! a delay of the machine each time, since a kernel that isn't preemptible has a thread that scans
+//! memory. The runtime `idle` measures that floor.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -58,8 +58,8 @@ pub(super) const WORKLOAD: Workload = Workload {
 enum Waiter {
     /// The caller makes no calls and sleeps a little instead: the machine's own share of the waits.
     Nobody,
-    /// The caller keeps its core from the choice of the CPUs until the last has answered, as the
-    /// kernel did.
+    /// The caller keeps its core from the choice of the CPUs until the last answer, as the kernel
+    /// did.
     HoldsItsCore,
     /// The caller waits by [`corewise_smp::ManyCall::wait`].
     GivesItBack,

@@ -28,7 +28,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     },
 };
 
-/// Calls of a burst.
+/// Number of calls of a burst.
 const BURST: usize = 1_000;
 /// Callers that wait, at the same time.
 const WAITERS: usize = 8;

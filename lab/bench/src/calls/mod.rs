@@ -1,6 +1,6 @@
 //! Workloads for cross-CPU calls, and their runtimes.
 //!
-//! [`roundtrip`] measures callers; `eventfd` is the floor of a round trip; [`priority`] has the
+//! [`roundtrip`] measures callers. `eventfd` is the floor of a round trip. [`priority`] has the
 //! priorities of threads.
 //!
 //! # The words
@@ -23,27 +23,28 @@
 //!
 //! # The cases
 //!
-//! **`held_span/priority`**: for `length_ms`; see `held`. It needs real-time priorities. `held_*`:
-//! the longest waits of an urgent task in `interval_ms` on one CPU, over all intervals and CPUs.
-//! `calls_per_second`: of all callers. Runtimes: `before`, `corewise`, and `idle`, which has no
-//! callers.
+//! **`held_span/priority`** runs for `length_ms`; see `held`. It needs real-time priorities.
+//! `held_*` are the longest waits of an urgent task in `interval_ms` on one CPU, over all intervals
+//! and CPUs. `calls_per_second` is of all callers. The runtimes are `before`, `corewise`, and
+//! `idle`, which has no callers.
 //!
-//! **`roundtrip/hot`, `roundtrip/cold`, `roundtrip/busy`**: one client, pinned to `client_cpu`, has
-//! a thread that is pinned to `server_cpu` add one to a number, and waits for the answer; `items`
-//! times, after a tenth of them that aren't measured. `hot`: back to back. `cold`: the client
-//! sleeps `gap_us` before each. `busy`: as `cold`, while a thread of ordinary priority burns
-//! `server_cpu`. `latency_*`: from before the call until the answer is there.
+//! **`roundtrip/hot`, `roundtrip/cold`, `roundtrip/busy`**: one client is pinned to `client_cpu`.
+//! It makes a thread that is pinned to `server_cpu` add one to a number, and waits for the answer.
+//! It does so `items` times, after a tenth of them that aren't measured. `hot`: the calls are back
+//! to back. `cold`: the client sleeps `gap_us` before each. `busy`: as `cold`, while a thread of
+//! ordinary priority burns `server_cpu`. `latency_*` runs from before the call until the answer is
+//! there.
 //!
 //! **`reads`**: one thread reads a value all the time on `client_cpu`, another replaces it every
 //! `gap_us` on `server_cpu`. Runtimes: `corewise` (its read-mostly cell), `arc_swap`, `rwlock`.
 //!
-//! **`load/burst`, `load/waiters`**: `items` calls to `server_cpu` whose functions take 2 µs each:
-//! from one client that sends a thousand and waits for the last to have run, or from eight that
-//! wait for each of theirs. `wakeups_per_1000`: pushes that found the queue empty, per thousand
-//! calls.
+//! **`load/burst`, `load/waiters`**: `items` calls to `server_cpu` whose functions take 2 µs each.
+//! `burst`: one client sends a thousand and waits for the last to have run. `waiters`: eight
+//! clients wait for each of theirs. `wakeups_per_1000` is the number of pushes that found the queue
+//! empty, per thousand calls.
 //!
 //! **`broadcast/N`**: as `roundtrip/cold`, but the number goes to N CPUs, all online ones from the
-//! first, and the answer is the sum of theirs. **`broadcast/synthetic/N`**: the same on a made-up
+//! first. The answer is the sum of theirs. **`broadcast/synthetic/N`**: the same on a made-up
 //! machine with N CPUs, whose threads share the real ones.
 
 mod eventfd;

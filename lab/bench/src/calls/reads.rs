@@ -46,7 +46,7 @@ fn sum(value: &Value) -> u64 {
 /// Runs a reader and a writer. The reader, pinned to `client_cpu`, reads `items` times, rounded up
 /// to batches of 1000. The writer, pinned to `server_cpu`, replaces the value every `gap_us` (0:
 /// back to back). `read_*` are percentiles of the batches, divided by 1000. `replace_p50` is the
-/// median of the writer's calls. The old value is dropped before one returns, or later.
+/// median of the writer's calls. The old value is dropped before such a call returns, or later.
 fn run(job: &Job, machine: &Machine) -> Result<Line, BenchError> {
     let first = [1; 16];
     match job.runtime.as_str() {

@@ -49,7 +49,7 @@ pub(super) const BROADCAST: Workload = Workload {
         },
         |on| {
             let all = on.cpus.len();
-            // 1, 2, 4 and so on below all, and all.
+            // The numbers are 1, 2, 4 and so on below all, and all.
             let sizes = (0..).map(|n| 1 << n).take_while(|n| *n < all).chain([all]);
             let synthetic = [2, 4, 8, 16, 32, 64].map(|cpus| format!("broadcast/synthetic/{cpus}"));
             sizes.map(|cpus| format!("broadcast/{cpus}")).chain(synthetic).collect()

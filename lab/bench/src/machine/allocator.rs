@@ -39,7 +39,7 @@ fn malloc_one() -> *mut libc::c_void {
 }
 
 fn free_one(block: *mut libc::c_void) {
-    // SAFETY: callers pass what `malloc_one` returned, once. Null may be freed, too.
+    // SAFETY: callers pass a result of `malloc_one`, once. Null may be freed, too.
     unsafe { libc::free(block) };
 }
 

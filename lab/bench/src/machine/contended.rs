@@ -18,7 +18,7 @@ const ADDS: u32 = 400;
 /// run, and the batch counts only if all batches are like that.
 const SHARE: u64 = 80;
 
-/// Measures 1, 2, 4 and so on, and all of the CPUs.
+/// Measures additions by 1, 2, 4 and so on, and by all of the CPUs.
 pub(super) fn measure(lab: &Lab<'_>, cpus: &[CpuId]) -> Result<Vec<Contended>, BenchError> {
     let mut counts: Vec<usize> =
         (0..).map(|power| 1 << power).take_while(|count| *count < cpus.len()).collect();
@@ -39,7 +39,7 @@ fn together(lab: &Lab<'_>, cpus: &[CpuId]) -> Result<Contended, BenchError> {
                 word.0.fetch_add(1, Ordering::AcqRel);
             }
             let last = word.0.fetch_add(1, Ordering::AcqRel);
-            // The additions of all CPUs: one of them may keep the line for a while.
+            // The additions of all CPUs count, since one CPU may keep the line for a while.
             let all = last - first + 1;
             let sample = lab.since(before) * f64::from(count) / all as f64;
             samples.push((sample, all - u64::from(ADDS) >= u64::from(count - 1) * SHARE));

@@ -40,7 +40,7 @@ pub(super) fn choose(topology: &Topology, cpus: &CpuSet, most: usize) -> Vec<Cpu
     chosen.concat().iter().map(|cpu| cpu.cpu).collect()
 }
 
-/// Returns at most `most` of them, evenly spread, in their order, with the first.
+/// Returns at most `most` of these values, evenly spread, in their order, with the first.
 pub(super) fn spread<T: Copy>(all: &[T], most: usize) -> Vec<T> {
     let count = all.len().min(most);
     (0..count).map(|at| all[at * all.len() / count]).collect()

@@ -1,13 +1,14 @@
-//! The old designs: an asynchronous worker a device, near its node, which queues the probe again
-//! and waits for it.
+//! The old designs. Each device has an asynchronous worker near its node, which queues the probe
+//! again and waits for it.
 //!
-//! `before` is the kernel's: `pci_call_probe` chose the first housekeeping CPU of the node and
+//! `before` is the kernel's: `pci_call_probe` chose the first housekeeping CPU of the node. It
 //! queued the probe on that CPU's own queue (`schedule_work_on`, bound). `nested` is the patch's
-//! variant with `queue_work_node`: anywhere on the node, but still a second worker for each device.
+//! variant with `queue_work_node`: the probe runs anywhere on the node, but each device still has a
+//! second worker.
 //!
-//! Both are built from the same queues as the new design, so that all that differs is the
-//! placement: pools are concurrency-managed, and a worker that waits lets another one run. A waiter
-//! doesn't take the item back and run it, as waits of Corewise would: the kernel's `flush_work`
+//! Both are built from the same queues as the new design, so they differ only in the placement.
+//! Pools are concurrency-managed, and a worker that waits lets another one run. A waiter doesn't
+//! take the item back and run it, as waits of Corewise would, since the kernel's `flush_work`
 //! doesn't.
 
 use std::sync::Arc;
@@ -90,7 +91,8 @@ impl Twice {
     }
 }
 
-/// Probes a device as the kernel's `pci_call_probe`: without a node here, else elsewhere.
+/// Probes a device as the kernel's `pci_call_probe` does: a device without a node here, others
+/// elsewhere.
 fn probe(probes: &Workqueue, second: Second, node: Option<u32>, device: Device) {
     let Some(node) = node else { return device.probe() };
     let placed = match second {

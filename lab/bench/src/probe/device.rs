@@ -1,4 +1,4 @@
-//! The fake device. Its probe burns CPU time and waits, in turn, and records the time of that.
+//! The fake device. Its probe burns CPU time and waits, in turn, and records its own time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -76,8 +76,8 @@ fn burn(time: Duration) {
     }
 }
 
-/// Returns the time that a sleep of this length takes beyond it, on this thread and a machine at
-/// rest: the median of some.
+/// Returns the time by which a sleep exceeds this length, on this thread and a machine at rest: the
+/// median of some sleeps.
 pub(super) fn oversleep(sleep: Duration) -> Duration {
     sleep_exactly();
     let mut over: Vec<Duration> = (0..21)
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn the_published_pattern_keeps_one_cpu_busy_with_three_and_takes_35_ms_alone() {
-        // 53/50/47 and 35/35/33 ms.
+        // The published times are 53/50/47 and 35/35/33 ms.
         let mean = |of: [f64; 3]| of.iter().sum::<f64>() / 3.0;
         let busy = 3.0 * PUBLISHED.cpu().as_secs_f64() * 1e3;
         assert!((busy / mean([53.37, 49.53, 47.32]) - 1.0).abs() < 0.02, "{busy}");

@@ -1,7 +1,7 @@
 //! Devices that burn and wait in their probes: the CPUs and the costs of the probes.
 //!
-//! `device` is the fake device, and the pattern of its probe. `before`: the old designs, which
-//! place a probe twice; `ours`: a device manager, and a plain thread a device.
+//! `device` has the fake device, and the pattern of its probe. `before` has the old designs, which
+//! place a probe twice. `ours` has a device manager, and a plain thread a device.
 //!
 //! # The words
 //!
@@ -16,31 +16,37 @@
 //!
 //! # The cases
 //!
-//! **`devices/K`**: K devices of one node, all asynchronous, none needs another. `cost_mean`,
-//! `cost_max`: of the devices' probes, each from its start to its end, as the kernel's patch prints
-//! it. `makespan_p50`: until the last device is up. `bound`: no design is faster: the longest probe
-//! (one alone, measured in the same process), or its CPU time, K times, over the node's CPUs.
-//! `cpus`: the number on which the probes were seen. `threads`: the number made meanwhile.
+//! **`devices/K`**: K devices of one node, all asynchronous, none needs another.
 //!
-//! **`overhead/K`**: the same with probes that do nothing. `overhead_per_device`: that time over K:
-//! the whole cost of a device beside its own probe, including its placement.
+//! - `cost_mean`, `cost_max` are the times of the devices' probes, each from its start to its end,
+//!   as the kernel's patch prints it.
+//! - `makespan_p50` is the time until the last device is up.
+//! - `bound` is the least time of any design: that of the longest probe (one alone, measured in the
+//!   same process), or its CPU time, K times, over the node's CPUs.
+//! - `cpus` is the number of CPUs on which the probes were seen.
+//! - `threads` is the number of threads made meanwhile.
 //!
-//! **`sync/3`**, **`no_node/3`**: the controls: three synchronous devices of one node, and three
-//! asynchronous ones of none. Nothing should be gained there, and nothing lost.
+//! **`overhead/K`**: the same with probes that do nothing. `overhead_per_device` is that time over
+//! K: the whole cost of a device beside its own probe, including its placement.
+//!
+//! **`sync/3`**, **`no_node/3`** are the controls: three synchronous devices of one node, and three
+//! asynchronous ones of none. A design should gain nothing there, and lose nothing.
 //!
 //! # The pattern
 //!
-//! The published figures: three NVMe devices, 53/50/47 ms where all are probed on the node's first
-//! CPU, 35/35/33 ms on CPUs of their own. A probe that burns once for b and waits once for w comes
-//! to b + w alone, and to w + 3b beside two others: b = 9.6, w = 24.7. But then the length of the
-//! scheduler's slice matters, and on a machine of two CPUs all three want both at the same time,
-//! which no placement can help. A real probe alternates: it sends a command, waits for the
-//! interrupt, works on the answer. With 16 pieces three of them keep one CPU busy all the time (3b
-//! = 50: the published mean), and alone one takes b + w = 34. Where waits are a little longer than
-//! burns, as here, two CPUs are enough for three devices, if nothing else disturbs.
+//! The published figures are of three NVMe devices: 53/50/47 ms if all are probed on the node's
+//! first CPU, 35/35/33 ms on CPUs of their own. A probe that burns once for b and waits once for w
+//! takes b + w alone, and w + 3b beside two others. So b = 9.6, w = 24.7. But then the length of
+//! the scheduler's slice matters. On a machine of two CPUs all three probes want both at the same
+//! time, which no placement can help.
 //!
-//! A wait is that of the device until its prober runs again. The time that a sleep takes beyond
-//! that on a machine at rest is measured first, and each sleep is shorter by so much.
+//! A real probe alternates: it sends a command, waits for the interrupt, works on the answer. With
+//! 16 pieces three of them keep one CPU busy all the time (3b = 50: the published mean). One alone
+//! takes b + w = 34. If waits are a little longer than burns, as here, two CPUs are enough for
+//! three devices, unless other work disturbs.
+//!
+//! A wait is that of the device until its prober runs again. A sleep takes longer than asked for,
+//! even on a machine at rest. That excess is measured first, and each sleep is shorter by it.
 
 mod before;
 mod device;
@@ -104,7 +110,7 @@ const PROBES: Workload = Workload {
             devices.into_iter().chain(overhead).chain(controls).collect()
         },
     ),
-    // From the fewest devices to the most.
+    // The cases go from the fewest devices to the most.
     quick: |parts, _| {
         matches!(parts, ["devices", "3" | "10" | "100" | "1000" | "10000"] | ["overhead", "10000"])
     },

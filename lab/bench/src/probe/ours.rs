@@ -79,7 +79,7 @@ impl Driver for Fake {
 /// Brings devices up with a plain thread each. The threads are started beforehand and begin at
 /// once, and the system's scheduler places them.
 ///
-/// The result shows the machine's own behavior with this pattern. With fewer CPUs than devices it
+/// The result shows the machine's own behaviour with this pattern. With fewer CPUs than devices it
 /// isn't a lower bound: two probes that share a CPU wait for each other, and drift.
 ///
 /// # Errors

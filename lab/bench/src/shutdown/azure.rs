@@ -1,21 +1,21 @@
 //! The web of a published machine: an Azure virtual machine with 16 CPUs and two NVMe devices, 492
-//! devices in all, shut down once one by one and once with the old asynchronous design. Michael
-//! Kelley published both logs in the thread on that design ("shut down devices asynchronously", v9,
-//! October 2024); they are in `lab/bench/data`.
+//! devices in all. It was shut down once one by one and once with the old asynchronous design.
+//! Michael Kelley published both logs in the thread on that design ("shut down devices
+//! asynchronously", v9, October 2024). They are in `lab/bench/data`.
 //!
 //! **How long each callback takes** is the gap until the next device's line. In the asynchronous
-//! log the two NVMe devices began at nearly the same time: there each takes until the first
+//! log the two NVMe devices began at nearly the same time. There each takes until the first
 //! `hv_pci` line, as the thread measures that part. The network device that began beside them takes
 //! as long as in the other log. The last one takes until the line of ACPI.
 //!
-//! **The needs of devices**: the logs don't have them, but the names show them. A PCI device of
-//! domain `c2b7` is a child of the `hv_pci` device that has `c2b7` in its identifier, and that one,
-//! as all devices of Hyper-V's bus, a child of `VMBUS:00`. The network functions are children of
-//! their PCI device, the disks of the storage device, the keyboard's port of the keyboard, the
-//! alarm timer of its clock.
+//! **The needs of devices** aren't in the logs, but the names show them. A PCI device of domain
+//! `c2b7` is a child of the `hv_pci` device that has `c2b7` in its identifier. That one is a child
+//! of `VMBUS:00`, as all devices of Hyper-V's bus are. The network functions are children of their
+//! PCI device, and the disks of the storage device. The keyboard's port is a child of the keyboard,
+//! the alarm timer of its clock.
 //!
-//! **Opted in**: PCI and SCSI devices, as in the later versions of the design. The devices without
-//! a line have no callback; no device needs them, and they need none.
+//! **PCI and SCSI devices have opted in**, as in the later versions of the design. The devices
+//! without a line have no callback; no device needs them, and they need none.
 
 use std::time::Duration;
 

@@ -1,15 +1,19 @@
-//! The old design: every device is a work item that blocks its worker until all devices that depend
-//! on it are done. It is the asynchronous shutdown that was proposed for Linux until v9 (October
-//! 2024).
+//! The old design: every device is a work item, which blocks its worker until all devices that
+//! depend on it are done. It is the asynchronous shutdown that was proposed for Linux until v9
+//! (October 2024).
 //!
-//! As there, all devices are queued, also those with nothing to do, in the reverse order of their
-//! registration, on a queue that runs 256 items at once. Two of its faults are mended, so that only
-//! the design is compared: an item waits for its own dependents, and not for all items queued
-//! before the last of them. And devices are queued in an order that keeps dependencies, whatever
-//! the order of their registration. So the items that an item waits for were queued before it, and
-//! the active items can't be 256 blocked ones. (For that, the queue has one pod: several pods take
-//! turns at the limit, and an item may be let through before those that it waits for.) Devices that
-//! haven't opted in keep their order: each waits for the one before too.
+//! As there, all devices are queued, also those with nothing to do, on a queue that runs 256 items
+//! at once. They are queued in the reverse order of their registration. Two faults of the design
+//! are mended, so that only the design is compared:
+//!
+//! - An item waits for its own dependents, and not for all items queued before the last of them.
+//! - Devices are queued in an order that keeps dependencies, whatever the order of their
+//!   registration. So the items that an item waits for were queued before it, and the active items
+//!   can't be 256 blocked ones.
+//!
+//! For that, the queue has one pod. Several pods take turns at the limit, and an item may be let
+//! through before those that it waits for. Devices that haven't opted in keep their order: each
+//! waits for the one before too.
 
 use std::sync::Arc;
 
@@ -63,15 +67,15 @@ impl Before {
             self.devices[other as usize].done.wait();
         }
         if device.bound.has_shutdown() {
-            // Waiters don't wait for a device that failed. The pass detects a callback that was
-            // left out.
+            // If the device failed, its waiters don't wait any longer. The pass detects a callback
+            // that was left out.
             drop(context::blocking("device shutdown", || device.bound.shutdown()));
         }
         device.done.complete();
     }
 }
 
-/// Makes the devices and a queue, and returns what shuts them down.
+/// Makes the devices and a queue, and returns the function that shuts the devices down.
 ///
 /// # Errors
 /// The queue can't be built.

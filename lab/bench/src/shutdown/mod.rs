@@ -1,10 +1,10 @@
 //! Workloads for shutting devices down, and their runtimes.
 //!
-//! 1. [`web`](mod@web): devices, their needs and callbacks; `graphs`: made-up webs;
-//!    `azure`: those of two published logs.
-//! 2. [`pass`]: one shutdown of a web, and a check of its order.
-//! 3. `serial`: the plain loop, over the objects that Corewise's bring-up made; `before`: the old
-//!    design; `ours`: Corewise.
+//! 1. [`web`](mod@web) has devices, their needs and callbacks, `graphs` made-up webs, and `azure`
+//!    those of two published logs.
+//! 2. [`pass`] is one shutdown of a web, with a check of its order.
+//! 3. `serial` is the plain loop, over the objects that Corewise's bring-up made, `before` the old
+//!    design, `ours` Corewise.
 //!
 //! # The words
 //!
@@ -22,9 +22,9 @@
 //!
 //! # The cases
 //!
-//! **`GRAPH/DEVICES/SLOW`**: so many devices, of which each tenth has a callback that is quick
-//! (about 10 µs of arithmetic), and SLOW have one that sleeps, from `shortest_ms` to `longest_ms`
-//! in equal ratios. All have opted in to asynchronous shutdown. GRAPH is
+//! **`GRAPH/DEVICES/SLOW`** has DEVICES devices. Each tenth of them has a callback that is quick
+//! (about 10 µs of arithmetic). SLOW of them have one that sleeps, from `shortest_ms` to
+//! `longest_ms` in equal ratios. All have opted in to asynchronous shutdown. GRAPH is
 //!
 //! * `flat`: no device needs another;
 //! * `deep`: four chains, each device needs the one before it;
@@ -32,15 +32,17 @@
 //! * `stacked`: five layers, each device needs two of the layer below;
 //! * `inverted`: as `stacked`, and registered the wrong way round, consumers first.
 //!
-//! **`azure/serial`, `azure/async`**: the 492 devices of a published virtual machine, each callback
-//! as long as its log says; see `azure`.
+//! **`azure/serial`, `azure/async`** have the 492 devices of a published virtual machine. Each
+//! callback is as long as its log says; see `azure`.
 //!
 //! # The metrics
 //!
-//! `makespan_p50`: from the call until all is shut down and the devices' objects are dropped; the
-//! middle one of the passes. `critical_path`: no shutdown can be quicker; see
-//! [`Web::bound`](web::Web::bound); left out where nothing sleeps. `threads`: threads that came
-//! meanwhile, the most of any pass. `voluntary_switches`, `cpu_seconds`: of a pass, on average.
+//! - `makespan_p50`: the time from the call until all is shut down and the devices' objects are
+//!   dropped; the middle one of the passes.
+//! - `critical_path`: the time below which no shutdown can be; see [`Web::bound`](web::Web::bound).
+//!   It is left out if nothing sleeps.
+//! - `threads`: the threads that came meanwhile, the most of any pass.
+//! - `voluntary_switches`, `cpu_seconds`: those of a pass, on average.
 
 mod azure;
 mod before;
@@ -62,10 +64,10 @@ use crate::{BenchError, Job, Line};
 use pass::Pass;
 use web::Web;
 
-/// `corewise-bench shutdown`. The headlines are ratios, of which less is better: the time to the
-/// lower bound, on the web with slow devices with the worst ratio; the time to the plain loop's
-/// without slow devices, on the worst web; and the ratio to the plain loop for the published
-/// machine, for the worse of its two logs.
+/// `corewise-bench shutdown`. The headlines are ratios, of which less is better. The first is the
+/// time to the lower bound, on the web with slow devices with the worst ratio. The second is the
+/// time to the plain loop's without slow devices, on the worst web. The third is the ratio to the
+/// plain loop for the published machine, for the worse of its two logs.
 pub static BENCH: Bench = Bench {
     name: "shutdown",
     words: "passes quick_steps shortest_ms longest_ms seed",
@@ -139,8 +141,8 @@ const WEBS: Workload = Workload {
         (job.shortest_ms, job.longest_ms) = on.pick((100, 5_000), (10, 500));
     },
     // The sum of all sleeps is known, is the same for any graph, and takes long. So with slow
-    // devices the plain loop is run on the smallest flat webs only, and not in a quick call,
-    // which runs the old design on two webs only.
+    // devices the plain loop is run on the smallest flat webs only, and not in a quick call. A
+    // quick call runs the old design on two webs only.
     variants: |parts, on| {
         let full = on.effort == Effort::Full;
         let names: &[_] = match parts {
@@ -185,9 +187,10 @@ fn web(job: &Job) -> Web {
     }
 }
 
-/// Runs a case. For each pass `prepare` makes the devices and the threads that shut them down, and
-/// returns the function that does it. That is timed until it returns: by then all callbacks have
-/// ended, and the devices' objects are dropped. The value that it returns is dropped after that.
+/// Runs a case. For each pass `prepare` makes the devices and the threads that shut them down. It
+/// returns the function that does the shutdown. That function is timed until it returns: by then
+/// all callbacks have ended, and the devices' objects are dropped. Its return value is dropped
+/// after that.
 ///
 /// # Errors
 /// `prepare` or its function failed, or the order wasn't kept.

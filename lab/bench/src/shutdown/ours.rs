@@ -49,7 +49,8 @@ impl Driver for Fakes {
         "fake"
     }
 
-    // In the caller's thread: the shutdown that is measured finds the pools as they were made.
+    // The device comes up in the caller's thread, so the measured shutdown finds the pools as they
+    // were made.
     fn probe_type(&self) -> ProbeType {
         ProbeType::ForceSynchronous
     }

@@ -1,11 +1,11 @@
-//! The old design: per last-level cache one pool, and per pool one list under one lock.
+//! The old design: one pool per last-level cache, and one list under one lock per pool.
 //!
 //! It is built as well as that design allows, so that the comparison is fair. The lock is the
 //! standard library's futex mutex, held for a push or a pop only. A submitter notifies only if a
 //! worker is idle, and after it has released the lock. Reused items are counted references, so
-//! queueing one allocates nothing (but the list's own growth, once), and a closure costs one
-//! allocation. Workers are pinned to their cache, one per CPU. A worker that announces that it
-//! blocks is replaced meanwhile, and becomes idle afterwards if it is one too many.
+//! queueing one allocates nothing, except that the list itself grows once. A closure costs one
+//! allocation. Workers are pinned to their cache, one per CPU. If a worker announces that it
+//! blocks, another one replaces it. After the block the worker becomes idle if it is one too many.
 //!
 //! The kernel's was a list under `pool->lock` with the cache as its pod (`WQ_AFFN_CACHE`, the
 //! default before 7.1).
@@ -174,7 +174,7 @@ impl Pool {
                     self.drained.notify_all();
                 }
             } else if state.closed && state.queue.is_empty() {
-                // Others may wait for room that no worker needs any more.
+                // Other workers may wait for room that none needs any more.
                 self.work.notify_all();
                 return;
             } else {

@@ -1,7 +1,7 @@
 //! The floor of the ping-pong: a bare thread that sleeps on a futex and wakes the client.
 //!
-//! No queue is faster than that with a worker that sleeps; one whose worker spins is, at the price
-//! of its CPU time.
+//! No queue is faster than that if its worker sleeps. A queue whose worker spins is faster, at the
+//! price of its CPU time.
 
 use std::sync::Arc;
 

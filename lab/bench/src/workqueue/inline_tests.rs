@@ -1,4 +1,4 @@
-//! A runtime for the workloads' own tests: it runs everything in the queueing call itself, and
+//! A runtime for the workloads' own tests: it runs each item in the queueing call itself, and
 //! counts.
 
 use std::sync::Arc;

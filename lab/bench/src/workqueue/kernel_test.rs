@@ -1,10 +1,10 @@
 //! The kernel's workqueue test (`lib/test_workqueue.c`, Linux 7.1), in user space.
 //!
-//! One thread per online CPU, pinned there. Each has one item in flight: it times the *queueing
-//! call* alone, waits until the item has run, and does so again. So `call_*` are percentiles of the
-//! call (in the old design, of the wait for the pool's lock), and `latency_*` those of the round
-//! trip. The rate is all items by the time from the start of the first thread to the end of a flush
-//! after they have stopped.
+//! Each online CPU has one thread, pinned there. Each thread has one item in flight: it times the
+//! *queueing call* alone, waits until the item has run, and does so again. So `call_*` are
+//! percentiles of the call (in the old design, of the wait for the pool's lock), and `latency_*`
+//! those of the round trip. The rate is the number of all items over the whole time. That runs from
+//! the start of the first thread to the end of a flush after the threads have stopped.
 //!
 //! Each runtime gets the same threads and the same waiter: a futex-based parker without spinning.
 //! If the runtime has reusable items, the item is made once. So nothing but the queue differs.

@@ -14,7 +14,7 @@ use crate::workqueue::tiny::Countdown;
 use crate::workqueue::{base, own, with_before};
 use crate::{BenchError, Job, Line};
 
-/// Load in percent of the rate that the workers could do if there were never more of them. With
+/// Load in percent of the rate that the workers could reach if there were never more of them. With
 /// `hint`, blocking items announce that they block.
 pub(super) const WORKLOAD: Workload = Workload {
     cases: Cases::These("mix/50 mix/50/hint mix/80 mix/80/hint"),
@@ -25,7 +25,7 @@ pub(super) const WORKLOAD: Workload = Workload {
         (job.block_us, job.short_us) = (1_000, 1);
         // A worker that blocks for each tenth item does 10 000 a second.
         job.rate = 10_000 * job.workers as u64 * u64::from(job.part(1)) / 100;
-        // Two seconds, or 0.3.
+        // The run takes two seconds, or 0.3.
         job.items = (job.rate as usize).saturating_mul(on.pick(20, 3)) / 10;
     },
     variants: |_, on| with_before(on, false, false),

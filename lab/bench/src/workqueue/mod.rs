@@ -1,9 +1,9 @@
 //! Workloads for workqueues, and their runtimes.
 //!
-//! 1. [`runtime`]: the traits that the workloads need, and [`tiny`]: the item of the storms.
-//! 2. The workloads, a file each; and [`meter`](crate::meter): what they cost.
-//! 3. [`variants`]: Corewise's queues, [`before`]: the old design, one locked list per cache, and
-//!    `floor`: no queue at all.
+//! 1. [`runtime`] has the traits that the workloads need, and [`tiny`] the item of the storms.
+//! 2. Each workload has a file. [`meter`](crate::meter) measures their costs.
+//! 3. [`variants`] has Corewise's queues, [`before`] the old design, one locked list per cache, and
+//!    `floor` no queue at all.
 //!
 //! # The words
 //!
@@ -38,63 +38,78 @@
 //! their units. A runtime that can't do a case prints
 //! `{"case":...,"runtime":...,"unsupported":"WHY"}`.
 //!
-//! Every run reports what it can of `cpu_per_item` (ns), `cpu_seconds` (user and system, of all
-//! threads of the process, by `getrusage`, over the measured passes; `cpu_per_item` is that by all
-//! items of all passes), `voluntary_switches` (`ru_nvcsw` of the process, over the measured passes,
-//! **per million items**; in `idle` as such) and `peak_rss` (`ru_maxrss` in bytes, at the end).
+//! Every run reports as many of these metrics as it can:
+//!
+//! - `cpu_seconds`: user and system time of all threads of the process, by `getrusage`, over the
+//!   measured passes;
+//! - `cpu_per_item` (ns): that time by all items of all passes;
+//! - `voluntary_switches`: `ru_nvcsw` of the process over the measured passes, **per million
+//!   items** (in `idle` as such);
+//! - `peak_rss`: `ru_maxrss` in bytes, at the end.
+//!
 //! With several passes a rate is that of the middle pass. Before the first measured pass there is
-//! one over a tenth of the items that isn't measured; the Java program warms up for as long as its
+//! one over a tenth of the items that isn't measured. The Java program warms up for as long as its
 //! compiler needs.
 //!
 //! # The cases
 //!
-//! **(a) `kernel_test`**: `producers` threads, pinned to one online CPU each. Each makes one item
-//! (reusable, if the runtime has those). It does `items` times: note the time, queue the item, note
-//! the time, sleep on a futex until the item has run. `call_*`: the queueing call. `latency_*`:
-//! from before the call to after the sleep. `items_per_second`: all items, from the first thread's
-//! start to the end of a flush after the last.
+//! **(a) `kernel_test`**: `producers` threads are pinned to one online CPU each. Each makes one
+//! item (reusable, if the runtime has those). It repeats these steps `items` times: it notes the
+//! time, queues the item, notes the time, and sleeps on a futex until the item has run. `call_*` is
+//! the time of the queueing call. `latency_*` runs from before the call to after the sleep.
+//! `items_per_second` counts all items, from the first thread's start to the end of a flush after
+//! the last.
 //!
 //! **(b) `storm/reused`, `storm/boxed`**, each also `/striped`: `producers` threads queue
 //! `items / producers` each (the first ones take the rest). An item holds 16 bytes, a number and a
-//! pointer to a count; it takes one from the count. The last one wakes the waiter, which sleeps on
-//! a futex. One count for all; `/striped`: one per producer on a cache line of its own, and the
-//! last of each counts in another. `reused`: each producer has a ring of `ring` items, made before
-//! the clock starts, and queues them in turn; a queueing that is refused because the item is still
-//! queued doesn't count: the producer yields and tries that one again. `boxed`: a closure each,
-//! with no handle. `items_per_second`: from the release of the producers to the waiter's waking.
+//! pointer to a count, and takes one from the count. The last one wakes the waiter, which sleeps on
+//! a futex. All items share one count. With `/striped` each producer has one on a cache line of its
+//! own, and the last item of each counts in another.
+//!
+//! `reused`: each producer has a ring of `ring` items, made before the clock starts, and queues
+//! them in turn. A queueing is refused if the item is still queued. It doesn't count, and the
+//! producer yields and tries that item again. `boxed`: each item is a closure, with no handle.
+//! `items_per_second` runs from the release of the producers to the waiter's waking.
 //!
 //! **(c) `inside`**: as `storm/boxed`, but one task queues all `items`, from within. The clock runs
-//! from the queueing of that task. **`fan`**: `items` times, one after another: a task queues 64,
-//! each of these 64 that only count; the waiter sleeps until all 4161 have run, then flushes.
-//! `makespan_*`: of one such time. `items_per_second`: tasks, all 4161 counted.
+//! from the queueing of that task.
 //!
-//! **(d) `pingpong/PLACEMENT/GAP`**: one client from outside, `items` pings: sleeps `gap_us` (with
-//! a timer slack of one nanosecond, if not 0), notes the time, queues an item, sleeps on a futex
-//! until it has run, notes the time. `free`: `workers` workers, nobody is pinned. `same`, `cross`:
-//! one worker, pinned to `worker_cpu`, the client to `client_cpu`. `latency_*`; the 99.9th of fewer
-//! than 5 000 pings isn't reported. `cpu_per_item` is per ping, client included. The runtime
-//! `futex` is the floor: a bare thread that sleeps on a futex and wakes the client.
+//! **`fan`** does this `items` times, one after another: a task queues 64, and each of these queues
+//! 64 that only count. The waiter sleeps until all 4161 have run, then flushes. `makespan_*` is the
+//! time of one such tree. `items_per_second` counts tasks, all 4161.
 //!
-//! **(e) `mix/LOAD`, `mix/LOAD/hint`**: open loop. One producer queues `items` closures at intended
-//! times, and waits for each by yielding its CPU. The gaps are exponential with the mean
-//! `1 / rate`, and one item in ten, at random, sleeps `block_us`; the others spin `short_us`. Both
-//! come from Vigna's SplitMix64, seeded with `seed` as the counter: for each item one number for
-//! the gap, `-ln(1 - (r >> 11) / 2^53) / rate` seconds, and then one for the kind: blocks if
-//! `r % 10 == 0`. `short_*`: from the intended time of a short item to its end. `rate` is LOAD % of
-//! what `workers` workers could do that block for a tenth of the items and make no more threads.
-//! `threads`: how many threads the process has at the end, less those that it had before the
-//! runtime was built. `items_per_second`: all, until the last has run. `cpu_per_item` is without
+//! **(d) `pingpong/PLACEMENT/GAP`**: one client from outside makes `items` pings. For each it
+//! sleeps `gap_us` (with a timer slack of one nanosecond, if not 0). It notes the time, queues an
+//! item, sleeps on a futex until the item has run, and notes the time. `free`: there are `workers`
+//! workers, and no thread is pinned. `same`, `cross`: there is one worker, pinned to `worker_cpu`,
+//! and the client is pinned to `client_cpu`. `latency_*` is the time of a ping; the 99.9th
+//! percentile of fewer than 5 000 pings isn't reported. `cpu_per_item` is per ping, client
+//! included. The runtime `futex` is the floor: a bare thread that sleeps on a futex and wakes the
+//! client.
+//!
+//! **(e) `mix/LOAD`, `mix/LOAD/hint`** is an open loop. One producer queues `items` closures at
+//! intended times, and waits for each by yielding its CPU. The gaps are exponential with the mean
+//! `1 / rate`. One item in ten, at random, sleeps `block_us`; the others spin `short_us`. Both come
+//! from Vigna's SplitMix64, seeded with `seed` as the counter. For each item there is one number
+//! for the gap, `-ln(1 - (r >> 11) / 2^53) / rate` seconds, and then one for the kind: the item
+//! blocks if `r % 10 == 0`.
+//!
+//! `short_*` runs from the intended time of a short item to its end. `rate` is LOAD % of the rate
+//! of `workers` workers that block for a tenth of the items and make no more threads. `threads` is
+//! the number of threads of the process at the end, less those that it had before the runtime was
+//! built. `items_per_second` counts all items, until the last has run. `cpu_per_item` is without
 //! the producer's own.
 //!
 //! **(f) `oversubscribed/reused`, `oversubscribed/boxed`**: the storm with four producers a CPU.
 //!
-//! **(g) `idle`**: `items` items to get everybody up, 100 ms for them to go to sleep, then
-//! `rest_ms` of rest. `cpu_seconds` and `voluntary_switches` of the rest, and `threads`.
+//! **(g) `idle`**: `items` items wake all workers, which then have 100 ms to go to sleep. Then come
+//! `rest_ms` of rest. The metrics are `cpu_seconds` and `voluntary_switches` of the rest, and
+//! `threads`.
 //!
 //! # Names in records
 //!
-//! `case` is the case's text; for Corewise's and `before`'s own variants with the scope behind it,
-//! and the shard size where it isn't the default: `storm/reused/cache_shard`,
+//! `case` is the case's text. For Corewise's and `before`'s own variants the scope follows it, and
+//! the shard size where it isn't the default: `storm/reused/cache_shard`,
 //! `storm/reused/cache_shard:4`, `kernel_test/cache` for `before`. `metric` and `unit` are those of
 //! the line.
 
@@ -128,8 +143,8 @@ use variants::Corewise;
 /// Shard sizes beside the default. A size is run if it gives pods that no earlier one has.
 pub const SHARD_SIZES: [u32; 4] = [2, 4, 16, 32];
 
-/// `corewise-bench workqueue`. The headlines are the default scope against the old design in the
-/// kernel's test: more is better in both.
+/// `corewise-bench workqueue`. The headlines compare the default scope with the old design in the
+/// kernel's test. More is better in both.
 pub static BENCH: Bench = Bench {
     name: "workqueue",
     words: "workers producers items passes ring gap_us rate block_us short_us hint rest_ms \
@@ -155,8 +170,9 @@ pub static BENCH: Bench = Bench {
 };
 
 /// Reused items of each producer of a storm. Workers run as many in the few milliseconds for which
-/// a producer may lose its CPU. With fewer, producers wait for a free item and workers for the next
-/// one, and the benchmark measures the switches. A peer's queue of plain values has no such bound.
+/// a producer may lose its CPU. With fewer items, producers wait for a free item and workers for
+/// the next one, and the benchmark measures the switches. A peer's queue of plain values has no
+/// such bound.
 const RING: usize = 16_384;
 
 /// Sets the numbers that most cases have.
@@ -175,8 +191,8 @@ fn before(count: bool) -> Variant {
 }
 
 /// Returns the default, and every scope and shard size whose pods no earlier one has. If the case
-/// `decides` on the default scope, one with the same pods as the default is run too, to show the
-/// noise.
+/// `decides` on the default scope, a scope with the same pods as the default is run too. It shows
+/// the noise.
 fn with_scopes(on: &On, decides: bool, count: bool) -> Vec<Variant> {
     let mut places = vec![Place::default()];
     let scopes = AffinityScope::ALL.map(Place::of).into_iter();

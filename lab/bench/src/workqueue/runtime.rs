@@ -2,8 +2,8 @@
 //! the peers implement them.
 //!
 //! The owner of a runtime builds it as a [`Job`](crate::job::Job) says, with a number of workers,
-//! or one that is pinned. Each runs in its best mode: closures aren't boxed before they reach it,
-//! items without a waiter have no handle, and items that can be queued again are made once.
+//! or one that is pinned. Each runs in its best mode. Closures aren't boxed before they reach it,
+//! and items without a waiter have no handle. Items that can be queued again are made once.
 
 use corewise_sync::Unparker;
 

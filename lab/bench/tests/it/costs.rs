@@ -1,4 +1,4 @@
-//! `corewise-bench machine`: the file, also where few CPUs may be used.
+//! `corewise-bench machine`: the file, also if few CPUs may be used.
 #![allow(clippy::unwrap_used)]
 
 use corewise_costs::{Costs, Distance};

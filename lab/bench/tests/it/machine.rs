@@ -1,4 +1,4 @@
-//! `machine::measure` makes a whole file, also of a larger machine than this one. The tests of
+//! `machine::measure` makes a whole file, even of a larger machine than this one. The tests of
 //! `corewise-bench machine` measure all CPUs of this machine, and one of them.
 #![allow(clippy::unwrap_used)]
 

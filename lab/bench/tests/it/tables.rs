@@ -13,13 +13,13 @@
 //! <!-- end of results -->
 //! ```
 //!
-//! The first line names the files of records, relative to the Markdown file; `-` where there is
+//! The first line names the files of records, relative to the Markdown file, or is `-` if there is
 //! none yet. Each other line is a column: its heading, the case without the scope, the metric. The
-//! rows are the variants, and scopes, that have at least one of them. The one line `headlines`
-//! stands for a table of these.
+//! rows are the variants, and scopes, that have at least one of these columns. The one line
+//! `headlines` stands for a table of these.
 //!
-//! A table of rows is for several workloads: it has a column for each variant that the first line
-//! of its description names, and a row for each line below. `best` is the best variant that isn't
+//! A table of rows is for several workloads. It has a column for each variant that the first line
+//! of its description names, and a row for each line below. `best` is the best variant other than
 //! Corewise, with its name. A file has one such table, and the description anywhere.
 //!
 //! ```text
@@ -76,8 +76,8 @@ fn label(source: Source, record: &Record, place: Option<Place>) -> String {
     }
 }
 
-/// Returns the ratios that sum a call up, each with its interval if there is one: the headlines of
-/// a program in their order, and then the further ones.
+/// Returns the ratios that sum a call up, each with its interval if there is one. The headlines of
+/// a program come in their order, and then the further ones.
 fn ratios(records: &[Record]) -> impl Iterator<Item = (&Record, Option<&Record>)> {
     let interval = |of: &Record| {
         records.iter().find(|other| other.case == INTERVAL && other.metric == of.metric)

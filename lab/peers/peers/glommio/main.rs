@@ -1,9 +1,10 @@
 //! The call workloads of lab/bench/src/calls/mod.rs on glommio: their words in, their line out.
 //!
-//! Best documented settings: an executor pinned to each CPU (`Placement::Fixed`), a
-//! `shared_channel` each way between the caller's and every called one's: glommio's way from shard
-//! to shard. The caller is a task, and so is the answerer. `glommio` parks at once, its default;
-//! `glommio-spins` has `spin_before_park`, long enough for every gap.
+//! The settings are the best documented ones. An executor is pinned to each CPU
+//! (`Placement::Fixed`). A `shared_channel` leads each way between the caller's executor and every
+//! called one: glommio's way from shard to shard. The caller is a task, and so is the answerer.
+//! `glommio` parks at once, its default; `glommio-spins` has `spin_before_park`, long enough for
+//! every gap.
 
 use std::collections::HashMap;
 use std::error::Error;

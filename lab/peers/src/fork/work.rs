@@ -200,7 +200,8 @@ impl Node {
     /// Returns a full tree with this number of levels below its root, which has this place. The
     /// children of place `n` have the places `2n` and `2n + 1`. A number made from the place
     /// decides which child is allocated first. Otherwise a library that calls the second closure
-    /// first, as chili does, would walk the memory in one direction, and be four times as fast.
+    /// first, as chili does, would walk the memory in one direction. It would be four times as
+    /// fast.
     fn of(levels: u32, place: u64) -> Node {
         let child = |place| Box::new(Node::of(levels - 1, place));
         let children = (levels > 0).then(|| {

@@ -1,14 +1,14 @@
 //! NBD servers on the same volumes, with the same clients: fio, and a client of many exports.
 //!
-//! * `random/PLACE/TRANSPORT/MIX/DEPTH/JOBS`: 4 KiB by fio, each job with a connection of its own.
-//!   PLACE: `memory`, `tmpfs`, `disk` (a file through the page cache, which has it) or `direct`
-//!   (the same file past it). MIX: `read`, `write`, `mixed`.
+//! * `random/PLACE/TRANSPORT/MIX/DEPTH/JOBS`: requests of 4 KiB by fio, each job with a connection
+//!   of its own. PLACE is `memory`, `tmpfs`, `disk` (a file through the page cache, which has the
+//!   file) or `direct` (the same file past the cache). MIX is `read`, `write` or `mixed`.
 //! * `paced/PLACE/unix/RATE`: RATE reads of 4 KiB a second, by four clients that wait for no
-//!   answer: percentiles compare only at equal load. Each latency begins when its request was due.
-//! * `sequential/PLACE/TRANSPORT/MIX`: 128 KiB, eight in flight on one connection.
+//!   answer. Percentiles compare only at equal load. Each latency begins when its request was due.
+//! * `sequential/PLACE/TRANSPORT/MIX`: requests of 128 KiB, eight in flight on one connection.
 //! * `exports/COUNT/instant`, `/slow`: the time until one client has read the first block of each
-//!   export, and from SIGTERM to the end. Slow: each request takes 50 ms, and each export has a
-//!   block that was written and not flushed.
+//!   export, and the time from SIGTERM to the end. With `slow`, each request takes 50 ms, and each
+//!   export has a block that was written and not flushed.
 
 mod client;
 pub(crate) mod files;
@@ -75,7 +75,7 @@ pub(crate) static PEERS: Peers = Peers {
         Runtime::of("nbd-server-splice", Tool::Server("nbd-server"), Idle::Sleeps, When::Thorough),
     ],
     takes,
-    // By TCP only one kind of volume is run: the transport differs, not the volume.
+    // Over TCP only one kind of volume is run, since only the transport differs.
     full: |parts, named, _| {
         let way = &parts[parts.len().min(2)..];
         named

@@ -52,8 +52,8 @@ pub(crate) static PEERS: Peers = Peers {
     bench: &BENCH,
     runtimes: &RUNTIMES,
     takes,
-    // All that peers take part in, but the gap of 100 µs, which tells nothing that the other two
-    // don't. Rest takes long and varies little: it has to be asked for.
+    // All cases that peers take part in, except the gap of 100 µs, which shows nothing that the
+    // other two don't. Rest takes long and varies little, so it runs only if it is asked for.
     full: |parts, named, _| named || parts != ["idle"],
     quick: |parts| {
         matches!(

@@ -1,4 +1,4 @@
-//! A server creates an object once, or it isn't used.
+//! Servers that create an object more than once are refused.
 
 use std::sync::Arc;
 

@@ -20,12 +20,12 @@ fn a_volume_is_what_was_written() {
 #[test]
 fn a_connection_may_be_cut_in_each_request() {
     let fates = [Fate::CutBefore, Fate::CutAmid, Fate::CutAfter, Fate::CutAnswer];
-    // At once: most of it is waiting for leases.
+    // The four run at once, since most of their time is a wait for leases.
     let cut = fates.map(|fate| thread::spawn(move || cut_each(fate)));
     cut.into_iter().for_each(|cut| cut.join().unwrap());
 }
 
-/// Cuts each request in one of a few volumes, several in each: a volume for each cut would make
+/// Cuts each request in one of a few volumes, several in each. A volume for each cut would make
 /// dozens of volumes.
 fn cut_each(fate: Fate) {
     /// Requests from one cut to the next, by which the volume has recovered from the first.
@@ -49,7 +49,7 @@ fn cut_each(fate: Fate) {
 
 /// Does random work while each request has a random fate of these, after a pause of at most `most`.
 fn agrees_under(fates: &'static [Fate], most: Duration) {
-    // At once: a request that failed is made again after a pause.
+    // All run at once, since a request that failed is made again after a pause.
     let all = [0, 1, 2, 3].map(|seed| thread::spawn(move || agrees_once(fates, most, seed)));
     all.into_iter().for_each(|one| one.join().unwrap());
 }
@@ -101,9 +101,10 @@ fn a_server_that_refuses_everything_gets_the_requests_that_are_counted_and_no_mo
     let why = disk.read(0, 8).unwrap_err();
     assert_eq!(why.kind(), IoErrorKind::TimedOut, "{why}");
     let (after, our) = (asked.load(Ordering::Relaxed) - before, counted() - ours);
-    // Pauses of 20 ms, and each twice as long as the one before: seven of them are longer than its
-    // patience, and a busy machine has time for fewer. Whether another server has the volume may be
-    // looked for as often, and of each that failed how long the object is.
+    // The pauses begin with 20 ms, and each is twice as long as the one before. Seven of them are
+    // longer than the volume's patience, and a busy machine has time for fewer. The volume may
+    // check as often whether another server has it, and ask for the length of the object after each
+    // failure.
     assert!(after <= our && (3..=30).contains(&after), "{after} requests, {our} were counted");
 }
 

@@ -1,4 +1,4 @@
-//! The program on SeaweedFS: either is killed, and two programs compete for a volume.
+//! The program on SeaweedFS: kills of either, and two programs that compete for a volume.
 
 use std::io::Result;
 use std::process::Command;
@@ -173,7 +173,7 @@ fn of_two_servers_that_fight_for_a_volume_at_most_one_is_believed() {
     other.flush().unwrap();
     assert_eq!(other.read(0, 1).unwrap(), [2]);
     drop((first, second));
-    // Many programs start one after the other, each while the one before goes on.
+    // Many programs start one after the other, each while the one before still runs.
     let mut random = Rng::with_seed(3);
     let mut last = 2;
     let mut before: Option<(Program, Attached)> = None;
@@ -181,7 +181,7 @@ fn of_two_servers_that_fight_for_a_volume_at_most_one_is_believed() {
         let program = Program::new(&place, BLOCKS);
         let mut disk = Attached::new(&program);
         if let Some((_, before)) = &mut before {
-            // It goes on. From then on its state is stale.
+            // The program goes on. From then on its state is stale.
             let written = before.write(1, 1, what).and_then(|()| before.flush());
             let read = before.read(0, 1);
             disk.write(0, 1, what).unwrap();

@@ -1,5 +1,5 @@
-//! A server between an S3 client and an S3 server, which forwards requests, cuts connections and
-//! gives wrong answers, as a judge decides.
+//! A server between an S3 client and an S3 server. It forwards requests, cuts connections and gives
+//! wrong answers, as a judge decides.
 
 use std::io::{BufRead as _, BufReader, Error, ErrorKind, Read as _, Result, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

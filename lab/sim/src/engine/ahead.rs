@@ -1,10 +1,14 @@
 //! Look-ahead of a core: it fetches the next lines while it waits for others.
 //!
 //! A core takes up instructions until its reorder buffer is full, and fetches each line as soon as
-//! its address is known. So misses overlap, with three exceptions: an address that was read from a
-//! line which isn't here yet (a list costs one miss after the other), an instruction for which the
-//! buffer has no room, and a barrier (a system call, a full fence, the end of a waiting loop). This
-//! is the interval model of processor simulators (Sniper).
+//! its address is known. So misses overlap, with three exceptions:
+//!
+//! - an address that was read from a line which isn't here yet: a list costs one miss after the
+//!   other;
+//! - an instruction for which the buffer has no room;
+//! - a barrier: a system call, a full fence, the end of a waiting loop.
+//!
+//! This is the interval model of processor simulators (Sniper).
 
 use std::collections::VecDeque;
 

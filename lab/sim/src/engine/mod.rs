@@ -98,7 +98,7 @@ pub(crate) struct Sim {
     sleepers: FxHashMap<usize, Vec<Tid>>,
     /// Thread whose code runs now.
     running: Option<Tid>,
-    /// Time until which no other thread has anything to do.
+    /// Time until which no other thread has work.
     horizon: f64,
     pub(crate) memory: Memory,
     pub(crate) tally: Tally,

@@ -36,7 +36,8 @@ pub(crate) fn run(args: &Top) -> Result<(), Failure> {
         return Err(Failure::new("`corewise top` needs a terminal")
             .help("`corewise dump --monitor` and `corewise clients` print lines"));
     }
-    // Before the screen is taken: without a server, an error is all there is to print.
+    // The server is found before the screen is taken, since without a server there is only an error
+    // to print.
     let client = Client::find(&args.server)?;
     let signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])
         .map_err(|error| Failure::new(format!("cannot handle signals: {error}")))?;

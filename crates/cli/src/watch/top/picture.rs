@@ -319,7 +319,8 @@ mod tests {
             line.trim_end().to_string() + "\n"
         });
         let picture: String = lines.collect();
-        // To see it: `cargo test -p corewise-cli --bin corewise top -- --nocapture`.
+        // The picture can be seen by `cargo test -p corewise-cli --bin corewise top --
+        // --nocapture`.
         println!("{picture}");
         picture
     }
@@ -345,7 +346,7 @@ mod tests {
                     let wanted: Vec<&str> = text.split(' ').collect();
                     words.windows(wanted.len()).filter(|found| *found == wanted).count()
                 };
-                // In the head and in the table.
+                // The reason stands in the head and in the table.
                 match part {
                     Part::Health => {
                         let found = shown(why) + shown(&format!("{why}. Mend it"));

@@ -358,7 +358,7 @@ pub(crate) fn rows(part: Part, before: Option<&Sample>, now: &Sample) -> Vec<Vec
                 vec![
                     Cell::word(state.name()),
                     Cell::word(subject.clone()),
-                    // One cell: the last one is never cut.
+                    // The row is one cell, since the last cell is never cut.
                     Cell::word(format!("{what}. {todo}")),
                 ]
             };

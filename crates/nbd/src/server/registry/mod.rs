@@ -68,7 +68,7 @@ enum ExportState {
     Open,
     /// Present clients may use the export; no client is admitted.
     Hidden,
-    /// The export is being removed: soon nobody uses it.
+    /// The export is being removed: soon no client uses it.
     Closing,
 }
 
@@ -234,13 +234,13 @@ impl Registry {
     /// Registers a new connection, made by `make` from its id, and returns both results of `make`.
     ///
     /// Handshakes may have the unused places of clients, and `max_half_open` more. If all are
-    /// taken, one handshake is removed and passed to `evict` (inside the lock) to be cut. That is
-    /// one of a client that was told that there is no place for it, or else the oldest one that has
-    /// waited for its client for too long ([`policy::handshake_patience`]). If there is neither,
-    /// the handshakes are live clients that came together. Then this waits, and newcomers wait in
-    /// the system's queue. It also waits while as many cut connections have not ended yet, so a
-    /// flood of newcomers makes no threads. `stop` tells whether to give up, since no more clients
-    /// are wanted.
+    /// taken, this removes one handshake and passes it to `evict` (inside the lock) to be cut. It
+    /// prefers a client that was refused for lack of a place. The next choice is the oldest one
+    /// that has waited for its client for too long ([`policy::handshake_patience`]). If there is
+    /// neither, the handshakes are live clients that came together. Then this waits, and newcomers
+    /// wait in the system's queue. It also waits while as many cut connections have not ended yet,
+    /// so a flood of newcomers makes no threads. `stop` tells whether to give up, since no more
+    /// clients are wanted.
     pub(super) fn admit<T>(
         &self,
         who: Identity,
@@ -261,7 +261,8 @@ impl Registry {
             let ending = books.threads - books.connections.len();
             if ending < half_open_limit {
                 let here = books.connections.len() - books.leaving;
-                // Here and now, so that its place is free whatever its thread does.
+                // The removal is here, so that the place is free whatever the connection's thread
+                // does.
                 if here < places || books.let_slow_go(patience, places, &evict) {
                     break;
                 }
@@ -369,8 +370,8 @@ impl Registry {
         gone.filter(|gone| !gone.told).and_then(|gone| Some((gone.export?, gone.who)))
     }
 
-    /// Reports a client that isn't waited for any more as gone: its thread goes on. Returns what
-    /// [`Registry::leave`] does, and `None` if it has left.
+    /// Reports a client that isn't waited for any more as gone: its thread goes on. Returns the
+    /// same as [`Registry::leave`], and `None` if the client has left.
     pub(super) fn leave_behind(&self, connection: &Connection) -> Option<(String, Identity)> {
         let mut books = self.books.lock();
         let entered = books.connections.get_mut(&connection.id).filter(|one| !one.told)?;
@@ -446,8 +447,8 @@ impl RegistryState {
         self.cut = self.cut.saturating_sub(1);
     }
 
-    /// Lets a handshake go whose client was told that there is no place for it. If there is none,
-    /// lets the oldest one go that has waited for its client for `patience`.
+    /// Lets a handshake go whose client was refused for lack of a place. If there is none, lets the
+    /// oldest one go that has waited for its client for `patience`.
     fn let_slow_go(
         &mut self,
         patience: Duration,
@@ -476,7 +477,7 @@ impl RegistryState {
     /// drain: its answered changes are flushed.
     fn let_idle_go(&mut self, belongs: ConnectionFilter<'_>, options: &Options) -> bool {
         let Some(enough) = options.evict_idle else { return false };
-        // Each has its descriptor until its device has flushed its changes.
+        // Each such client has its descriptor until its device has flushed its changes.
         if self.leaving >= options.max_half_open.max(1) {
             return false;
         }

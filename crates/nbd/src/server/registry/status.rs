@@ -30,7 +30,8 @@ pub struct ExportStatus {
     /// True if newcomers can't change it: the export or its device is read-only.
     pub read_only: bool,
     /// Number of clients that left its device without knowing of a failed flush, so that they may
-    /// have lost data. The next client from the same place, or with the same certificate, is told.
+    /// have lost data. The next client from the same place, or with the same certificate, learns of
+    /// it.
     pub untold: usize,
     /// Traffic of all its clients, those that left included.
     pub traffic: Traffic,
@@ -79,7 +80,7 @@ pub struct ClientStatus {
 pub struct HandshakeCounts {
     /// Handshakes in which the client chose an export.
     pub attached: u64,
-    /// Handshakes in which the client was told that all places are taken.
+    /// Handshakes in which the server refused the client because all places are taken.
     pub no_place: u64,
     /// Handshakes without the choice of an export that were closed for waiting clients.
     pub evicted: u64,

@@ -123,7 +123,7 @@ fn a_client_that_was_told_that_there_is_no_place_makes_room_before_one_that_was_
             .to_string()
     };
     let ids = [admit(), admit(), admit()];
-    // The first one is about to be told; the second one has been.
+    // The first one is about to get the refusal; the second one has got it.
     let (about_to, told) = (ids[0], ids[1]);
     for id in [about_to, told] {
         assert!(attach(id).contains("all 0 places"));

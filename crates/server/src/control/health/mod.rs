@@ -72,7 +72,7 @@ pub(crate) enum Fault {
     CheckOverdue,
     /// A device isn't up.
     DeviceDown,
-    /// A file or a folder that a volume uses isn't in its place, or isn't what it was.
+    /// A file or a folder that a volume uses isn't in its place, or was replaced.
     Displaced,
     /// A file was truncated or unlinked, or a flush of it failed.
     FileLost,
@@ -88,7 +88,7 @@ pub(crate) enum Fault {
     LogUnread,
     /// Clients have left without knowing that a flush has failed.
     LossUntold,
-    /// A volume in an object store is fenced, or its store has lost what was written last.
+    /// A volume in an object store is fenced, or its store has lost the last writes.
     NotServed,
     /// A volume elsewhere has no connection.
     RemoteDisconnected,

@@ -117,8 +117,8 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
     reasons
 }
 
-/// Returns true if what was left out has come up since, or if its device reports itself why it
-/// isn't up.
+/// Returns true if the part that was left out has come up since, or if its device itself reports
+/// why it isn't up.
 fn is_there(facts: &Facts<'_>, name: &str) -> bool {
     let device = facts.devices.iter().find(|device| device.name == name);
     device.is_some_and(|device| {

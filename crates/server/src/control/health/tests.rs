@@ -332,7 +332,7 @@ fn a_certificate_is_told_of_when_its_renewal_is_late_for_its_lifetime() {
         (day / 3.0, day, true, HealthState::Ok),
         (day / 7.0, day, true, HealthState::Degraded),
         (-1.0, day, true, HealthState::Lost),
-        // Others come without it.
+        // Other clients come without the certificate.
         (-1.0, day, false, HealthState::Degraded),
     ] {
         assert_eq!(state(left, lifetime, required), is, "{left} of {lifetime}");

@@ -49,8 +49,8 @@ fn untold(export: &Export) -> Reason {
     Reason::new(Fault::LossUntold, HealthState::Lost, device, what).todo(todo)
 }
 
-/// Returns the reason for a store that takes no writes: what clients wrote since is on this machine
-/// alone.
+/// Returns the reason for a store that takes no writes: the clients' later writes are on this
+/// machine alone.
 fn unwritable(disk: &Disk) -> Option<Reason> {
     let store = disk.store.as_ref()?;
     let refuses = store.refuses.as_ref()?;
@@ -188,8 +188,8 @@ fn hangs(disk: &Disk) -> Option<f64> {
     disk.oldest_seconds.filter(|age| *age >= HANGS.as_secs_f64())
 }
 
-/// Returns the requests that failed in the last minute. Clients try what a device may refuse (fast
-/// zeroes, discards), so such failures are no fault.
+/// Returns the requests that failed in the last minute. Clients try requests that a device may
+/// refuse (fast zeroes, discards), so such failures are no fault.
 fn failed(disk: &Disk) -> Vec<(&'static str, u64)> {
     let ops =
         disk.ops.all().into_iter().filter(|(op, _)| matches!(*op, "read" | "write" | "flush"));
@@ -252,7 +252,7 @@ fn leg_reason(mirror: &str, leg: &Leg) -> Option<Reason> {
     Some(Reason::new(fault, HealthState::Degraded, mirror, what).part(&leg.name).todo(todo))
 }
 
-/// Returns the reason for what a check found. If legs differ, it is unknown which one has the
+/// Returns the reason for the findings of a check. If legs differ, it is unknown which one has the
 /// clients' data, and reads go to either. A place that one leg can't read is read from another one.
 fn check_reason(mirror: &str, found: CheckFindings, stack: &Stack<'_>) -> Reason {
     let CheckFindings { differ, unreadable, lost, repaired } = found;

@@ -26,10 +26,10 @@ pub trait FencePolicy: Send + Sync + 'static {
     /// threads agree on.
     fn full();
 
-    /// Issues nothing, as the language already orders the accesses: a `SeqCst` read-modify-write
-    /// (or store) before a `SeqCst` load, where the other side's accesses are `SeqCst` too, or
-    /// separated by a [`full`](FencePolicy::full) fence. Loom takes `SeqCst` accesses for weaker
-    /// ones, and so gets a fence.
+    /// Issues nothing, as the language already orders the accesses. They are a `SeqCst`
+    /// read-modify-write (or store) before a `SeqCst` load. The other side's accesses are `SeqCst`
+    /// too, or separated by a [`full`](FencePolicy::full) fence. Loom takes `SeqCst` accesses for
+    /// weaker ones, and so gets a fence.
     fn implied();
 }
 
@@ -181,8 +181,9 @@ pub fn hold_registration(held: bool) {
 }
 
 #[doc(hidden)]
-/// The word in which a process remembers the result of its registration: `README.md` beside this
-/// file has the ways, their changes, and why a heavy side needn't wait for the first change.
+/// The word in which a process remembers the result of its registration. `README.md` beside this
+/// file has the ways and their changes, and argues why a heavy side needn't wait for the first
+/// change.
 pub mod fence_state {
     use crate::facade::atomic::{AtomicU8, Ordering};
     use crate::facade::backend::constructor;

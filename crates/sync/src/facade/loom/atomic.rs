@@ -1,10 +1,10 @@
 //! Loom's atomics; for models that request it, every order of their accesses.
 //!
-//! Loom remembers one access of an object, the last. So if one thread only loads a word, and
-//! another loads it and then writes it, the second load hides the first: the write before the first
-//! load may never be tried. In a model that requests it
+//! Loom remembers one access of an object, the last. Suppose that one thread only loads a word, and
+//! another loads it and then writes it. The second load then hides the first: the write before the
+//! first load may never be tried. In a model that requests it
 //! ([`every_order`](super::testing::every_order)), each access is announced by a write to a
-//! neighbouring word, which no thread reads; loads still see all old values that they may. This
+//! neighbouring word, which no thread reads. Loads still see all old values that they may. This
 //! multiplies schedules.
 
 use std::cell::Cell;

@@ -22,7 +22,7 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 /// in the registering thread.
 static HELD: AtomicBool = AtomicBool::new(false);
 
-/// Time for which stores of a light side that read MEMBARRIER may be unseen: store buffers drain
+/// Time for which stores of a light side that read MEMBARRIER may be unseen. Store buffers drain
 /// within microseconds, and a thread that is preempted meanwhile has had a full fence.
 const SETTLE: Duration = Duration::from_millis(10);
 

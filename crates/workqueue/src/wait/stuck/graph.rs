@@ -65,7 +65,7 @@ struct Node {
     missing: usize,
 }
 
-/// Facts that don't come about because of each other, and of nothing else: two that are equal were
+/// Facts that don't come about because of each other, and of nothing else. Two that are equal were
 /// read from the same state, which lasted from the one reading to the other.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Circle(BTreeMap<Fact, (Option<Rule>, Vec<Fact>)>);

@@ -1,10 +1,10 @@
-//! A thread pinned to each target's CPU that receives from a channel of its own and answers on one
-//! that the caller receives from: what programs without a runtime write.
+//! A thread pinned to each target's CPU, which receives from a channel of its own. It answers on a
+//! channel that the caller receives from. Programs without a runtime are written like that.
 //!
 //! In their best mode the message is the argument itself, so it needs no allocation and carries no
 //! function. The caller's answers have a channel for all calls. Bounded channels hold one message,
-//! and there is never more than one: of crossbeam's and of kanal's channels these are the fastest.
-//! Both sides spin shortly before they park. crossbeam's yield, too, and those of
+//! and there is never more than one. Of crossbeam's and of kanal's channels these are the fastest.
+//! Both sides spin shortly before they park. The sides of crossbeam's yield, too, and those of
 //! `std::sync::mpsc` park nearly at once.
 
 use corewise_bench::BenchError;

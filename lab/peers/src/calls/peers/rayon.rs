@@ -1,8 +1,7 @@
 //! rayon's `broadcast`, its only operation that runs a function on each thread.
 //!
-//! In its best mode it has a pinned thread a CPU, of which the caller is one
-//! (`use_current_thread`), so that the caller runs its own share. rayon can't choose a CPU, so it
-//! has no round trip.
+//! In its best mode it has a pinned thread a CPU. The caller is one of them (`use_current_thread`),
+//! so it runs its own share. rayon can't choose a CPU, so it has no round trip.
 
 use corewise_bench::BenchError;
 use corewise_topology::CpuSet;

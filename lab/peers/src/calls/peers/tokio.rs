@@ -1,8 +1,8 @@
 //! tokio: a current-thread runtime on a thread pinned to each target's CPU.
 //!
-//! Its best mode from outside of a runtime, as documented: an unbounded `mpsc`, whose `send` never
-//! waits, and a `oneshot` with each message, whose `blocking_recv` the caller waits in. The runtime
-//! has no drivers, so it parks in a plain condition variable. Both sides park at once.
+//! Its documented best mode from outside of a runtime is an unbounded `mpsc`, whose `send` never
+//! waits, with a `oneshot` in each message. The caller waits in the `blocking_recv` of that. The
+//! runtime has no drivers, so it parks in a plain condition variable. Both sides park at once.
 
 use corewise_bench::BenchError;
 use tokio::runtime::Builder;

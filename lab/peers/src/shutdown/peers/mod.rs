@@ -1,4 +1,4 @@
-//! The peers, one file each: what prepares a shutdown returns what does it.
+//! The peers, one file each. A function prepares a shutdown, and returns the function that does it.
 
 pub(crate) mod rayon;
 pub(crate) mod tokio;

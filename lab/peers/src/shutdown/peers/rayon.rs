@@ -1,5 +1,5 @@
-//! rayon: a scope, and for each device a counter of those that must be done before it; the task
-//! that counts it down to zero spawns its callback.
+//! rayon: a scope, and for each device a counter of the devices that must be done before it. The
+//! task that counts the counter down to zero spawns the device's callback.
 //!
 //! Callbacks block, and a worker of rayon's that blocks does nothing else. So it has 32 workers, as
 //! many as Corewise may have helpers, and not one a CPU. They are made before.

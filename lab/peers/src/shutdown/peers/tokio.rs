@@ -1,5 +1,5 @@
-//! tokio: a task for each device in a `JoinSet`, and a `watch` channel for each that says when it
-//! is done.
+//! tokio: a task for each device in a `JoinSet`, and a `watch` channel for each that reports its
+//! end.
 //!
 //! A callback may block, so it is called by `spawn_blocking`; a device without one is done on the
 //! spot. The channels and the runtime are made before.
@@ -50,7 +50,7 @@ pub(crate) fn prepare(
                             drop(other.wait_for(|done| *done).await);
                         }
                         if pass.has_callback(device) {
-                            // A panic is found by the pass.
+                            // The pass finds a panic.
                             drop(spawn_blocking(move || pass.call(device)).await);
                         }
                         done.map(|done| done.send_replace(true))

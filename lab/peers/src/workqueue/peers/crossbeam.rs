@@ -1,9 +1,9 @@
-//! A thread pool on a `crossbeam-channel`, as many programs have their own.
+//! A thread pool on a `crossbeam-channel`, as in many programs.
 //!
-//! In its best mode it has one unbounded channel for all workers, and messages of the one kind that
-//! the workload needs: sixteen bytes or a token, which allocate nothing but the channel's blocks,
-//! or a boxed closure. A worker that finds nothing spins and yields shortly before it parks, as the
-//! channel's `recv` does. The pool has no hint for a closure that blocks.
+//! In its best mode it has one unbounded channel for all workers. Its messages are of the one kind
+//! that the workload needs. That is sixteen bytes or a token, which allocate nothing but the
+//! channel's blocks, or a boxed closure. A worker that finds nothing spins and yields shortly
+//! before it parks, as the channel's `recv` does. The pool has no hint for a closure that blocks.
 
 use std::sync::Arc;
 use std::thread;

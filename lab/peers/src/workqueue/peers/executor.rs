@@ -1,7 +1,7 @@
 //! smol's `async-executor`: `Executor`, which smol itself uses, and the leaner `StaticExecutor`.
 //!
-//! Their best mode: threads that run the executor for ever, as smol's do; tasks that are detached;
-//! what blocks goes to smol's `blocking`.
+//! In their best mode threads run the executor for ever, as smol's do, and tasks are detached.
+//! Closures that block go to smol's `blocking`.
 
 use std::future::Future;
 use std::thread;

@@ -1,9 +1,9 @@
 //! Corewise in modes that the workloads' own runtimes don't have.
 //!
-//! `corewise-spawn`: `spawn`, whose handle is dropped at once. Beside `execute`, which keeps none,
-//! it is what tokio's `spawn` is to be compared with. `corewise-sleep` and `corewise-spin`: idle
-//! workers that sleep at once, as most peers' do, and that spin for a millisecond first, as
-//! oneTBB's do; `corewise` itself decides from what it has seen.
+//! `corewise-spawn` uses `spawn`, whose handle is dropped at once. `execute` keeps none, so tokio's
+//! `spawn` is to be compared with `spawn`. In `corewise-sleep` idle workers sleep at once, as most
+//! peers' do. In `corewise-spin` they spin for a millisecond first, as oneTBB's do. `corewise`
+//! itself decides from its past waits.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
 //! tokio's multi-threaded runtime.
 //!
-//! Its best mode: a task per closure, its handle dropped at once; `spawn` of the runtime's handle
-//! from outside, `tokio::spawn` from within. The default settings are those that its documentation
-//! recommends. A blocking item goes to `spawn_blocking`, or, in a runtime of its own name, says so
-//! where it blocks by `block_in_place`.
+//! In its best mode it has a task per closure, whose handle is dropped at once. `spawn` of the
+//! runtime's handle is for calls from outside, `tokio::spawn` for those from within. The default
+//! settings are those that its documentation recommends. A blocking item goes to `spawn_blocking`.
+//! In a runtime of its own name, it announces with `block_in_place` that it blocks.
 
 use corewise_bench::workqueue::runtime::Spawn;
 use corewise_bench::{BenchError, Job};

@@ -1,7 +1,7 @@
 //! Words on which threads sleep, over locks and condition variables: a substitute for futexes.
 //!
 //! The word's address is only its name. *Compare* and *Enlist* are one step for *Wake*, as all
-//! three run under one lock: either a sleeper sees what was written before the wake-up, or the
+//! three run under one lock. Either a sleeper sees what was written before the wake-up, or the
 //! wake-up finds the sleeper.
 
 use std::cell::OnceCell;
