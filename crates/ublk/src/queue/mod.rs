@@ -205,18 +205,24 @@ impl Queue {
         let at = self.tags.get_mut(usize::from(tag))?;
         let done = at.slot.done.lock().take()?;
         let (op, len) = (done.op, done.len);
-        let result = match &done.result {
+        let mut result = match &done.result {
             Ok(()) if op.has_bytes() => len as i32,
             Ok(()) => 0,
             Err(error) => -error.errno().saturating_abs().max(1),
         };
-        if let Payload::One(Buffer::Aligned(buffer)) = done.payload {
-            at.buffer = Some(buffer);
+        match done.payload {
+            Payload::One(Buffer::Aligned(buffer)) => at.buffer = Some(buffer),
+            // The kernel takes the bytes of a read from the address that the answer has, and writes
+            // those of the tag's next request there: no device may have lost that memory.
+            _ if op.has_bytes() => {
+                at.buffer = Some(AlignedBuf::zeroed(self.most as usize, ALIGN));
+                result = -libc::EIO;
+            }
+            _ => {}
         }
-        // The kernel writes there, so a device that lost the memory must not take the tag's along.
-        let most = self.most as usize;
-        let buffer = at.buffer.get_or_insert_with(|| AlignedBuf::zeroed(most, ALIGN));
-        at.address = address(buffer);
+        if let Some(buffer) = &mut at.buffer {
+            at.address = address(buffer);
+        }
         at.state = TagState::Kernel;
         self.in_device -= 1;
         let bytes = (result >= 0).then_some(len);

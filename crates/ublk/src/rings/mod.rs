@@ -261,7 +261,7 @@ impl Drop for RingThread {
     fn drop(&mut self) {
         self.port.end.store(true, Ordering::SeqCst);
         self.port.ring();
-        // The kernel gives the tags' memory back when the thread ends, and not before.
+        // The kernel may use the tags' memory in any call of the thread, up to its last one.
         match self.thread.take().map(JoinHandle::join) {
             Some(Ok(places)) => drop(places),
             Some(Err(_)) => tracing::error!("a thread of ublk panicked at its end"),
@@ -400,7 +400,8 @@ impl Server {
     ) {
         for _ in 0..2 {
             // SAFETY: the tag's memory and the file belong to the place, which stays until the
-            // kernel has given each tag back, or its ring is gone.
+            // kernel has given each tag back, or this thread, in whose calls alone the kernel uses
+            // the memory, has ended.
             if unsafe { sq.push(&entry) }.is_ok() {
                 return;
             }

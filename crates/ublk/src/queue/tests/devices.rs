@@ -182,3 +182,28 @@ fn a_queue_that_owes_a_failure_fails_one_flush_and_no_other_request() {
     drop(kernel);
     ram.end();
 }
+
+#[test]
+fn a_request_that_comes_back_without_its_memory_fails_and_the_tag_gets_other_memory() {
+    let ram = Ram::new(1 << 20);
+    let mut kernel = Kernel::over(ram.device(), 1);
+    for (op, expected) in [(op::READ, EIO), (op::WRITE, EIO), (op::DISCARD, 0)] {
+        let before = kernel.addresses[0];
+        assert_eq!(kernel.deliver(0, op, 0, 0, 8), None);
+        kernel.submit();
+        let slot = kernel.ended.recv().unwrap();
+        let mut done = slot.done.lock();
+        let lost = std::mem::take(&mut done.as_mut().unwrap().payload);
+        drop(done);
+        assert_eq!(kernel.answer(&slot), Some((0, expected)));
+        // The lost memory is still there, so the new one is elsewhere.
+        assert_eq!(kernel.addresses[0] != before, expected == EIO);
+        drop(lost);
+        kernel.fill(0, &[op; 4096]);
+        assert_eq!(kernel.run(0, op::WRITE, 0, 0, 8), 4096);
+    }
+    assert_eq!(kernel.run(0, op::READ, 0, 0, 8), 4096);
+    assert_eq!(kernel.bytes(0, 4096), [op::DISCARD; 4096]);
+    drop(kernel);
+    ram.end();
+}
