@@ -159,7 +159,8 @@ impl Disks {
         control
             .plain(Command::new(start, disk).data(pid))
             .map_err(|error| undo(Error::command(what, disk)(error)))?;
-        let this = Disk { number: disk, abilities, shared: Arc::clone(shared), queues, taken_over };
+        let (shared, mark) = (Arc::clone(shared), options.mark);
+        let this = Disk { number: disk, mark, abilities, shared, queues, taken_over };
         // The disk is served, so an error here is none of the disk's.
         if let Err(error) = this.grow() {
             tracing::warn!(disk, %error, "the disk keeps its former size");
@@ -424,12 +425,20 @@ struct DiskQueue {
     client: Arc<Client>,
 }
 
+impl Drop for DiskQueue {
+    fn drop(&mut self) {
+        // If the disk has left its device before, this does nothing.
+        self.client.leave(false);
+    }
+}
+
 /// A disk of this machine: `/dev/ublkbN`.
 ///
 /// A disk that is dropped is served until its threads end. [`Disk::remove`] takes it away, and
 /// [`Disk::leave`] leaves it to the next server.
 pub struct Disk {
     number: u32,
+    mark: u64,
     abilities: Abilities,
     shared: Arc<SharedDevice>,
     queues: Vec<DiskQueue>,
@@ -489,12 +498,21 @@ impl Disk {
         status
     }
 
+    /// Returns true if somebody else has taken the disk away: the kernel has given up all tags.
+    /// Then its number may be that of another disk.
+    fn was_taken_away(&self) -> bool {
+        self.queues.iter().all(|queue| queue.facts.was_given_up())
+    }
+
     /// Gives the disk the size of its device, if that has grown and the kernel can. Returns true if
     /// the disk has the device's size. Blocks for a moment.
     ///
     /// # Errors
     /// If the kernel refuses the size.
     pub fn grow(&self) -> Result<bool, Error> {
+        if self.was_taken_away() {
+            return Ok(false);
+        }
         let mut control = Control::open(PROMPT)?;
         let wanted = self.shared.device().geometry().size / 512;
         let params =
@@ -519,6 +537,9 @@ impl Disk {
     pub fn remove(self, time: Duration) -> Result<(), Error> {
         let number = self.number;
         let mut control = Control::open(time)?;
+        if self.was_taken_away() {
+            return self.forget(control);
+        }
         control
             .plain(Command::new(control::STOP_DEV, number))
             .map_err(Error::command("stop", number))?;
@@ -534,10 +555,28 @@ impl Disk {
             return Ok(Removal::Unknown(self));
         }
         let mut control = Control::open(time)?;
+        if self.was_taken_away() {
+            return self.forget(control).map(|()| Removal::Gone);
+        }
         match control.plain(Command::new(control::TRY_STOP_DEV, self.number)) {
             Ok(_) => self.delete(control).map(|()| Removal::Gone),
             Err(error) if error.raw_os_error() == Some(libc::EBUSY) => Ok(Removal::InUse(self)),
             Err(error) => Err(Error::command("stop", self.number)(error)),
+        }
+    }
+
+    /// Deletes a device that somebody else has stopped, if it is still there.
+    fn forget(self, mut control: Control) -> Result<(), Error> {
+        let info = control.info(self.number);
+        let is_ours = |info: &DeviceInfo| {
+            self.mark != 0 && info.mark == self.mark && info.state == state::DEAD
+        };
+        match info.is_ok_and(|info| is_ours(&info)) {
+            true => self.delete(control),
+            false => {
+                self.queues.iter().for_each(|queue| queue.client.leave(true));
+                Ok(())
+            }
         }
     }
 
@@ -566,7 +605,7 @@ impl Disk {
         let all = self.queues.iter().filter(|queue| queue.facts.quiet.wait_timeout(left())).count();
         let is_quiet = all == self.queues.len();
         self.queues.iter().for_each(|queue| queue.client.leave(is_quiet));
-        if is_quiet && self.abilities.hand_over {
+        if is_quiet && self.abilities.hand_over && !self.was_taken_away() {
             let quiesced = Control::open(left().max(NODE_PAUSE))
                 .map_err(|error| error.to_string())
                 .and_then(|mut control| {

@@ -71,6 +71,14 @@ pub(crate) struct QueueFacts {
     pub(crate) quiet: Completion,
 }
 
+impl QueueFacts {
+    /// Returns true if the kernel has given up the queue. The queue of a thread that has panicked
+    /// is gone, and not quiet.
+    pub(crate) fn was_given_up(&self) -> bool {
+        self.gone.is_complete() && self.quiet.is_complete()
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TagState {
     Kernel,

@@ -174,7 +174,7 @@ fn a_queue_whose_tags_the_kernel_gives_up_is_gone() {
     let queues = [1, 128, 1]
         .map(|depth| serve(&thread, &shared, GIVES_UP, &writes(depth, 8), Rate::default()));
     assert!(queues.iter().all(Owned::is_gone));
-    assert!(queues.iter().all(|owned| owned.facts.quiet.is_complete() && owned.answered() == 0));
+    assert!(queues.iter().all(|owned| owned.facts.was_given_up() && owned.answered() == 0));
     // An order for a queue that is gone is none.
     assert!(queues.iter().all(|owned| owned.leave(&thread)));
     assert!(requests.try_recv().is_err());
@@ -357,7 +357,7 @@ fn a_thread_that_panics_lets_nobody_wait() {
     });
     assert_eq!(broken.number(), None);
     assert!(owned.is_gone());
-    assert!(!owned.facts.quiet.is_complete(), "its request isn't answered");
+    assert!(!owned.facts.was_given_up(), "its request isn't answered");
     let later = serve(&thread, &shared, DELIVERS, &writes(1, 8), Rate::default());
     assert_eq!(later.served.number(), None);
     thread.port.leave(0, &owned.facts);
