@@ -6,6 +6,7 @@ pub mod busy;
 pub mod client;
 pub mod every;
 pub mod lease;
+pub mod machine;
 pub mod pki;
 pub mod replay;
 pub mod server;

@@ -4,11 +4,11 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use serde_json::Value;
 
 use crate::common::Folder;
+use crate::common::machine::{Image, is_long};
 
 /// A line of a log with a duration or a shutdown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -219,7 +219,7 @@ fn differences(log: &Log, document: &Value) -> (Vec<String>, usize) {
                 // stand.
                 let by_stamps = line.gap.map_or(*micros, |gap| gap.min(*micros));
                 let right = bounds.contains(micros) || bounds.contains(&by_stamps);
-                // A call during which another one began took the printed time or more.
+                // A call during which another one began took what was printed or more.
                 let near = *micros < least + TICK && most < micros + TICK;
                 if !right || !near && *kind == Kind::Probe {
                     wrong.push(format!("{name} took {micros} µs, shown as {least} to {most}"));
@@ -315,11 +315,11 @@ fn a_message_that_changes_is_found() {
         let changed = log.replace(was, is);
         assert_ne!(changed, log, "{was}");
         let path = folder.write("changed.log", &changed);
-        // The parser reads the old log, the program the changed one.
+        // Understood as before, against what the program now makes of it.
         let (wrong, _) = differences(&Log::read(&log), &document(&path));
         assert!(!wrong.is_empty(), "{was} became {is}");
     }
-    // Neither of them reads this line.
+    // And what neither of them reads.
     let before = log.find("calling ").and_then(|at| log[..at].rfind('[')).unwrap();
     let (head, tail) = log.split_at(before);
     let more = format!("{head}[    0.000000] x y: resumed within 12 usecs\r\n{tail}");
@@ -330,22 +330,16 @@ fn a_message_that_changes_is_found() {
 
 const DISKS: usize = 5;
 
-/// Boots the kernel and the modules in `image`, with four CPUs, three NVMe disks and a handful of
-/// virtio devices, and returns the log.
-fn boot(image: &Path, folder: &Folder, options: &str) -> PathBuf {
+/// Boots what `image` has in it, with four CPUs, three NVMe disks and a handful of virtio devices,
+/// and returns the log.
+fn boot(image: &Image, folder: &Folder, options: &str) -> PathBuf {
     let log = folder.join("console");
-    let mut machine = Command::new("timeout");
-    // `timeout` ends a machine that hangs. One thread runs all CPUs. With several, a CPU may run
-    // into the breakpoint of an instruction that another one has just finished patching. The kernel
-    // then oopses.
-    machine.args(["400", "qemu-system-x86_64", "-accel", "tcg,thread=single", "-cpu", "max"]);
-    machine.args(["-smp", "4", "-m", "512", "-display", "none", "-monitor", "none", "-no-reboot"]);
-    machine.arg("-kernel").arg(image.join("vmlinuz")).arg("-initrd").arg(image.join("initrd"));
+    // One thread runs all emulated CPUs: with several, a CPU may run into the breakpoint of an
+    // instruction that another one has just finished patching, and the kernel oopses.
+    let variables = format!("initcall_debug ignore_loglevel log_buf_len=4M {options}");
+    let mut machine = image.machine(400, "tcg,thread=single", &variables);
+    machine.args(["-smp", "4", "-m", "512"]);
     machine.arg("-serial").arg(format!("file:{}", log.display()));
-    // On a busy host an emulated timer may be too late for the kernel's check of it.
-    let command_line =
-        "console=ttyS0 initcall_debug ignore_loglevel log_buf_len=4M panic=-1 no_timer_check";
-    machine.arg("-append").arg(format!("{command_line} {options}"));
     for disk in 0..DISKS {
         let file = folder.write(&format!("disk{disk}"), "");
         std::fs::OpenOptions::new().write(true).open(&file).unwrap().set_len(16 << 20).unwrap();
@@ -371,24 +365,23 @@ fn boot(image: &Path, folder: &Folder, options: &str) -> PathBuf {
     log
 }
 
-/// Takes a minute, and fetches a kernel. It belongs to the long runs, whose needs `xtask` installs.
+/// Takes a minute, and fetches a kernel: for long runs, of which `xtask` installs what it needs.
 #[test]
 fn the_newest_kernels_boots_are_understood_alike_by_a_second_parser() {
-    if std::env::var_os("COREWISE_LONG").is_none() || !cfg!(target_arch = "x86_64") {
+    if !is_long() {
         return;
     }
+    let modules =
+        "nvme virtio_pci virtio_blk virtio_net virtio_scsi sd_mod virtio_rng virtio_balloon";
+    let Some(image) = Image::new("boot", "newest", "boot", modules, &[]) else {
+        return;
+    };
     let folder = Folder::new();
-    // The next run fetches only newer packages.
-    let image = Path::new(env!("CARGO_TARGET_TMPDIR")).join("newest-kernel");
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel/newest");
-    let mut make = folder.command("sh");
-    make.arg(script).arg(&image);
-    crate::common::run(make).ok();
-    let version = std::fs::read_to_string(image.join("version")).unwrap();
+    let version = std::fs::read_to_string(image.file("version")).unwrap();
 
     for (options, end) in [
-        ("corewise=poweroff", "reboot: Power down"),
-        ("driver_async_probe=* corewise=reboot", "reboot: machine restart"),
+        ("how=poweroff", "reboot: Power down"),
+        ("driver_async_probe=* how=reboot", "reboot: machine restart"),
     ] {
         let log = boot(&image, &folder, options);
         let document = check(&log, 500);
