@@ -10,6 +10,7 @@ pub mod machine;
 pub mod pki;
 pub mod replay;
 pub mod server;
+pub mod writer;
 
 use std::ffi::OsStr;
 use std::fmt;
