@@ -8,6 +8,7 @@ mod changes;
 mod crashes;
 mod dump;
 mod extended;
+mod front_ends;
 mod hanging;
 mod hanging_up;
 mod health;
