@@ -108,9 +108,9 @@ impl Disk {
         self.inner.socket.path()
     }
 
-    /// Tells the frontend that the device's size has changed. The frontend asks for it and tells its
-    /// guest. Returns false if no frontend is connected that takes such messages: it learns of the
-    /// size when it connects. Doesn't block.
+    /// Tells the frontend that the device's size has changed: it asks for the size, and its guest
+    /// sees it. Returns false if no frontend is connected that takes such messages. One that
+    /// connects later has the size anyway. Doesn't block.
     pub fn resized(&self) -> bool {
         self.session().is_some_and(|session| session.config_changed())
     }

@@ -35,7 +35,7 @@ impl Default for Options {
 const MOST_QUEUES: u16 = 256;
 
 impl Options {
-    /// Sets the largest number of queues that a frontend may ask for, from 1 to 256. A queue costs a
+    /// Sets the largest number of queues that a frontend may ask for, from 1 to 256. A queue has a
     /// thread once a frontend uses it.
     #[must_use]
     pub fn queues(mut self, queues: u16) -> Self {

@@ -149,9 +149,8 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.shared.ends.store(true, Ordering::Relaxed);
         let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
-        if let Some(thread) = self.thread.lock().take()
-            && thread.join().is_err()
-        {
+        let thread = self.thread.lock().take();
+        if thread.is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread that accepts vhost-user frontends panicked");
         }
         self.shared.disks.lock().clear();

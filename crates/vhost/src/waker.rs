@@ -6,12 +6,12 @@
 //! | state | meaning | set by |
 //! |---|---|---|
 //! | `AWAKE` | the thread is about to look for work | thread (`Begin`) |
-//! | `ASLEEP` | the thread has found none, and sleeps or is about to | thread (`Sleep`, from `AWAKE` alone) |
+//! | `ASLEEP` | the thread has found none, and sleeps or will | thread (`Sleep`, from `AWAKE`) |
 //! | `NOTIFIED` | work has come since the thread began to look | a waker (`Notify`) |
 //!
-//! A waker publishes its work first, then notifies. If the thread was `AWAKE`, its `Sleep` fails and
-//! it looks again. If it was `ASLEEP`, the waker writes to the eventfd. So a busy thread costs its
-//! wakers no system call. Model: `tests/loom/waker.rs`.
+//! A waker publishes its work first, then notifies. If the thread was `AWAKE`, its `Sleep` fails,
+//! and it looks again. If it was `ASLEEP`, the waker writes to the eventfd. So a busy thread costs
+//! its wakers no system call. Model: `tests/loom/waker.rs`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -26,29 +26,30 @@ const NOTIFIED: u32 = 2;
 
 /// The state word of a [`ThreadWaker`], without the system.
 #[derive(Debug)]
-pub(crate) struct WakeState(
+pub struct WakeState(
     /// A: AcqRel: what a waker publishes before `Notify` is seen after `Begin`.
     AtomicU32,
 );
 
 impl WakeState {
     /// Creates the word of a thread that is awake.
-    pub(crate) fn new() -> Self {
+    #[allow(clippy::new_without_default, reason = "the default would say less")]
+    pub fn new() -> Self {
         Self(AtomicU32::new(AWAKE))
     }
 
     /// Records that work is there (`Notify`). Returns true if the thread has to be woken.
-    pub(crate) fn notify(&self) -> bool {
+    pub fn notify(&self) -> bool {
         self.0.swap(NOTIFIED, Ordering::AcqRel) == ASLEEP
     }
 
     /// Begins to look for work (`Begin`): what was published before is seen from now on.
-    pub(crate) fn begin(&self) {
+    pub fn begin(&self) {
         self.0.swap(AWAKE, Ordering::AcqRel);
     }
 
     /// Ends the look for work (`Sleep`). Returns true if the thread may sleep.
-    pub(crate) fn may_sleep(&self) -> bool {
+    pub fn may_sleep(&self) -> bool {
         self.0.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }

@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use corewise_export::Identity;
 use corewise_sync::panics::caught;
-use corewise_sync::{Completion, Mutex, thread};
+use corewise_sync::{Completion, Mutex, sys, thread};
 use rustix::event::epoll;
+use rustix::net::{Shutdown, shutdown};
 use virtio_queue::{Queue, QueueT};
 
 use super::{Inbox, MOST_ENTRIES, Ring, RingAddresses, RingShared};
@@ -21,7 +22,7 @@ use crate::shared::DiskShared;
 use crate::waker::ThreadWaker;
 
 /// Bytes of a ring thread's stack.
-const STACK: usize = 256 << 10;
+const STACK: usize = 512 << 10;
 
 /// A ring, as its session has it.
 pub(crate) struct RingHandle {
@@ -32,6 +33,8 @@ pub(crate) struct RingHandle {
 
 /// The state of the session that a new ring begins with.
 pub(crate) struct RingStart {
+    /// The frontend's connection, which ends with a thread that panics.
+    pub(crate) connection: Arc<OwnedFd>,
     pub(crate) who: Identity,
     pub(crate) ram: Arc<GuestRam>,
     pub(crate) features: u64,
@@ -86,12 +89,15 @@ impl RingHandle {
         };
         let ended = Arc::new(Completion::new());
         let guard = EndGuard(Arc::clone(&shared), Arc::clone(&ended));
+        let connection = start.connection;
         let run = move || {
             let _guard = guard;
             if caught(|| ring.run()).is_none() {
                 tracing::error!(index, "the thread of a vhost-user ring panicked");
+                let _ = shutdown(&*connection, Shutdown::Both);
             }
         };
+        sys::room_for_stack(STACK).map_err(Error::resource("memory for a thread"))?;
         thread::Builder::new()
             .name(format!("vhost-{index}"))
             .stack_size(STACK)
@@ -105,14 +111,14 @@ impl RingHandle {
         &self,
         f: impl FnOnce(&mut Ring) -> T + Send + 'static,
     ) -> Option<T> {
-        let answer = Arc::new((Completion::new(), Mutex::new(None)));
-        let theirs = CallGuard(Arc::clone(&answer));
+        let call = Arc::new(Call { done: Completion::new(), result: Mutex::new(None) });
+        let theirs = CallGuard(Arc::clone(&call));
         self.post(move |ring| {
-            *theirs.0.1.lock() = Some(f(ring));
+            *theirs.0.result.lock() = Some(f(ring));
             drop(theirs);
         });
-        answer.0.wait();
-        answer.1.lock().take()
+        call.done.wait();
+        call.result.lock().take()
     }
 
     /// Has the ring's thread make a change, soon. If the thread has ended, the change is dropped.
@@ -149,8 +155,8 @@ impl RingHandle {
     }
 }
 
-/// Signals an event when it is dropped, executed or not: that nothing is in flight, or that a command
-/// is done.
+/// Signals an event when it is dropped, by a command or with it: that nothing is in flight, or that
+/// a command is done.
 pub(crate) struct IdleSignal(Arc<Completion>);
 
 impl IdleSignal {
@@ -183,12 +189,19 @@ impl Drop for EndGuard {
     }
 }
 
+/// The place where a command leaves its result for the thread that waits for it.
+struct Call<T> {
+    done: Completion,
+    /// L: is the lock; guards the result, once there is one.
+    result: Mutex<Option<T>>,
+}
+
 /// Ends the wait for a command when that is dropped, executed or not.
-struct CallGuard<T>(Arc<(Completion, Mutex<Option<T>>)>);
+struct CallGuard<T>(Arc<Call<T>>);
 
 impl<T> Drop for CallGuard<T> {
     fn drop(&mut self) {
-        self.0.0.complete();
+        self.0.done.complete();
     }
 }
 
@@ -250,7 +263,7 @@ impl Ring {
         if self.started { Ok(()) } else { self.start_ring() }
     }
 
-    /// Sets the event of interrupts. One that came between the former event and this one isn't lost.
+    /// Sets the event of interrupts. One between the former event and this one isn't lost.
     pub(crate) fn set_call(&mut self, call: Option<File>) {
         self.call = call;
         if self.started {

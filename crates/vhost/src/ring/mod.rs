@@ -20,6 +20,7 @@ use corewise_export::Next;
 use corewise_sync::atomic::{Ordering, fence};
 use corewise_sync::{Mutex, time};
 use rustix::event::{Timespec, epoll};
+use rustix::io::Errno;
 use virtio_bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress};
@@ -185,12 +186,13 @@ impl Ring {
                 rustix::buffer::spare_capacity(&mut events),
                 timeout.as_ref(),
             );
-            if let Err(error) = waited
-                && error != rustix::io::Errno::INTR
-            {
-                // The descriptor is ours and open.
-                tracing::error!(%error, "cannot wait for a ring");
-                break;
+            match waited {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => {
+                    // The descriptor is ours and open.
+                    tracing::error!(%error, "cannot wait for a ring");
+                    break;
+                }
             }
         }
         self.port.leave(!self.unanswered);
@@ -345,8 +347,8 @@ impl Ring {
         Work::of(op, raw, &data, &geometry).map(Some)
     }
 
-    /// Returns how a change of this kind becomes durable. A guest that hasn't accepted flushes takes
-    /// each change for durable once it is answered.
+    /// Returns how a change of this kind becomes durable. A guest without flushes counts on each
+    /// change once it is answered.
     fn durability(&self, op: Op) -> Durability {
         let geometry = self.disk.geometry();
         match self.features & FLUSH != 0 || !geometry.can_flush || !op.is_change() {

@@ -150,7 +150,7 @@ fn one_range(sector: u64, len: u64, geometry: &Geometry) -> Result<DiskRange, Re
     if len == 0 || len > u32::MAX.into() {
         return Err(failed("a request moves no bytes, or 4 GiB and more"));
     }
-    let offset = sector.checked_mul(SECTOR).unwrap_or(u64::MAX);
+    let offset = sector.saturating_mul(SECTOR);
     if offset.checked_add(len).is_none_or(|end| end > geometry.size) {
         return Err(failed("a request reaches beyond the end of the disk"));
     }

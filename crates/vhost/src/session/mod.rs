@@ -38,7 +38,7 @@ pub(crate) struct Session {
     pub(crate) disk: Arc<DiskShared>,
     pub(crate) who: Identity,
     /// A second descriptor of the connection, to shut it down.
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     /// Signalled once the session has ended: nothing of it is in flight.
     pub(crate) ended: Completion,
     /// L: is the lock, never held while a ring is waited for; guards what new rings begin with, and
@@ -63,7 +63,7 @@ impl Session {
         disk: &Arc<DiskShared>,
         socket: &UnixStream,
     ) -> std::io::Result<Arc<Session>> {
-        let socket = OwnedFd::from(socket.try_clone()?);
+        let socket = Arc::new(OwnedFd::from(socket.try_clone()?));
         let who = Identity::of(&socket);
         Ok(Arc::new(Session {
             disk: Arc::clone(disk),
@@ -142,6 +142,7 @@ impl Session {
         if word(0) == u32::from(FrontendReq::SET_BACKEND_REQ_FD) && files.len() == 1 {
             self.state.lock().channel = files.pop();
         }
+        tracing::trace!(disk = self.disk.name(), request = word(0), "a message has come");
         Some(word(4))
     }
 
@@ -168,7 +169,7 @@ impl Session {
 
     /// Ends the connection: the session's thread notices.
     pub(crate) fn shut_down(&self) {
-        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+        let _ = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both);
     }
 
     /// Returns true if the frontend has closed its end.
@@ -189,6 +190,7 @@ impl Session {
         let mut state = self.state.lock();
         let start = RingStart {
             who: self.who.clone(),
+            connection: Arc::clone(&self.socket),
             ram: Arc::clone(&state.ram),
             features: state.features,
             region: state.region.clone(),

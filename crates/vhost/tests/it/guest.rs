@@ -263,7 +263,6 @@ pub(crate) struct Guest {
     pub(crate) frontend: Frontend,
     pub(crate) memory: Memory,
     pub(crate) rings: Vec<GuestRing>,
-    pub(crate) features: u64,
     pub(crate) inflight: Option<(VhostUserInflight, Arc<File>)>,
     /// Heads that are free, of the first ring: three descriptors each.
     pub(crate) free: VecDeque<u16>,
@@ -315,7 +314,7 @@ impl Guest {
         };
         frontend.set_mem_table(&[memory.region()]).unwrap();
         let free = (0..ENTRIES / 3).map(|n| n * 3).collect();
-        Guest { frontend, memory, rings, features: setup.features, inflight, free }
+        Guest { frontend, memory, rings, inflight, free }
     }
 
     /// Connects anew to a server that has taken the place of the former one, with the same memory.

@@ -118,7 +118,7 @@ impl Model {
                 }
             }
             4 => {
-                // What had ended when it was posted is durable, or a later change is.
+                // Each change that had ended when it was posted is durable, or a later one is.
                 let covers = posted.covers.expect("a flush covers something");
                 for (changes, covered) in self.durable.iter_mut().zip(covers) {
                     changes.retain(|(number, _)| *number >= covered);
