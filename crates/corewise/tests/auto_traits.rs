@@ -62,7 +62,8 @@ macro_rules! lines {
 /// The modules of the list.
 mod at {
     pub(crate) use corewise::{
-        blockmq, device, drivers, kernel_log, nbd, smp, sync, timeline, topology, workqueue,
+        blockmq, device, drivers, export, kernel_log, nbd, smp, sync, timeline, topology, ublk,
+        vhost, workqueue,
     };
 }
 
@@ -101,7 +102,10 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             Span, SpanId, SpanKind, Summary, Timeline, Unplaced;
         kernel_log: Bound, BootSummary, Deferral, DependencyError, DeviceGraph, EdgeSource, Form, GraphEdge, KernelLog, Prefix, Reader,
             Split, SuspiciousLine, Unread;
-        sync: CleanAt, Completion, Condvar, Countdown, Counter, LeftOut, Mutex<u8>, MutexGuard<'static, u8>, Parker, Proof, RwLock<u8>,
+        export: Access, Client, Counts, Feed, Identity, InDevice, Limiter, Next, Peer, Rate, SharedDevice, Traffic;
+        ublk: Abilities, Disk, DiskOptions, DiskStatus, Disks, Error, FoundDisk, Removal;
+        vhost: Disk, DiskStatus, Error, Options, Server, StopReport;
+        sync: Bell, CleanAt, Completion, Condvar, Countdown, Counter, LeftOut, Mutex<u8>, MutexGuard<'static, u8>, Parker, Proof, RwLock<u8>,
             RwLockReadGuard<'static, u8>, RwLockWriteGuard<'static, u8>, Signal, SpinLock<u8>, SpinLockGuard<'static, u8>, Swap<u8>, Throttle, Unparker;
     };
     let mut all = of_crates.to_vec();
@@ -163,8 +167,20 @@ fn types(library: &str, module: &str) -> BTreeSet<String> {
 #[test]
 fn no_public_type_of_a_module_is_forgotten() {
     let lines = lines();
-    let crates =
-        ["topology", "workqueue", "smp", "device", "blockmq", "drivers", "nbd", "timeline", "sync"];
+    let crates = [
+        "topology",
+        "workqueue",
+        "smp",
+        "device",
+        "blockmq",
+        "drivers",
+        "export",
+        "nbd",
+        "timeline",
+        "sync",
+        "ublk",
+        "vhost",
+    ];
     for library in crates {
         let types = types(library, "lib.rs");
         assert!(types.len() > 5, "{library}: {types:?}");

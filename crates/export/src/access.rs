@@ -57,7 +57,7 @@ pub struct Identity {
 impl Identity {
     /// Returns true if the two may be connections of one client: by certificate, or, without one,
     /// by origin.
-    pub fn may_be(&self, other: &Identity) -> bool {
+    pub(crate) fn may_be(&self, other: &Identity) -> bool {
         match self.names.is_empty() && other.names.is_empty() {
             true => self.peer == other.peer,
             false => self.names == other.names,
@@ -158,7 +158,7 @@ pub struct Rate {
 
 impl Rate {
     /// Returns true if nothing is limited.
-    pub fn is_unlimited(self) -> bool {
+    pub(crate) fn is_unlimited(self) -> bool {
         self == Rate::default()
     }
 }

@@ -40,8 +40,8 @@ keys! {
         /// `true` makes the export a disk of this machine, too: `/dev/ublkbN`, with the link
         /// `/dev/corewise/NAME`; see [front-ends.md](front-ends.md#ublk).
         ublk: bool = flag(), Usual("false");
-        /// Unix socket on which a virtual machine gets the export as a virtio disk (vhost-user-blk):
-        /// QEMU, Cloud Hypervisor; see [front-ends.md](front-ends.md#vhost-user).
+        /// Unix socket on which a virtual machine gets the export as a virtio disk
+        /// (vhost-user-blk): QEMU, Cloud Hypervisor; see [front-ends.md](front-ends.md#vhost-user).
         vhost_user: Option<Located<PathBuf>> = socket(), Unset("none");
         /// Time after which the server reports a drain and flush that isn't done.
         shutdown_timeout: Duration = duration(), Usual("\"10s\"");
