@@ -404,7 +404,10 @@ mod tests {
         assert_eq!(head.lines().nth(2), Some("degraded: data (press 7)"), "{head}");
         view.show(Part::Health);
         let part = picture(&view, 140, 12);
-        assert!(part.contains("data  leg 'b' is out: I/O error. Run: corewise mirror"), "{part}");
+        assert!(
+            part.contains("data     leg 'b' is out: I/O error. Run: corewise mirror"),
+            "{part}"
+        );
     }
 
     #[test]
