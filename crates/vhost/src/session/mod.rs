@@ -92,13 +92,9 @@ impl Session {
     }
 
     fn serve(self: &Arc<Self>, socket: UnixStream) -> Option<String> {
-        let peeked = match socket.try_clone() {
-            Ok(peeked) => peeked,
-            Err(error) => return Some(error.to_string()),
-        };
         let mut messages = BackendReqHandler::from_stream(socket, Arc::clone(self));
         loop {
-            let answered = self.peek(&peeked).is_some_and(|flags| flags & NEED_REPLY != 0);
+            let answered = self.peek().is_some_and(|flags| flags & NEED_REPLY != 0);
             match messages.handle_request() {
                 Ok(()) | Err(Error::SocketRetry(_)) => {}
                 Err(Error::Disconnected | Error::SocketBroken(_)) => return None,
@@ -120,13 +116,13 @@ impl Session {
     /// The crate `vhost` takes the channel to the frontend for itself, and has no message that says
     /// that the configuration has changed. So a second descriptor of the channel is taken while the
     /// message is still in the socket.
-    fn peek(&self, socket: &UnixStream) -> Option<u32> {
+    fn peek(&self) -> Option<u32> {
         let mut header = [0; HEADER];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(32))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let flags = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
         let into = &mut [IoSliceMut::new(&mut header)];
-        let read = recvmsg(socket, into, &mut control, flags).ok()?;
+        let read = recvmsg(&*self.socket, into, &mut control, flags).ok()?;
         let mut files: Vec<OwnedFd> = control
             .drain()
             .filter_map(|message| match message {

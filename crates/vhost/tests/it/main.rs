@@ -8,4 +8,5 @@ mod guest;
 mod hostile;
 mod life;
 mod model;
+mod random;
 mod recovery;
