@@ -4,6 +4,7 @@
 //! is too long. Each descriptor is read once. A driver may cut its bytes into descriptors as it
 //! likes: the first 16 readable bytes are the header, the last writable byte is the status.
 
+use corewise_blockmq::Payload;
 use virtio_bindings::virtio_blk;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Address, Bytes, GuestAddress};
@@ -185,6 +186,21 @@ pub(super) fn copy_in(ram: &GuestRam, spans: &[Span], skip: u64, bytes: &[u8]) -
         rest = later;
     }
     rest.is_empty()
+}
+
+/// Copies what a read has got into guest memory.
+pub(super) fn copy_payload(
+    ram: &GuestRam,
+    raw: &RawRequest,
+    mut skip: u64,
+    payload: &Payload,
+) -> bool {
+    payload.buffers().iter().all(|buffer| {
+        let bytes = buffer.as_slice();
+        let copied = copy_in(ram, &raw.input, skip, bytes);
+        skip += bytes.len() as u64;
+        copied
+    })
 }
 
 /// Returns the pieces of guest memory that hold `len` bytes from the byte `skip` of these spans on.

@@ -12,6 +12,7 @@ use rustix::event::epoll;
 use rustix::net::{Shutdown, shutdown};
 use virtio_queue::{Queue, QueueT};
 
+use super::buffers::Buffers;
 use super::{Inbox, MOST_ENTRIES, Ring, RingAddresses, RingShared};
 use crate::config::EVENT_IDX;
 use crate::error::Error;
@@ -81,6 +82,7 @@ impl RingHandle {
             chains: Vec::new(),
             in_flight: 0,
             open: 0,
+            buffers: Buffers::default(),
             waiting: VecDeque::new(),
             left: VecDeque::new(),
             unnotified: false,

@@ -15,7 +15,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corewise_blockmq::{AlignedBuf, Completed, IoErrorKind, Op, Payload, Request};
+use corewise_blockmq::{Completed, IoErrorKind, Op, Request};
 use corewise_export::Next;
 use corewise_sync::atomic::{Ordering, fence};
 use corewise_sync::{Mutex, time};
@@ -26,16 +26,18 @@ use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress};
 
 use self::handle::IdleSignal;
-use chain::{BadChain, RawRequest, Status};
+use buffers::Buffers;
+use chain::{BadChain, RawRequest, Status, copy_payload};
 use work::{ID_BYTES, Kind, Piece, RANGE_BYTES, Work};
 
-use crate::config::{EVENT_IDX, FLUSH, RANGES};
+use crate::config::{EVENT_IDX, FLUSH, RANGES, SECTOR};
 use crate::inflight::{InflightRegion, InflightRing};
 use crate::memory::GuestRam;
 use crate::port::Port;
 use crate::shared::{DiskShared, RingCounters};
 use crate::waker::ThreadWaker;
 
+mod buffers;
 mod chain;
 pub(crate) mod handle;
 mod work;
@@ -135,6 +137,7 @@ pub(crate) struct Ring {
     in_flight: usize,
     /// Number of pieces in the device.
     open: usize,
+    buffers: Buffers,
     /// Requests with pieces that aren't in the device yet, in order.
     waiting: VecDeque<u16>,
     /// Requests that an earlier server has left, in order.
@@ -399,10 +402,11 @@ impl Ring {
         let (offset, len) = (piece.range.offset, piece.range.len);
         let rq = match piece.op {
             Op::Read => {
-                Request::read_into(offset, len as usize, AlignedBuf::new(len as usize, align))
+                let buffer = self.buffers.empty(len as usize, align);
+                Request::read_into(offset, len as usize, buffer)
             }
             Op::Write => {
-                let mut buffer = AlignedBuf::zeroed(len as usize, align);
+                let mut buffer = self.buffers.full(len as usize, align);
                 let whole = chain::copy_out(&self.ram, &chain.raw.output, piece.skip, &mut buffer);
                 whole.then(|| Request::write(offset, buffer))?
             }
@@ -440,14 +444,15 @@ impl Ring {
         };
         chain.open = chain.open.saturating_sub(1);
         match completed.result {
-            Ok(()) if completed.op == Op::Read && !self.abandoned => {
-                let first = chain.raw.sector.wrapping_mul(crate::config::SECTOR);
+            Ok(()) => {
+                let first = chain.raw.sector.wrapping_mul(SECTOR);
                 let skip = completed.offset.wrapping_sub(first);
-                if !copy_payload(&self.ram, &chain.raw, skip, &completed.payload) {
+                let is_read = completed.op == Op::Read && !self.abandoned;
+                if is_read && !copy_payload(&self.ram, &chain.raw, skip, &completed.payload) {
                     chain.failed = Some(Status::Failed);
                 }
+                self.buffers.keep(completed.payload);
             }
-            Ok(()) => {}
             Err(error) => {
                 let status = match error.kind() {
                     IoErrorKind::NotSupported => Status::Unsupported,
@@ -571,16 +576,6 @@ impl Ring {
     fn fault(&self, why: &str) {
         self.disk.fault("a guest's request isn't served", Some(self.index), why);
     }
-}
-
-/// Copies what a read has got into guest memory.
-fn copy_payload(ram: &GuestRam, raw: &RawRequest, mut skip: u64, payload: &Payload) -> bool {
-    payload.buffers().iter().all(|buffer| {
-        let bytes = buffer.as_slice();
-        let copied = chain::copy_in(ram, &raw.input, skip, bytes);
-        skip += bytes.len() as u64;
-        copied
-    })
 }
 
 /// Writes to an eventfd of the frontend. A frontend that lets it fill up has its event.
