@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use corewise_blockmq::{BlockDevice, IoError, Op, Request};
-use corewise_export::Identity;
+use corewise_export::{Identity, Traffic};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Completion, Mutex, context, time};
 
@@ -76,22 +76,9 @@ pub struct DiskStatus {
     pub in_flight: u64,
     /// Bytes of reads and writes in flight.
     pub memory: u64,
-    /// Reads that were answered.
-    pub reads: u64,
-    /// Bytes that were read.
-    pub bytes_read: u64,
-    /// Writes that were answered.
-    pub writes: u64,
-    /// Bytes that were written.
-    pub bytes_written: u64,
-    /// Flushes that were answered.
-    pub flushes: u64,
-    /// Discards that were answered.
-    pub discards: u64,
-    /// Requests to write zeroes that were answered.
-    pub write_zeroes: u64,
-    /// Requests that were answered with an error. They are among the others, if they were of a kind
-    /// that the disk has.
+    /// Counters of its requests.
+    pub traffic: Traffic,
+    /// Requests that were answered with an error, also those that the device doesn't know.
     pub errors: u64,
     /// Interrupts that were sent to the guest.
     pub interrupts: u64,
@@ -132,20 +119,17 @@ impl Disk {
         let sum = |of: &dyn Fn(&crate::shared::RingCounters) -> u64| {
             shared.counters.iter().map(|counters| of(counters)).sum::<u64>()
         };
+        let mut traffic = Traffic::default();
+        shared.counters.iter().for_each(|counters| traffic.add(&counters.counts.read()));
         DiskStatus {
             connected: session.is_some(),
             who: session.map(|session| session.who.clone()),
             sessions: self.inner.sessions.load(Ordering::Relaxed),
             in_flight: sum(&|c| c.in_flight.load(Ordering::Relaxed)),
             memory: shared.memory.used(),
-            reads: sum(&|c| c.requests(Op::Read)),
-            bytes_read: sum(&|c| c.bytes_read.load(Ordering::Relaxed)),
-            writes: sum(&|c| c.requests(Op::Write)),
-            bytes_written: sum(&|c| c.bytes_written.load(Ordering::Relaxed)),
-            flushes: sum(&|c| c.requests(Op::Flush)),
-            discards: sum(&|c| c.requests(Op::Discard)),
-            write_zeroes: sum(&|c| c.requests(Op::WriteZeroes)),
-            errors: sum(&|c| c.errors.load(Ordering::Relaxed)),
+            errors: sum(&|c| c.faults.load(Ordering::Relaxed))
+                + Op::ALL.iter().map(|op| traffic.of(*op).errors).sum::<u64>(),
+            traffic,
             interrupts: sum(&|c| c.interrupts.load(Ordering::Relaxed)),
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use corewise_blockmq::{BlockDevice, Geometry, IoError, Op};
-use corewise_export::{Limiter, SharedDevice};
+use corewise_export::{Counts, Limiter, SharedDevice};
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{CachePadded, Throttle};
 
@@ -139,14 +139,10 @@ impl MemoryBudget {
 /// The counters of one ring, which its thread alone changes.
 #[derive(Debug, Default)]
 pub(crate) struct RingCounters {
-    /// A: requests that were answered, by their operation. Relaxed, as all here: numbers.
-    requests: [AtomicU64; Op::ALL.len()],
-    /// A: requests that were answered with an error, whatever they were.
-    pub(crate) errors: AtomicU64,
-    /// A: bytes that guests have read.
-    pub(crate) bytes_read: AtomicU64,
-    /// A: bytes that guests have written.
-    pub(crate) bytes_written: AtomicU64,
+    pub(crate) counts: Counts,
+    /// A: requests without an operation of the device that were answered with an error. Relaxed, as
+    /// all here: numbers.
+    pub(crate) faults: AtomicU64,
     /// A: requests in flight.
     pub(crate) in_flight: AtomicU64,
     /// A: interrupts sent to the guest.
@@ -157,25 +153,5 @@ impl RingCounters {
     /// Adds to a counter, whose only writer is the caller.
     pub(crate) fn add(counter: &AtomicU64, n: u64) {
         counter.store(counter.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
-    }
-
-    fn place(&self, op: Op) -> Option<&AtomicU64> {
-        let at = Op::ALL.iter().position(|other| *other == op)?;
-        self.requests.get(at)
-    }
-
-    pub(crate) fn count(&self, op: Op, bytes: u64) {
-        if let Some(counter) = self.place(op) {
-            Self::add(counter, 1);
-        }
-        match op {
-            Op::Read => Self::add(&self.bytes_read, bytes),
-            Op::Write => Self::add(&self.bytes_written, bytes),
-            _ => {}
-        }
-    }
-
-    pub(crate) fn requests(&self, op: Op) -> u64 {
-        self.place(op).map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 }

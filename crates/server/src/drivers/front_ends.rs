@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewise::blockmq::BlockDeviceExt;
-use corewise::export::{Access, Limiter, Rate, SharedDevice, Traffic};
+use corewise::export::{Access, Limiter, Rate, SharedDevice};
 use corewise::nbd::{self, ExportStatus};
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context, time};
@@ -242,7 +242,7 @@ impl FrontEnds {
             let guest = open.guest.as_ref().and_then(|guest| {
                 let status = guest.disk.try_lock()?.as_ref()?.status();
                 let process = status.who.as_ref()?.pid;
-                let (in_flight, traffic) = (status.in_flight, Traffic::default());
+                let (in_flight, traffic) = (status.in_flight, status.traffic);
                 let path = guest.socket.clone();
                 Some(ShownDisk { export: export.clone(), path, process, age, in_flight, traffic })
             });

@@ -75,6 +75,8 @@ struct Ended {
 struct Chain {
     raw: RawRequest,
     work: Work,
+    /// Time at which it was taken.
+    came: Instant,
     /// Number of pieces in the device.
     open: u32,
     /// The status, once it is an error.
@@ -288,13 +290,13 @@ impl Ring {
             Ok(raw) => raw,
             Err(BadChain::Unanswerable(why)) => {
                 self.fault(why);
-                RingCounters::add(&self.counters().errors, 1);
+                RingCounters::add(&self.counters().faults, 1);
                 self.used(head, 0);
                 return;
             }
             Err(BadChain::Refused(status, why)) => {
                 self.fault(why);
-                RingCounters::add(&self.counters().errors, 1);
+                RingCounters::add(&self.counters().faults, 1);
                 self.write_status(status, Status::Failed);
                 self.used(head, 0);
                 return;
@@ -306,7 +308,8 @@ impl Ring {
                 if work.op().is_change() {
                     self.disk.changes();
                 }
-                let chain = Chain { raw, work, open: 0, failed: None, durability };
+                let came = time::now();
+                let chain = Chain { raw, work, came, open: 0, failed: None, durability };
                 self.chains[usize::from(head)] = Some(Box::new(chain));
                 self.in_flight += 1;
                 self.count_in_flight();
@@ -490,7 +493,7 @@ impl Ring {
             self.unanswered = true;
         } else {
             let status = chain.failed.unwrap_or(Status::Ok);
-            self.answer(head, &chain.raw, Some(chain.work.op()), status);
+            self.answer(head, &chain.raw, Some((chain.work.op(), chain.came)), status);
         }
     }
 
@@ -498,15 +501,23 @@ impl Ring {
         self.counters().in_flight.store(self.in_flight as u64, Ordering::Relaxed);
     }
 
-    /// Tells the guest how its request ended.
-    fn answer(&mut self, head: u16, raw: &RawRequest, op: Option<Op>, status: Status) {
+    /// Tells the guest how its request ended. `of` is its operation and the time at which it was
+    /// taken, if it has one.
+    fn answer(&mut self, head: u16, raw: &RawRequest, of: Option<(Op, Instant)>, status: Status) {
         let input = chain::total(&raw.input);
-        if let Some(op) = op {
-            let moved = if op == Op::Read { input } else { chain::total(&raw.output) };
-            self.counters().count(op, if status == Status::Ok { moved } else { 0 });
-        }
-        if status != Status::Ok {
-            RingCounters::add(&self.counters().errors, 1);
+        match of {
+            Some((op, came)) => {
+                let moved = match op {
+                    Op::Read => input,
+                    Op::Write => chain::total(&raw.output),
+                    _ => 0,
+                };
+                let took = time::now().saturating_duration_since(came);
+                let done = (status == Status::Ok).then_some(moved);
+                self.counters().counts.ended(op, done, took);
+            }
+            None if status != Status::Ok => RingCounters::add(&self.counters().faults, 1),
+            None => {}
         }
         self.write_status(raw.status, status);
         // As many of the writable bytes, from the first one on, as are surely written.

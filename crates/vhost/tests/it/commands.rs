@@ -22,8 +22,9 @@ fn a_guest_reads_what_it_wrote_and_a_flush_makes_it_durable() {
     assert_eq!(guest.flush(), OK);
     assert_eq!(device.durable()[4096..4096 + 8192], bytes);
     let status = host.disk.status();
-    assert_eq!((status.reads, status.writes, status.flushes, status.errors), (1, 1, 1, 0));
-    assert_eq!((status.bytes_read, status.bytes_written), (8192, 8192));
+    let of = |op| (status.traffic.of(op).requests, status.traffic.of(op).bytes);
+    assert_eq!([Op::Read, Op::Write, Op::Flush].map(of), [(1, 8192), (1, 8192), (1, 0)]);
+    assert_eq!(status.errors, 0);
     assert!(status.connected && status.in_flight == 0 && status.memory == 0);
     assert_eq!(status.who.unwrap().pid, Some(std::process::id()));
 }
@@ -93,7 +94,8 @@ fn ranges_are_discarded_and_zeroed() {
     assert_eq!(device.bytes()[4096..8192], [0; 4096]);
     assert_eq!(device.bytes()[..4096], [7; 4096]);
     let status = host.disk.status();
-    assert_eq!((status.discards, status.write_zeroes, status.errors), (1, 1, 6));
+    let answered = |op| status.traffic.of(op).requests;
+    assert_eq!((answered(Op::Discard), answered(Op::WriteZeroes), status.errors), (1, 1, 6));
 }
 
 #[test]
@@ -214,7 +216,7 @@ fn a_guest_that_wants_no_interrupts_gets_none() {
     guest.post(4, 0, &[]);
     guest.rings[0].kick();
     wait_until("the answer", || guest.rings[0].used().is_some());
-    wait_until("the count", || host.disk.status().flushes == 1);
+    wait_until("the count", || host.disk.status().traffic.of(Op::Flush).requests == 1);
     assert_eq!(guest.flush_polled(), OK);
     assert_eq!(host.disk.status().interrupts, before);
 }
