@@ -259,6 +259,8 @@ pub struct ShownExport {
     pub description: String,
     /// Path of the disk of this machine that it is, too.
     pub disk: Option<PathBuf>,
+    /// Socket on which virtual machines have it as a disk.
+    pub guests: Option<PathBuf>,
 }
 
 impl ShownExport {
@@ -275,6 +277,7 @@ impl ShownExport {
             read_only: export.read_only || geometry.read_only,
             description: export.description.clone().unwrap_or_default(),
             disk,
+            guests: export.vhost_user.as_ref().map(|at| at.value.clone()),
         }
     }
 }

@@ -98,8 +98,8 @@ fn exports_text(out: &mut String, exports: &[ShownExport]) -> std::fmt::Result {
         if export.read_only {
             about = format!("read-only  {about}");
         }
-        if let Some(disk) = &export.disk {
-            about = format!("{}  {about}", disk.display());
+        for path in [&export.guests, &export.disk].into_iter().flatten() {
+            about = format!("{}  {about}", path.display());
         }
         let (name, size) = (name(export), units::size(export.size));
         let line = format!("  {name:<names$}  {size:>sizes$}  {}", about.trim_end());

@@ -9,6 +9,7 @@ mod crashes;
 mod dump;
 mod extended;
 mod front_ends;
+mod guests;
 mod hanging;
 mod hanging_up;
 mod health;

@@ -1,0 +1,40 @@
+//! Exports as disks of virtual machines.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+
+use crate::common::Folder;
+use crate::common::server::Server;
+
+/// Asks a vhost-user server which features its disk has.
+fn features(stream: &mut UnixStream) -> u64 {
+    // VHOST_USER_GET_FEATURES, version 1, and nothing behind the head.
+    let words = [1u32, 1, 0];
+    stream.write_all(&words.map(u32::to_ne_bytes).concat()).unwrap();
+    let mut reply = [0; 20];
+    stream.read_exact(&mut reply).unwrap();
+    u64::from_ne_bytes(reply[12..].try_into().unwrap())
+}
+
+#[test]
+fn an_export_with_a_socket_for_guests_is_a_virtio_disk_and_its_guest_a_client() {
+    let folder = Folder::new();
+    folder.write(
+        "a.toml",
+        "[server]\nunix = \"s\"\ncontrol = \"c\"\n[[device]]\nname = \"ram\"\ndriver = \"memory\"\nsize = \"1M\"\n\
+         [[export]]\ndevice = \"ram\"\nvhost_user = \"guest\"\n",
+    );
+    let server = Server::start(&folder, &["a.toml"]);
+    let mut guest = UnixStream::connect(folder.join("guest")).unwrap();
+    let features = features(&mut guest);
+    let (version_1, flush) = (1 << 32, 1 << 9);
+    assert!(features & version_1 != 0, "{features:x}");
+    assert!(features & flush == 0, "memory has nothing to flush: {features:x}");
+    folder.corewise(["clients", "--control", "c"]).ok().says(&["/guest"]);
+    let refused = folder.corewise(["remove", "--control", "c", "ram"]).code(1);
+    refused.complains(&["export 'ram' has 1 client"]);
+    server.stop().ok();
+    assert!(!folder.join("guest").exists());
+    assert_eq!(guest.read(&mut [0]).unwrap(), 0, "the connection has ended");
+}
