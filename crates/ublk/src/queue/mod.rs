@@ -17,7 +17,7 @@
 use std::io;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use corewise_blockmq::{AlignedBuf, Buffer, BufferPool, Completed, Flags, Payload, Request};
 use corewise_export::{Counts, Feed, Next};
@@ -33,6 +33,8 @@ use crate::abi::{Descriptor, op};
 pub(crate) const MOST_BYTES: u32 = 128 << 10;
 /// Number of requests that a queue has at once.
 pub(crate) const DEPTH: u16 = 128;
+/// Time without a request after which the memory of tags is given back.
+const REST: Duration = Duration::from_secs(1);
 /// Size of a sector.
 const SECTOR: u64 = 512;
 /// Alignment of the memory of requests: a page, as files that go past the page cache want it.
@@ -93,7 +95,8 @@ struct Tag {
     buffer: Option<AlignedBuf>,
     /// Address of that memory, for the kernel.
     address: u64,
-    slot: Arc<Slot>,
+    /// Place of its results, made with its first request: a queue at rest uses few tags.
+    slot: Option<Arc<Slot>>,
     /// Arrival of its request.
     came: Instant,
 }
@@ -107,6 +110,8 @@ pub(crate) struct Answer {
 }
 
 pub(crate) struct Queue {
+    /// Number among the queues of its thread.
+    number: u32,
     feed: Feed,
     tags: Vec<Tag>,
     /// Number of bytes that the memory of a tag has.
@@ -122,6 +127,12 @@ pub(crate) struct Queue {
     fed: bool,
     /// When the feed has to be submitted again.
     next: Next,
+    /// True if the memory of all tags is one mapping.
+    is_mapped: bool,
+    /// True if memory of tags has been used since it was last given back.
+    used: bool,
+    /// Time from which that memory is given back, unless further requests come.
+    rests: Instant,
 }
 
 impl Queue {
@@ -137,24 +148,38 @@ impl Queue {
     ) -> Queue {
         // The system refuses a mapping only if the process may have no more memory.
         let pool = pool(depth, most).ok();
-        let tag = |tag| {
+        let tag = |_| {
             // The pool has one for each tag.
             let lent = pool.as_ref().and_then(BufferPool::get);
             let mut buffer = lent.unwrap_or_else(|| AlignedBuf::zeroed(most as usize, ALIGN));
             let address = address(&mut buffer);
-            let (link, done) = (Link::new(), Mutex::new(None));
-            let slot = Arc::new(Slot { link, queue: number, tag, done });
-            Tag { state: TagState::Kernel, buffer: Some(buffer), address, slot, came: now }
+            Tag { state: TagState::Kernel, buffer: Some(buffer), address, slot: None, came: now }
         };
         let tags = (0..depth).map(tag).collect();
         let (in_device, held, dead) = (0, 0, 0);
         let (leaving, fed, next) = (false, false, Next::Idle);
-        Queue { feed, tags, most, deliver, facts, in_device, held, dead, leaving, fed, next }
+        Queue {
+            number,
+            feed,
+            tags,
+            most,
+            deliver,
+            facts,
+            in_device,
+            held,
+            dead,
+            leaving,
+            fed,
+            next,
+            is_mapped: pool.is_some(),
+            used: false,
+            rests: now,
+        }
     }
 
     /// Returns the memory of each tag, with which its first request is fetched.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = (u16, u64)> {
-        self.tags.iter().map(|tag| (tag.slot.tag, tag.address))
+        (0..).zip(&self.tags).map(|(number, tag)| (number, tag.address))
     }
 
     /// Takes a request that the kernel delivers for a tag. Returns an answer if it doesn't go to
@@ -185,8 +210,13 @@ impl Queue {
         let rq = if is_durable { self.feed.client().durable(rq) } else { rq };
         at.state = TagState::Device;
         self.in_device += 1;
+        self.used |= rq.op().has_bytes();
         self.fed = true;
-        let (slot, deliver) = (Arc::clone(&at.slot), Arc::clone(&self.deliver));
+        let slot = at.slot.get_or_insert_with(|| {
+            let (link, done) = (Link::new(), Mutex::new(None));
+            Arc::new(Slot { link, queue: self.number, tag, done })
+        });
+        let (slot, deliver) = (Arc::clone(slot), Arc::clone(&self.deliver));
         let push = || {
             self.feed.push(rq, move |done| {
                 *slot.done.lock() = Some(done);
@@ -211,7 +241,7 @@ impl Queue {
     /// Takes the result of a request, and returns the answer. The tag is the kernel's then.
     pub(crate) fn ended(&mut self, tag: u16, now: Instant) -> Option<Answer> {
         let at = self.tags.get_mut(usize::from(tag))?;
-        let done = at.slot.done.lock().take()?;
+        let done = at.slot.as_ref()?.done.lock().take()?;
         let (op, len) = (done.op, done.len);
         let mut result = match &done.result {
             Ok(()) if op.has_bytes() => len as i32,
@@ -233,6 +263,7 @@ impl Queue {
         }
         at.state = TagState::Kernel;
         self.in_device -= 1;
+        self.rests = now + REST;
         let bytes = (result >= 0).then_some(len);
         self.facts.counts.ended(op, bytes, now.saturating_duration_since(at.came));
         let answer = Answer { tag, result, address: at.address };
@@ -267,6 +298,33 @@ impl Queue {
     /// Returns true if requests wait for their turn or a limit.
     pub(crate) fn is_waiting(&self) -> bool {
         self.next.is_waiting()
+    }
+
+    /// Returns true if the thread has to look at the queue again, though it gets no request.
+    pub(crate) fn is_active(&self) -> bool {
+        self.is_waiting() || self.used
+    }
+
+    /// Gives memory back that no request has needed for a while.
+    pub(crate) fn rest(&mut self, now: Instant) {
+        if !self.used || self.in_device > 0 || now < self.rests {
+            return;
+        }
+        self.used = false;
+        let memory = self.tags.iter().map(|tag| tag.address).min().unwrap_or_default();
+        let memory = ptr::with_exposed_provenance_mut(memory as usize);
+        if self.is_mapped {
+            let length = self.tags.len() * self.most as usize;
+            // SAFETY: the mapping of the tags' memory, none of which holds bytes that matter: the
+            // device has no request, and the kernel writes those of a new one in calls of this
+            // thread, which has taken all that these calls delivered. Such a page reads as zeroes.
+            let _ = unsafe { madvise(memory, length, Advice::LinuxDontNeed) };
+        }
+    }
+
+    /// Returns the moment at which memory is to be given back.
+    pub(crate) fn rests_at(&self) -> Option<Instant> {
+        (self.used && self.in_device == 0).then_some(self.rests)
     }
 
     /// Returns the moment at which requests may pass a limit.

@@ -349,7 +349,7 @@ impl Server {
             self.submit(woken, now);
             // Requests that the device completed on the spot are in the inbox now.
             self.answer(time::now());
-            self.look_after();
+            self.look_after(now, sq.cq_overflow());
             for entry in mem::take(&mut self.queued) {
                 self.push(entry, sq, submitter);
             }
@@ -510,7 +510,8 @@ impl Server {
     }
 
     /// Forgets queues that are gone, and keeps those active that wait for something.
-    fn look_after(&mut self) {
+    /// A queue whose requests may lie in the kernel (`overflows`) keeps its memory.
+    fn look_after(&mut self, now: Instant, overflows: bool) {
         let mut active = mem::take(&mut self.active);
         active.sort_unstable();
         active.dedup();
@@ -526,14 +527,20 @@ impl Server {
                 facts.gone.complete();
                 return false;
             }
-            place.queue.is_waiting()
+            if !overflows {
+                place.queue.rest(now);
+            }
+            place.queue.is_active()
         });
         self.active = active;
     }
 
     fn deadline(&mut self) -> Option<Instant> {
         let Server { places, active, .. } = self;
-        let of = |number: &u32| places.get(*number as usize)?.as_ref()?.queue.deadline();
+        let of = |number: &u32| {
+            let queue = &places.get(*number as usize)?.as_ref()?.queue;
+            queue.deadline().into_iter().chain(queue.rests_at()).min()
+        };
         active.iter().filter_map(of).min()
     }
 }
