@@ -103,7 +103,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
         kernel_log: Bound, BootSummary, Deferral, DependencyError, DeviceGraph, EdgeSource, Form, GraphEdge, KernelLog, Prefix, Reader,
             Split, SuspiciousLine, Unread;
         export: Access, Client, Counts, Feed, Identity, InDevice, Limiter, Next, Peer, Rate, SharedDevice, Traffic;
-        ublk: Abilities, Disk, DiskOptions, DiskStatus, Disks, Error, FoundDisk, Removal;
+        ublk: Abilities, Disk, DiskOptions, DiskStatus, Disks, Error, FoundDisk, Mark, Removal;
         vhost: Disk, DiskStatus, Error, Options, Server, StopReport;
         sync: Bell, CleanAt, Completion, Condvar, Countdown, Counter, LeftOut, Mutex<u8>, MutexGuard<'static, u8>, Parker, Proof, RwLock<u8>,
             RwLockReadGuard<'static, u8>, RwLockWriteGuard<'static, u8>, Signal, SpinLock<u8>, SpinLockGuard<'static, u8>, Swap<u8>, Throttle, Unparker;

@@ -8,8 +8,8 @@ use corewise::topology::{Machine, Topology};
 use corewise::ublk::Abilities;
 use rustix::fs::{Access, access};
 
-use crate::drivers::behind_the_end;
 use crate::drivers::file::{EMPTY, bad_size, other_size, refuse_what_is_no_disk};
+use crate::drivers::{behind_the_end, link};
 use crate::manifest::{Device, Driver, FileDriver, Manifest, Problem, Subject};
 use crate::{process_limits, store_check, tls};
 
@@ -34,6 +34,11 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
         let subject = || Subject::Device(Ok(device.name.clone()));
         problems.extend(found.into_iter().map(|(at, why)| Problem::new(at, subject(), why)));
     }
+    let of_disks = manifest.exports.iter().filter(|export| export.ublk);
+    problems.extend(of_disks.filter_map(|export| {
+        let subject = Subject::Export(Ok(export.name.clone()));
+        Some(Problem::new(export.place, subject, format!("ublk: {}", link(export).err()?)))
+    }));
     if let Err(error) = Abilities::probe() {
         let of_disk = manifest.exports.iter().filter(|export| export.ublk);
         problems.extend(of_disk.map(|export| {

@@ -54,6 +54,7 @@ pub mod units;
 
 pub use check::{check, front_ends};
 pub use cleanup::Cleanup;
+pub use drivers::remove_links;
 pub use error::{Error, ErrorKind};
 pub use handle::Handle;
 

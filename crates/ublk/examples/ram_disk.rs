@@ -12,7 +12,7 @@ use corewise_blockmq::{Driver, Queue};
 use corewise_drivers::{FileDriver, FileOptions, Memory};
 use corewise_export::SharedDevice;
 use corewise_topology::Machine;
-use corewise_ublk::{DiskOptions, Disks};
+use corewise_ublk::{DiskOptions, Disks, Mark};
 use corewise_workqueue::{WorkerPools, Workqueue};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let disks = Disks::new(&machine);
     // The same file is the same disk.
     let outlives = file.is_some();
-    let mark = DiskOptions::mark_of(file.as_deref().unwrap_or("memory"));
+    let mark = Mark::of(file.as_deref().unwrap_or("memory"), "ram_disk");
     let disk = disks.add(
         &SharedDevice::new(queue.clone()),
         DiskOptions { mark, outlives, ..DiskOptions::default() },

@@ -84,9 +84,12 @@ pub struct Disks {
 /// The options of a disk.
 #[derive(Clone, Debug, Default)]
 pub struct DiskOptions {
-    /// A word by which the next server finds the disk: it depends on all that says which device it
-    /// is. Two disks of a machine never have the same word.
-    pub mark: u64,
+    /// Word by which the next server finds the disk. Two disks of a machine never have the same.
+    pub mark: Mark,
+    /// Marks of the other disks that the server makes of this device. They may wait meanwhile.
+    pub others: Vec<Mark>,
+    /// True if the device is new and empty: it is no disk that a former server has left.
+    pub is_new: bool,
     /// True if the disk outlives its server: requests wait for the next one. Otherwise they fail.
     pub outlives: bool,
     /// Refuses changes, whatever the device allows.
@@ -98,14 +101,33 @@ pub struct DiskOptions {
     pub may_lose: bool,
 }
 
-impl DiskOptions {
-    /// Returns the mark of a disk, from a text that says which device of which server it is. Never
-    /// 0, and the same in each process (FNV-1a).
-    pub fn mark_of(identity: &str) -> u64 {
-        let hash = identity.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-        });
-        hash.max(1)
+/// The word by which the next server finds a disk: which data it has, and for whom. The kernel keeps
+/// it. The same texts give the same mark in each process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark(u64);
+
+impl Mark {
+    /// Creates the mark of a disk from two texts: which data it has, and which export of which
+    /// server it is.
+    pub fn of(data: &str, place: &str) -> Mark {
+        // FNV-1a, of which 31 and 32 bits are kept; never 0.
+        let hash = |text: &str| {
+            let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+            });
+            (hash ^ hash >> 32) & u64::from(u32::MAX)
+        };
+        Mark(hash(data) << 32 | hash(place) | 1)
+    }
+
+    /// Returns the word.
+    pub fn word(self) -> u64 {
+        self.0
+    }
+
+    /// Returns true if a disk with that word has the same data.
+    fn has_data_of(self, word: u64) -> bool {
+        self.0 >> 32 == word >> 32
     }
 }
 
@@ -133,7 +155,7 @@ impl Disks {
         let abilities = Abilities::of(&mut control)?;
         let geometry = shared.device().geometry();
         let params = params(&geometry, options.read_only)?;
-        let left = find(&mut control, options.mark)?;
+        let left = find(&mut control, &options)?;
         let (info, taken_over) = match left {
             Some(info) => {
                 resume(&mut control, &info, &params)?;
@@ -256,14 +278,24 @@ fn cpu_set(bits: &[u8]) -> CpuSet {
 }
 
 /// Returns the disk with a mark, if a former server left it. A disk with this mark that was never
-/// started, or that ended with its server, is taken away.
-fn find(control: &mut Control, mark: u64) -> Result<Option<DeviceInfo>, Error> {
-    if mark == 0 {
+/// started, or that ended with its server, is taken away. Fails if a disk that waits has the same
+/// data for another server: its file system isn't to be changed below it.
+fn find(control: &mut Control, options: &DiskOptions) -> Result<Option<DeviceInfo>, Error> {
+    let mark = options.mark;
+    if mark == Mark::default() {
         return Ok(None);
     }
+    let mut found = None;
     for disk in disks() {
         let Ok(info) = control.info(disk) else { continue };
-        if info.mark != mark {
+        let waits = info.features & feature::USER_RECOVERY != 0
+            && info.state != state::DEAD
+            && !(info.state == state::LIVE && info.server > 0 && is_alive(info.server));
+        if info.mark != mark.word() {
+            let is_ours = options.others.contains(&Mark(info.mark));
+            if waits && options.outlives && mark.has_data_of(info.mark) && !is_ours {
+                return Err(Error::Left { disk });
+            }
             continue;
         }
         if info.state == state::LIVE && info.server > 0 && is_alive(info.server) {
@@ -274,9 +306,12 @@ fn find(control: &mut Control, mark: u64) -> Result<Option<DeviceInfo>, Error> {
             let _ = delete(control, disk);
             continue;
         }
-        return Ok(Some(info));
+        if options.is_new {
+            return Err(Error::NewData { disk });
+        }
+        found = Some(info);
     }
-    Ok(None)
+    Ok(found)
 }
 
 /// Returns the numbers of the machine's ublk devices.
@@ -301,7 +336,7 @@ fn resume(control: &mut Control, info: &DeviceInfo, wanted: &Params) -> Result<(
         Err(Error::Changed { disk, what, disk_has, device_has })
     };
     if old.sectors > new.sectors {
-        return changed("size in sectors", old.sectors, new.sectors);
+        return changed("size in bytes", old.sectors * 512, new.sectors * 512);
     }
     if old.logical_shift != new.logical_shift {
         return changed("block size", 1 << old.logical_shift, 1 << new.logical_shift);
@@ -340,7 +375,7 @@ fn make(
         device: u32::MAX,
         server: -1,
         features,
-        mark: options.mark,
+        mark: options.mark.word(),
         ..DeviceInfo::default()
     };
     let info = control.add(info).map_err(|error| Error::Command {
@@ -438,7 +473,7 @@ impl Drop for DiskQueue {
 /// [`Disk::leave`] leaves it to the next server.
 pub struct Disk {
     number: u32,
-    mark: u64,
+    mark: Mark,
     abilities: Abilities,
     shared: Arc<SharedDevice>,
     queues: Vec<DiskQueue>,
@@ -568,9 +603,8 @@ impl Disk {
     /// Deletes a device that somebody else has stopped, if it is still there.
     fn forget(self, mut control: Control) -> Result<(), Error> {
         let info = control.info(self.number);
-        let is_ours = |info: &DeviceInfo| {
-            self.mark != 0 && info.mark == self.mark && info.state == state::DEAD
-        };
+        let is_ours =
+            |info: &DeviceInfo| info.mark == self.mark.word() && info.state == state::DEAD;
         match info.is_ok_and(|info| is_ours(&info)) {
             true => self.delete(control),
             false => {
@@ -645,10 +679,7 @@ pub fn discard_left(number: u32) -> Result<(), Error> {
     control
         .plain(Command::new(control::STOP_DEV, number))
         .map_err(Error::command("stop", number))?;
-    control
-        .plain(Command::new(control::DEL_DEV, number))
-        .map(drop)
-        .map_err(Error::command("take away", number))
+    delete(&mut control, number)
 }
 
 /// A disk of this machine, of any server.

@@ -40,6 +40,16 @@ pub enum Error {
         /// Value of the device.
         device_has: u64,
     },
+    /// A disk that waits for another server has the same data.
+    Left {
+        /// Number of the disk.
+        disk: u32,
+    },
+    /// A disk that a former server left has data, and the device is new and empty.
+    NewData {
+        /// Number of the disk.
+        disk: u32,
+    },
     /// A command of the control device failed.
     Command {
         /// Purpose of the command, as a verb.
@@ -89,8 +99,20 @@ impl fmt::Display for Error {
             Error::Changed { disk, what, disk_has, device_has } => write!(
                 f,
                 "/dev/ublkb{disk}, which a former server left, has {what} {disk_has}, and the device has \
-                 {device_has}: take the disk away (corewise detach /dev/ublkb{disk}), or give it the \
+                 {device_has}: take the disk away (corewise detach /dev/ublkb{disk}; --force if it is in use), or give it the \
                  former device"
+            ),
+            Error::Left { disk } => write!(
+                f,
+                "/dev/ublkb{disk} has the same data, and waits for the server that left it (another \
+                 manifest, or another name of the export): start that one, or take the disk away \
+                 (corewise detach /dev/ublkb{disk}; --force if it is in use)"
+            ),
+            Error::NewData { disk } => write!(
+                f,
+                "/dev/ublkb{disk}, which a former server left, has data, and this start made the \
+                 device new and empty: put the former data back, or take the disk away (corewise \
+                 detach /dev/ublkb{disk}; --force if it is in use)"
             ),
             Error::Command { what, disk: Some(disk), error } => {
                 write!(f, "the kernel did not {what} /dev/ublkb{disk}: {error}")

@@ -53,7 +53,7 @@ mod rings;
 mod tests;
 
 pub use disk::{
-    Abilities, Disk, DiskOptions, DiskStatus, Disks, FoundDisk, Removal, discard_left, list,
+    Abilities, Disk, DiskOptions, DiskStatus, Disks, FoundDisk, Mark, Removal, discard_left, list,
 };
 pub use error::Error;
 

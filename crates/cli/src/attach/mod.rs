@@ -17,7 +17,7 @@ use corewise::nbd::{RemoteOptions, RemoteSession, Uri};
 use corewise::ublk;
 use corewise_server::block_use::is_in_use;
 use corewise_server::text::Columns;
-use corewise_server::{source, units};
+use corewise_server::{remove_links, source, units};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -151,6 +151,7 @@ pub(crate) fn detach(args: &args::Detach) -> Result<(), Failure> {
         }
         DetachedDevice::Ublk(number) => {
             ublk::discard_left(number).map_err(|error| Failure::new(error.to_string()))?;
+            remove_links(Path::new(&path));
         }
     }
     say(format_args!("detached {path}"));

@@ -177,6 +177,11 @@ fn check(view: &ServerView, question: &Question) -> Result<Answer, String> {
 
 fn disconnect(view: &ServerView, question: &Question) -> Result<Answer, String> {
     let id = question.client.ok_or("'disconnect' needs a 'client', its number")?;
+    if id == 0 {
+        return Err("a client with the number 0 is a disk: its users let it go (umount), or \
+                    `corewise remove` ends its export"
+            .to_string());
+    }
     let server = &view.live.server;
     let client = server.clients().into_iter().find(|client| client.id == id);
     // The client may leave by itself meanwhile.

@@ -21,7 +21,7 @@ use corewise::nbd::{self, ExportStatus};
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context, time};
 use corewise::topology::Machine;
-use corewise::ublk::{self, DiskOptions, Disks, Removal};
+use corewise::ublk::{self, DiskOptions, Disks, Mark, Removal};
 use corewise::vhost;
 
 use super::volume::Volume;
@@ -41,6 +41,8 @@ pub(crate) struct FrontEnds {
     server: String,
     /// A: true once the server ends: disks in use stay. Release and Acquire.
     server_ends: AtomicBool,
+    /// L: is the lock; guards the names of the exports that are disks of this machine, by device.
+    expected: Mutex<BTreeMap<String, Vec<String>>>,
     /// L: is the lock; guards the front ends, by export.
     open: Mutex<BTreeMap<String, Arc<OpenExport>>>,
 }
@@ -61,7 +63,7 @@ struct LocalDisk {
     /// Name below `/dev`.
     name: String,
     path: PathBuf,
-    link: PathBuf,
+    mark: Mark,
     /// True if another server can take it over.
     outlives: bool,
     shared: Arc<SharedDevice>,
@@ -79,7 +81,17 @@ impl FrontEnds {
     pub(crate) fn new(machine: &Machine, server: String) -> FrontEnds {
         let (server_ends, open) = (AtomicBool::new(false), Mutex::default());
         let (disks, guests) = (Disks::new(machine), Mutex::default());
-        FrontEnds { disks, guests, server, server_ends, open }
+        let expected = Mutex::default();
+        FrontEnds { disks, guests, server, server_ends, expected, open }
+    }
+
+    /// Announces the exports of a manifest, before any of them is opened.
+    pub(crate) fn expect(&self, exports: &[manifest::Export]) {
+        let mut expected: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for export in exports.iter().filter(|export| export.ublk) {
+            expected.entry(export.device.clone()).or_default().push(export.name.clone());
+        }
+        *self.expected.lock() = expected;
     }
 
     /// Marks the end of the server.
@@ -138,16 +150,18 @@ impl FrontEnds {
         if !export.ublk {
             return Ok(None);
         }
-        let link = link(export).ok_or_else(|| {
-            format!("'{}' can't be a file name: give the export another name", export.name)
-        })?;
+        let link = link(export)?;
         let identity = volume.identity();
         let data = identity.as_deref().unwrap_or_default();
-        let mark = DiskOptions::mark_of(&format!("{}\n{}\n{data}", self.server, export.name));
-        let was_left = left_mark(&link);
+        let mark_of = |name: &String| Mark::of(data, &format!("{}\n{name}", self.server));
+        let mark = mark_of(&export.name);
+        let others = self.expected.lock().get(&export.device).cloned().unwrap_or_default();
+        let was_left = left_mark(mark);
         let limits = [export.limit, export.client_limit].into_iter().flatten();
         let options = DiskOptions {
             mark,
+            others: others.iter().map(mark_of).collect(),
+            is_new: volume.is_new(),
             outlives: identity.is_some(),
             read_only: export.read_only,
             limiters: limits.filter_map(|limit| Limiter::new(rate(limit))).map(Arc::new).collect(),
@@ -158,7 +172,8 @@ impl FrontEnds {
         let _ = fs::remove_file(&was_left);
         let path = disk.path();
         if let Err(error) = point(&link, &path) {
-            tracing::warn!(link = %link.display(), %error, "the link to a disk can't be made");
+            tracing::warn!(link = %link.display(), disk = %path.display(), %error,
+                "a disk has no link");
         }
         if disk.was_taken_over() {
             tracing::info!(export = export.name, disk = %path.display(),
@@ -166,7 +181,7 @@ impl FrontEnds {
         }
         let name = format!("ublkb{}", disk.number());
         let (disk, outlives) = (Mutex::new(Some(disk)), identity.is_some());
-        Ok(Some(LocalDisk { disk, name, path, link, outlives, shared }))
+        Ok(Some(LocalDisk { disk, name, path, mark, outlives, shared }))
     }
 
     fn get(&self, export: &str) -> Option<Arc<OpenExport>> {
@@ -306,7 +321,7 @@ impl LocalDisk {
             .flush()
             .map_err(|error| format!("{name}: the flush failed: {error}"))?;
         // Says that nothing was lost.
-        if let Err(error) = fs::write(left_mark(&self.link), "") {
+        if let Err(error) = fs::write(left_mark(self.mark), "") {
             tracing::warn!(%error, disk = %name, "the next server can't see that nothing was lost");
         }
         tracing::info!(disk = %name, "the disk is in use, and waits for the next server");
@@ -314,9 +329,7 @@ impl LocalDisk {
     }
 
     fn unlink(&self) {
-        if fs::read_link(&self.link).is_ok_and(|target| target == self.path) {
-            let _ = fs::remove_file(&self.link);
-        }
+        remove_links(&self.path);
     }
 }
 
@@ -354,28 +367,47 @@ fn lower(one: Rate, other: Rate) -> Rate {
     Rate { requests: least(one.requests, other.requests), bytes: least(one.bytes, other.bytes) }
 }
 
-/// Returns the path of the link to an export's disk, if its name can be that of a file.
-fn link(export: &manifest::Export) -> Option<PathBuf> {
+/// Returns the path of the link to an export's disk, or the reason why its name can't be that of a
+/// file.
+pub(crate) fn link(export: &manifest::Export) -> Result<PathBuf, String> {
     let name = if export.name.is_empty() { &export.device } else { &export.name };
     let is_file = !name.starts_with('.') && !name.contains(['/', '\0']) && name.len() <= 200;
-    is_file.then(|| Path::new(LINKS).join(name))
+    is_file.then(|| Path::new(LINKS).join(name)).ok_or_else(|| {
+        format!(
+            "the export '{name}' can't have a link in {LINKS}: a name there has no '/', doesn't \
+             begin with a dot, and has at most 200 bytes"
+        )
+    })
 }
 
 /// Returns the path of the file that says that a disk was left with nothing lost. `/dev` is empty
 /// after a start of the machine, as the kernel's list of disks is.
-fn left_mark(link: &Path) -> PathBuf {
-    let name = link.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    link.with_file_name(format!(".{name}.left"))
+fn left_mark(mark: Mark) -> PathBuf {
+    Path::new(LINKS).join(format!(".{:016x}.left", mark.word()))
 }
 
-/// Makes a link, or makes it point elsewhere.
-fn point(link: &Path, target: &Path) -> io::Result<()> {
+/// Removes the links to a disk.
+pub fn remove_links(disk: &Path) {
+    let links = fs::read_dir(LINKS).into_iter().flatten().flatten().map(|entry| entry.path());
+    let leads = |link: &PathBuf| fs::read_link(link).is_ok_and(|target| target == disk);
+    links.filter(leads).for_each(|link| _ = fs::remove_file(link));
+}
+
+/// Makes the one link to a disk. Leaves a link to another disk alone that is there.
+fn point(link: &Path, disk: &Path) -> io::Result<()> {
     fs::create_dir_all(LINKS)?;
-    match fs::remove_file(link) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+    // A former disk had that number.
+    remove_links(disk);
+    match fs::read_link(link) {
+        Ok(other) if other.exists() => {
+            let why = format!("the link leads to another disk, {}", other.display());
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+        }
+        Ok(_) => fs::remove_file(link)?,
+        // A plain file in its place stays, and fails the next step.
+        Err(_) => {}
     }
-    std::os::unix::fs::symlink(target, link)
+    std::os::unix::fs::symlink(disk, link)
 }
 
 #[cfg(test)]
@@ -395,7 +427,7 @@ mod tests {
 
     #[test]
     fn the_link_has_the_name_of_the_export_or_of_its_device() {
-        let file = |name| link(&export(name)).map(|link| link.display().to_string());
+        let file = |name| link(&export(name)).ok().map(|link| link.display().to_string());
         assert_eq!(file("data"), Some("/dev/corewise/data".to_string()));
         assert_eq!(file(""), Some("/dev/corewise/disk0".to_string()));
         for name in ["..", ".hidden", "a/b", &"x".repeat(201)] {
@@ -404,9 +436,10 @@ mod tests {
     }
 
     #[test]
-    fn the_mark_of_a_disk_that_was_left_lies_beside_its_link() {
-        let link = link(&export("data")).unwrap();
-        assert_eq!(left_mark(&link), Path::new("/dev/corewise/.data.left"));
+    fn a_disk_that_was_left_has_a_file_of_its_own_that_says_so() {
+        let left = |export| left_mark(Mark::of("a file", export));
+        assert_eq!(left("data"), left("data"));
+        assert!(left("data") != left("other"), "another disk's mark says nothing about this one");
     }
 
     #[test]

@@ -12,6 +12,7 @@ mod volume;
 pub(crate) use context::{CallTargets, MissingParts, VolumeContext, Warnings};
 
 pub(crate) use export::{EXPORT, ExportDriver};
-pub(crate) use front_ends::FrontEnds;
+pub use front_ends::remove_links;
+pub(crate) use front_ends::{FrontEnds, link};
 pub(crate) use plain::behind_the_end;
 pub(crate) use volume::{Volume, VolumeDriver};

@@ -1,6 +1,7 @@
 //! The volumes that exports and stacked volumes use. A missing volume has an object, too, so that
 //! shutdown keeps its order and the volume can be made later.
 
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -144,7 +145,10 @@ impl Volume {
             Driver::File(file) => {
                 let path = &file.path.value;
                 let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-                format!("{name} file {}", path.display())
+                // Another file at that path has other data.
+                let meta = std::fs::metadata(&path).ok();
+                let (device, inode) = meta.map_or((0, 0), |meta| (meta.dev(), meta.ino()));
+                format!("{name} file {} {device}:{inode}", path.display())
             }
             Driver::Remote(remote) => format!("{name} nbd {}", remote.uri.value),
             Driver::Object(object) => format!("{name} object {}", object.location.value),
@@ -152,6 +156,11 @@ impl Volume {
             Driver::Mirror(_) => parts().map(|_| format!("{name} mirror"))?,
             other => format!("{name} {} over\n{}", other.name(), parts()?),
         })
+    }
+
+    /// Returns true if this start made the volume, new and empty.
+    pub(crate) fn is_new(&self) -> bool {
+        self.origin() == DataOrigin::New
     }
 
     /// Returns true if changes that were answered may be lost when this process is killed.

@@ -41,6 +41,7 @@ impl Live {
             return None;
         }
         self.missing.expect(&adds, new);
+        self.front_ends.expect(&new.exports);
         let plan = Plan::new(&adds);
         let (theirs, decls) = (Arc::downgrade(self), plan.decls.clone());
         let observer = move |event: &Event<'_>| {

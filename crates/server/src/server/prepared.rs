@@ -260,6 +260,7 @@ impl PreparedServer {
             path.display().to_string()
         });
         let front_ends = FrontEnds::new(&machine, place.unwrap_or_else(|| self.label.clone()));
+        front_ends.expect(&self.manifest.exports);
         let front_ends = Arc::new(front_ends);
         let exports = ExportDriver::new(
             Arc::clone(&server),
