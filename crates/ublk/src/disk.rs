@@ -101,8 +101,8 @@ pub struct DiskOptions {
     pub may_lose: bool,
 }
 
-/// The word by which the next server finds a disk: which data it has, and for whom. The kernel keeps
-/// it. The same texts give the same mark in each process.
+/// The word by which the next server finds a disk: which data it has, and for whom. The kernel
+/// keeps it. The same texts give the same mark in each process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark(u64);
 
