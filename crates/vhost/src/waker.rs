@@ -24,7 +24,7 @@ const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 const NOTIFIED: u32 = 2;
 
-/// The state word of a [`ThreadWaker`], without the system.
+/// The state word of a `ThreadWaker`, without the system.
 #[derive(Debug)]
 pub struct WakeState(
     /// A: AcqRel: what a waker publishes before `Notify` is seen after `Begin`.
