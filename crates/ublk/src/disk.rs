@@ -288,9 +288,9 @@ fn find(control: &mut Control, options: &DiskOptions) -> Result<Option<DeviceInf
     let mut found = None;
     for disk in disks() {
         let Ok(info) = control.info(disk) else { continue };
-        let waits = info.features & feature::USER_RECOVERY != 0
-            && info.state != state::DEAD
-            && !(info.state == state::LIVE && info.server > 0 && is_alive(info.server));
+        let (has_server, can_wait) =
+            (has_server(&info), info.features & feature::USER_RECOVERY != 0);
+        let waits = can_wait && info.state != state::DEAD && !has_server;
         if info.mark != mark.word() {
             let is_ours = options.others.contains(&Mark(info.mark));
             if waits && options.outlives && mark.has_data_of(info.mark) && !is_ours {
@@ -298,10 +298,10 @@ fn find(control: &mut Control, options: &DiskOptions) -> Result<Option<DeviceInf
             }
             continue;
         }
-        if info.state == state::LIVE && info.server > 0 && is_alive(info.server) {
+        if has_server {
             return Err(Error::Taken { disk, process: info.server });
         }
-        if info.state == state::DEAD || info.features & feature::USER_RECOVERY == 0 {
+        if info.state == state::DEAD || !can_wait {
             let _ = control.plain(Command::new(control::STOP_DEV, disk));
             let _ = delete(control, disk);
             continue;
@@ -323,8 +323,10 @@ fn disks() -> Vec<u32> {
     folder.filter_map(number).collect()
 }
 
-fn is_alive(process: i32) -> bool {
-    std::path::Path::new(&format!("/proc/{process}")).exists()
+/// Returns true if a process that is alive serves the device.
+fn has_server(info: &DeviceInfo) -> bool {
+    let is_alive = |process: i32| std::path::Path::new(&format!("/proc/{process}")).exists();
+    info.state == state::LIVE && info.server > 0 && is_alive(info.server)
 }
 
 /// Begins the takeover of a disk that a former server left.
@@ -584,7 +586,7 @@ impl Disk {
     /// Takes the disk away if nobody has it open.
     ///
     /// # Errors
-    /// As [`Disk::remove`].
+    /// The errors are those of [`Disk::remove`].
     pub fn remove_unused(self, time: Duration) -> Result<Removal, Error> {
         if !self.abilities.safe_stop {
             return Ok(Removal::Unknown(self));
@@ -673,7 +675,7 @@ fn delete(control: &mut Control, number: u32) -> Result<(), Error> {
 pub fn discard_left(number: u32) -> Result<(), Error> {
     let mut control = Control::open(PROMPT)?;
     let info = control.info(number).map_err(Error::command("describe", number))?;
-    if info.state == state::LIVE && info.server > 0 && is_alive(info.server) {
+    if has_server(&info) {
         return Err(Error::Taken { disk: number, process: info.server });
     }
     control

@@ -42,7 +42,7 @@ pub(crate) struct DiskState {
     pub(crate) stopped: bool,
 }
 
-/// What became of the requests and the changes of a disk that was stopped.
+/// The result of the end of a disk, for its requests and changes.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct StopReport {

@@ -75,7 +75,7 @@ impl InflightRegion {
             ));
         }
         let end = offset.checked_add(size).ok_or("the record of requests in flight is too long")?;
-        // As for guest memory: an access behind the end of the file would end the server.
+        // An access behind the end of the file would end the server, as with guest memory.
         let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
         let found = fstat(&file).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
         if found < end {

@@ -104,7 +104,7 @@ impl Server {
     /// Serves a device on a socket that the caller bound, and whose file stays the caller's.
     ///
     /// # Errors
-    /// As [`Server::listen`].
+    /// The errors are those of [`Server::listen`].
     pub fn serve(
         &self,
         listener: UnixListener,

@@ -169,7 +169,7 @@ fn run(kernel: &str, door: &str, kills: u32, more: &str) -> Option<(Option<Strin
     let image =
         Image::new(&format!("front-end-{kernel}"), kernel, "front_end", modules, &programs)?;
     let long = if is_long() { format!("long={kills}") } else { String::new() };
-    // As in `newest_kernel`: the kernel oopses if several threads emulate its CPUs.
+    // One thread emulates the CPUs, as in `newest_kernel`: with several the kernel oopses.
     let variables = format!("quiet door={door} {long} {more}");
     let mut machine = image.machine(1200, "tcg,thread=single", &variables);
     machine.args(["-smp", "2", "-m", "1024", "-nic", "none"]);

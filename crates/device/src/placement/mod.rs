@@ -341,8 +341,7 @@ mod tests;
 
 // The policy by which a probe's worker tells its pool that it blocks. The nature of a probe is
 // unknown, so by default the worker does: other work then starts beside it at once. But that costs
-// two switches between threads (some µs), and probes that are over in less are faster one after the
-// other.
+// two switches between threads (some µs), and shorter probes are faster one after the other.
 //
 // So after some quick ones in a row the next isn't declared. If that one blocks all the same, the
 // pool detects it within a fraction of a millisecond. The more often that happens, the more quick

@@ -268,9 +268,14 @@ impl FrontEnds {
 
     /// Returns the exports of a server, with the disks among their clients.
     pub(crate) fn exports(&self, server: &nbd::Server) -> Vec<ExportStatus> {
-        let mut exports = server.exports();
-        for ShownDisk { export, in_flight, traffic, .. } in self.shown() {
-            if let Some(of) = exports.iter_mut().find(|other| other.name == export) {
+        let (mut exports, shown) = (server.exports(), self.shown());
+        if shown.is_empty() {
+            return exports;
+        }
+        let mut places: BTreeMap<String, &mut ExportStatus> =
+            exports.iter_mut().map(|export| (export.name.clone(), export)).collect();
+        for ShownDisk { export, in_flight, traffic, .. } in shown {
+            if let Some(of) = places.get_mut(&export) {
                 of.clients += 1;
                 of.in_flight += in_flight;
                 of.traffic.add(&traffic);

@@ -388,7 +388,7 @@ fn pool(depth: u16, most: u32) -> io::Result<BufferPool> {
         (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
     // SAFETY: a new mapping, which nothing else names.
     let base = unsafe { mmap_anonymous(ptr::null_mut(), length, prot, flags) }?;
-    // Of a huge page most would never be used.
+    // Most of a huge page would never be used.
     // SAFETY: advice that changes no content. A kernel without huge pages refuses it.
     let _ = unsafe { madvise(base, length, Advice::LinuxNoHugepage) };
     let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;

@@ -520,7 +520,7 @@ impl Ring {
             None => {}
         }
         self.write_status(raw.status, status);
-        // As many of the writable bytes, from the first one on, as are surely written.
+        // The number counts the writable bytes that are surely written, from the first one on.
         let written = match status {
             Status::Ok => u32::try_from(input + 1).unwrap_or(u32::MAX),
             _ => u32::from(input == 0),

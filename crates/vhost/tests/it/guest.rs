@@ -268,7 +268,7 @@ pub(crate) struct Guest {
     pub(crate) free: VecDeque<u16>,
 }
 
-/// What a guest asks for when it connects.
+/// The wishes of a guest that connects.
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) features: u64,

@@ -12,7 +12,7 @@ use vm_memory::{Bytes, GuestAddress};
 use crate::device::TestDevice;
 use crate::guest::*;
 
-/// What becomes of a chain.
+/// The fate of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Outcome {
     /// It is answered with this status.

@@ -1,5 +1,5 @@
-//! How workers leave: one of them when it isn't needed, all of them when the pools are closed; and
-//! the wait for that.
+//! The end of workers: one leaves when it isn't needed, and all leave when the pools are closed.
+//! Another thread may wait for that.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

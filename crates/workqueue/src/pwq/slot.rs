@@ -286,8 +286,8 @@ impl Tally {
     /// Returns the number of instances in flight a moment ago, carried ends included; at least the
     /// true number.
     pub(crate) fn in_flight(&self) -> u64 {
-        // Those that are over are read first: else one that comes and goes in between would hide
-        // another.
+        // The ended instances are read first. Otherwise one that comes and goes in between would
+        // hide another.
         let of_stripe = |stripe: &Stripe| {
             let over = stripe.over();
             stripe.came() - over

@@ -269,7 +269,7 @@ fn loom_fork_without_the_thief_s_fence_a_spawned_closure_is_had_by_both() {
 fn loom_fork_in_a_full_ring_is_not_overwritten_while_a_thief_reads_it() {
     bounded(more_if_long(2)).check(|| {
         let model = Model::<Apart>::new(6);
-        // As many as there is room for are made before the threads: only the threads add schedules.
+        // The test makes as many as fit before the threads, since only threads add schedules.
         let first: Vec<_> = (0..3).filter(|fork| model.push(*fork).is_some()).collect();
         assert_eq!(first, [0, 1, 2]);
         let thief = |model: &Model<Apart>| (0..2).for_each(|_| model.steal());

@@ -2,7 +2,7 @@
 //! depend on it are done. It is the asynchronous shutdown that was proposed for Linux until v9
 //! (October 2024).
 //!
-//! As there, all devices are queued, also those with nothing to do, on a queue that runs 256 items
+//! All devices are queued as there, also those with nothing to do, on a queue that runs 256 items
 //! at once. They are queued in the reverse order of their registration. Two faults of the design
 //! are mended, so that only the design is compared:
 //!
