@@ -90,7 +90,7 @@ mod tests {
     fn the_libraries_are_told_from_programs_and_benchmarks() {
         let libraries = libraries(&root().unwrap()).unwrap();
         let names: Vec<_> = libraries.iter().map(|(name, _)| name.as_str()).collect();
-        assert_eq!(names.len(), 16, "{names:?}");
+        assert_eq!(names.len(), 17, "{names:?}");
         assert!(names.contains(&"corewise-workqueue") && !names.contains(&"corewise-bench"));
     }
 

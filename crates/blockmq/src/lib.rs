@@ -68,7 +68,6 @@ mod stats;
 mod tags;
 mod timeout;
 
-pub use nest::behind_burst;
 pub use percpu::map::HwQueues;
 pub use queue::plug::Plug;
 pub use queue::{FreezeGuard, NowaitError, Queue, QueueBuilder, QuiesceGuard, RefusedRequest};

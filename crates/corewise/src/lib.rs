@@ -18,6 +18,7 @@
 //! | make block devices disks of this machine | [`ublk`] |
 //! | make block devices disks of virtual machines | [`vhost`] |
 //! | serve block devices in a way of your own, beside these three | [`export`] |
+//! | share threads with an `io_uring` between drivers and front ends | [`ring`] |
 //! | read all the time what is replaced now and then | [`sync::epoch`] |
 //! | wait, complete and say "this may block" as all of these do | [`sync`] |
 //!
@@ -127,7 +128,7 @@
 //!
 //! | feature | for |
 //! |---|---|
-//! | `drivers`, `nbd`, `ublk`, `vhost`, `export`, `kernel-log` | these modules |
+//! | `drivers`, `nbd`, `ublk`, `vhost`, `export`, `ring`, `kernel-log` | these modules |
 //! | `timeline` | its JSON, HTML and traces |
 //! | `serde` | a [`device::History`] that can be written and read |
 //! | `xml` | [`topology::Topology::from_xml`] |
@@ -152,6 +153,8 @@ pub use corewise_export as export;
 pub use corewise_kernel_log as kernel_log;
 #[cfg(feature = "nbd")]
 pub use corewise_nbd as nbd;
+#[cfg(all(feature = "ring", target_os = "linux"))]
+pub use corewise_ring as ring;
 #[cfg(feature = "smp")]
 pub use corewise_smp as smp;
 pub use corewise_sync as sync;

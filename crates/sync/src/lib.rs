@@ -41,6 +41,7 @@ pub mod time;
 pub mod model;
 
 mod bell;
+mod burst;
 mod clean;
 mod completion;
 mod counter;
@@ -52,6 +53,7 @@ mod signal;
 mod throttle;
 
 pub use bell::Bell;
+pub use burst::{Burst, behind_burst};
 pub use clean::CleanAt;
 pub use completion::{Completion, Countdown};
 pub use counter::Counter;

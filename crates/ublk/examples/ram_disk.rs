@@ -11,6 +11,7 @@ use std::time::Duration;
 use corewise_blockmq::{Driver, Queue};
 use corewise_drivers::{FileDriver, FileOptions, Memory};
 use corewise_export::SharedDevice;
+use corewise_ring::RingSet;
 use corewise_topology::Machine;
 use corewise_ublk::{DiskOptions, Disks, Mark};
 use corewise_workqueue::{WorkerPools, Workqueue};
@@ -28,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let queue = Queue::builder(&machine, driver).name("disk").build(&wq);
 
-    let disks = Disks::new(&machine);
+    let disks = Disks::new(&RingSet::new(&machine));
     // The same file is the same disk.
     let outlives = file.is_some();
     let mark = Mark::of(file.as_deref().unwrap_or("memory"), "ram_disk");

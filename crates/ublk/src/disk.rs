@@ -11,15 +11,16 @@ use std::time::Duration;
 
 use corewise_blockmq::{BlockDevice, Geometry};
 use corewise_export::{Client, Feed, Limiter, Peer, SharedDevice, Traffic};
+use corewise_ring::{RingSet, Rings};
 use corewise_sync::atomic::Ordering;
 use corewise_sync::{Mutex, Parker, time};
-use corewise_topology::{CpuId, CpuSet, Machine, pin_thread};
+use corewise_topology::CpuId;
 
 use crate::abi::{Basic, DeviceInfo, Discard, Params, attribute, control, feature, state};
 use crate::control::{Command, Control};
 use crate::error::Error;
 use crate::queue::{DEPTH, MOST_BYTES, Queue, QueueFacts};
-use crate::rings::{Descriptors, NewQueue, RingThread, Served, ServedSender};
+use crate::rings::{Descriptors, NewQueue, Port, Served, ServedSender};
 
 /// Time that the kernel has for a command that waits for no request.
 const PROMPT: Duration = Duration::from_secs(10);
@@ -27,7 +28,7 @@ const PROMPT: Duration = Duration::from_secs(10);
 const START: Duration = Duration::from_secs(60);
 /// Pause between two tries to open a node that `devtmpfs` or `udev` has to make.
 const NODE_PAUSE: Duration = Duration::from_millis(2);
-/// CPUs that share a queue, and so a thread.
+/// CPUs that share a queue.
 const CPUS_A_QUEUE: usize = 4;
 /// Largest discard and write-zeroes, in sectors: 1 GiB.
 const MOST_NOTED: u32 = 1 << 21;
@@ -72,13 +73,17 @@ impl Abilities {
     }
 }
 
-/// The threads that serve disks. They are started with the first disk, and are shared by all.
+/// The disks of a program, on rings that other users may share.
 pub struct Disks {
-    /// CPUs of each thread, if it is started.
-    cpus: usize,
-    live: bool,
-    /// L: is the lock; guards the threads, which are started with the first disk.
-    threads: Mutex<Vec<Arc<RingThread>>>,
+    rings: RingSet,
+    /// L: is the lock; guards the ports of the rings, once there is a disk.
+    ports: Mutex<Option<Arc<Ports>>>,
+}
+
+/// The ports of ublk on each ring.
+struct Ports {
+    ports: Vec<Arc<Port>>,
+    rings: Arc<Rings>,
 }
 
 /// The options of a disk.
@@ -133,15 +138,14 @@ impl Mark {
 
 impl fmt::Debug for Disks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Disks").field("cpus", &self.cpus).finish_non_exhaustive()
+        f.debug_struct("Disks").field("rings", &self.rings).finish_non_exhaustive()
     }
 }
 
 impl Disks {
-    /// Prepares threads for the CPUs of a machine. Nothing is started yet.
-    pub fn new(machine: &Machine) -> Disks {
-        let cpus = machine.online().len().max(1);
-        Disks { cpus, live: !machine.is_synthetic(), threads: Mutex::new(Vec::new()) }
+    /// Prepares disks on these rings. Nothing is started yet.
+    pub fn new(rings: &RingSet) -> Disks {
+        Disks { rings: rings.clone(), ports: Mutex::new(None) }
     }
 
     /// Makes a disk of a device, or takes over the one with the same mark that a former server has
@@ -161,7 +165,9 @@ impl Disks {
                 resume(&mut control, &info, &params)?;
                 (info, true)
             }
-            None => (make(&mut control, &options, abilities, self.cpus, params)?, false),
+            None => {
+                (make(&mut control, &options, abilities, self.rings.cpus().max(1), params)?, false)
+            }
         };
         let disk = info.device;
         // From here on an error takes a new disk away, and leaves one that was taken over.
@@ -190,7 +196,7 @@ impl Disks {
         Ok(this)
     }
 
-    /// Hands the queues of a disk to the threads.
+    /// Hands the queues of a disk to the threads of the rings.
     fn serve(
         &self,
         control: &mut Control,
@@ -203,14 +209,14 @@ impl Disks {
             .map_err(Error::command("open the control file of", info.device))?;
         let file = Arc::new(OwnedFd::from(node));
         let mut queues = Vec::new();
+        let ports = self.ports()?;
         for id in 0..info.queues {
-            let thread = self.thread(control, info, id)?;
+            let port = ports.of_queue(control, info, id);
             let descriptors = Descriptors::map(&file, id, info.depth)
                 .map_err(Error::command("map the requests of", info.device))?;
             let facts = Arc::new(QueueFacts::default());
             let served = Arc::new(Served::default());
-            let port = Arc::clone(&thread.port);
-            let client = Client::new(shared, Peer::Kernel.into(), Waker::from(Arc::clone(&port)));
+            let client = Client::new(shared, Peer::Kernel.into(), Waker::from(Arc::clone(port)));
             if taken_over && options.may_lose {
                 client.owe_a_failure();
             }
@@ -218,63 +224,51 @@ impl Disks {
             let feed = Feed::new(Arc::clone(&client), options.limiters.clone());
             let (theirs, now) = (Arc::clone(&facts), time::now());
             let shape = (info.depth, info.max_bytes);
+            let to = Arc::clone(port);
             let make = move |number| {
-                let deliver = Arc::new(move |slot| port.deliver(slot));
+                let deliver = Arc::new(move |slot| to.deliver(slot));
                 Queue::new(number, shape, feed, deliver, theirs, now)
             };
-            thread.port.serve(NewQueue {
+            port.serve(NewQueue {
                 make: Box::new(make),
                 file: Arc::clone(&file),
                 id,
                 descriptors,
                 served: ServedSender(Arc::clone(&served)),
             });
-            queues.push(DiskQueue { thread, served, facts, client });
+            queues.push(DiskQueue { port: Arc::clone(port), served, facts, client });
         }
         if queues.iter().any(|queue| queue.served.number().is_none()) {
-            return Err(Error::Thread(io::Error::other("one that serves disks has panicked")));
+            return Err(Error::Thread(io::Error::other("ublk has panicked on one of them")));
         }
         Ok(queues)
     }
 
-    /// Returns the thread of a queue, and starts it if it isn't there.
-    fn thread(
-        &self,
-        control: &mut Control,
-        info: &DeviceInfo,
-        queue: u16,
-    ) -> Result<Arc<RingThread>, Error> {
-        let most = self.cpus.div_ceil(CPUS_A_QUEUE);
-        let number = usize::from(queue) % most;
-        let mut threads = self.threads.lock();
-        while threads.len() <= number {
-            let thread = RingThread::spawn(threads.len()).map_err(Error::Thread)?;
-            if self.live {
-                // The kernel delivers a queue's requests on these CPUs.
-                let cpus =
-                    control.affinity(info.device, threads.len() as u16).map(|bits| cpu_set(&bits));
-                let pinned = cpus
-                    .ok()
-                    .filter(|cpus| !cpus.is_empty())
-                    .map(|cpus| pin_thread(thread.tid, &cpus));
-                if let Some(Err(error)) = pinned {
-                    tracing::info!(%error, "a thread of ublk could not be pinned; it runs on any CPU");
-                }
-            }
-            threads.push(Arc::new(thread));
+    /// Returns the ports, and starts the rings if need be.
+    fn ports(&self) -> Result<Arc<Ports>, Error> {
+        let mut ports = self.ports.lock();
+        if let Some(ports) = &*ports {
+            return Ok(Arc::clone(ports));
         }
-        Ok(Arc::clone(&threads[number]))
+        let rings = self.rings.start().map_err(Error::Thread)?;
+        let made = Ports { ports: rings.ports().map(Port::open).collect(), rings };
+        Ok(Arc::clone(ports.insert(Arc::new(made))))
     }
 }
 
-fn cpu_set(bits: &[u8]) -> CpuSet {
-    let mut cpus = CpuSet::new();
-    for (n, byte) in bits.iter().enumerate() {
-        (0..8).filter(|bit| byte & 1 << bit != 0).for_each(|bit| {
-            cpus.insert(CpuId::new((n * 8 + bit) as u32));
-        });
+impl Ports {
+    /// Returns the port of a queue: that of the ring whose CPUs the kernel gives the queue.
+    fn of_queue(&self, control: &mut Control, info: &DeviceInfo, queue: u16) -> &Arc<Port> {
+        let bits = control.affinity(info.device, queue).unwrap_or([0; 128]);
+        let ring = cpus(&bits).find_map(|cpu| self.rings.of_cpu(cpu));
+        &self.ports[ring.unwrap_or(queue.into()) % self.ports.len()]
     }
-    cpus
+}
+
+/// Returns the CPUs of an affinity's bits.
+fn cpus(bits: &[u8]) -> impl Iterator<Item = CpuId> + '_ {
+    let is_set = |n: &usize| bits[n / 8] & 1 << (n % 8) != 0;
+    (0..bits.len() * 8).filter(is_set).map(|n| CpuId::new(n as u32))
 }
 
 /// Returns the disk with a mark, if a former server left it. A disk with this mark that was never
@@ -456,7 +450,7 @@ fn params(geometry: &Geometry, read_only: bool) -> Result<Params, Error> {
 }
 
 struct DiskQueue {
-    thread: Arc<RingThread>,
+    port: Arc<Port>,
     served: Arc<Served>,
     facts: Arc<QueueFacts>,
     client: Arc<Client>,
@@ -633,7 +627,7 @@ impl Disk {
     pub fn leave(self, time: Duration) -> bool {
         for queue in &self.queues {
             if let Some(number) = queue.served.number() {
-                queue.thread.port.leave(number, &queue.facts);
+                queue.port.leave(number, &queue.facts);
             }
         }
         let until = time::now().checked_add(time);
@@ -751,7 +745,7 @@ mod tests {
 
     #[test]
     fn the_bits_of_an_affinity_are_cpus() {
-        let cpus: Vec<_> = cpu_set(&[0b101, 0, 1]).iter().map(CpuId::index).collect();
+        let cpus: Vec<_> = cpus(&[0b101, 0, 1]).map(CpuId::index).collect();
         assert_eq!(cpus, [0, 2, 16]);
     }
 }

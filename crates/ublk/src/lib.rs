@@ -10,6 +10,7 @@
 //! use corewise_blockmq::Queue;
 //! use corewise_drivers::Memory;
 //! use corewise_export::SharedDevice;
+//! use corewise_ring::RingSet;
 //! use corewise_topology::Machine;
 //! use corewise_ublk::{DiskOptions, Disks};
 //! use corewise_workqueue::{WorkerPools, Workqueue};
@@ -19,7 +20,7 @@
 //! let wq = Workqueue::builder("block").build(&pools)?;
 //! let ram = Queue::builder(&machine, Arc::new(Memory::new(64 << 20)?)).name("ram").build(&wq);
 //!
-//! let disks = Disks::new(&machine);
+//! let disks = Disks::new(&RingSet::new(&machine));
 //! let disk = disks.add(&SharedDevice::new(ram.clone()), DiskOptions::default())?;
 //! println!("{}", disk.path().display()); // /dev/ublkb0: mkfs, mount, dd
 //! disk.remove(Duration::from_secs(10))?;

@@ -24,7 +24,7 @@ mod write_log;
 use std::sync::Arc;
 
 use corewise_blockmq::{
-    Dispatch, Displaced, Driver, Geometry, Info, IoError, Started, TimedOut, TimerReturn,
+    Dispatch, Displaced, Driver, Geometry, Info, IoError, Op, Started, TimedOut, TimerReturn,
 };
 use corewise_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use corewise_topology::CpuId;
@@ -298,7 +298,14 @@ impl Driver for FileDriver {
     }
 
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
-        if let Some(rq) = self.volume.now(rq).and_then(|rq| self.volume.put_off(rq)) {
+        // A ring's thread passes all that it has to the kernel in one call, which reads what the
+        // host's cache has on the spot.
+        let is_here = |route: &Route| route.rings.is_here(route.of(hctx));
+        let rq = match &self.rings {
+            Some(route) if rq.op() == Op::Read && is_here(route) => Some(rq),
+            _ => self.volume.now(rq).and_then(|rq| self.volume.put_off(rq)),
+        };
+        if let Some(rq) = rq {
             match &self.rings {
                 Some(route) if !self.volume.is_for_workers(&rq) => {
                     route.rings.queue(route.of(hctx), &self.volume, rq);
@@ -343,7 +350,7 @@ mod tests {
         let wq = Workqueue::builder("file-test").build(&pools).unwrap();
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("disk");
-        let rings = FileRings::refused();
+        let rings = FileRings::on(&corewise_ring::RingSet::refused());
         let options = FileOptions::new(&path).size(1 << 20).rings(&rings);
         let error = FileDriver::open(options.clone().io(IoPath::Uring), &wq).err().unwrap();
         assert!(error.to_string().contains("io_uring"), "{error}");

@@ -33,11 +33,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use corewise_blockmq::{
-    BlockDevice, Buffer, Completed, IoError, IoErrorKind, Payload, Request, behind_burst,
-};
+use corewise_blockmq::{BlockDevice, Buffer, Completed, IoError, IoErrorKind, Payload, Request};
 use corewise_export::{Client, InDevice, Limiter, SharedDevice};
-use corewise_sync::{Parker, panics, text};
+use corewise_sync::{Parker, behind_burst, panics, text};
 
 use crate::client_log::{ClientFacts, ClientLog, LineKind};
 use crate::connection::Connection;

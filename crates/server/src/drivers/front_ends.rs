@@ -18,9 +18,9 @@ use std::time::{Duration, Instant};
 use corewise::blockmq::BlockDeviceExt;
 use corewise::export::{Access, Limiter, Rate, SharedDevice};
 use corewise::nbd::{self, ExportStatus};
+use corewise::ring::RingSet;
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context, time};
-use corewise::topology::Machine;
 use corewise::ublk::{self, DiskOptions, Disks, Mark, Removal};
 use corewise::vhost;
 
@@ -78,9 +78,9 @@ struct GuestDisk {
 
 impl FrontEnds {
     /// Prepares front ends. `server` distinguishes this server from others on the machine.
-    pub(crate) fn new(machine: &Machine, server: String) -> FrontEnds {
+    pub(crate) fn new(rings: &RingSet, server: String) -> FrontEnds {
         let (server_ends, open) = (AtomicBool::new(false), Mutex::default());
-        let (disks, guests) = (Disks::new(machine), Mutex::default());
+        let (disks, guests) = (Disks::new(rings), Mutex::default());
         let expected = Mutex::default();
         FrontEnds { disks, guests, server, server_ends, expected, open }
     }

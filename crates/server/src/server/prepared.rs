@@ -7,6 +7,7 @@ use std::time::Duration;
 use corewise::device::{Cancel, DeviceManager};
 use corewise::drivers::FileRings;
 use corewise::nbd::{self, Endpoint, Listener};
+use corewise::ring::RingSet;
 use corewise::sync::Mutex;
 use corewise::sync::atomic::AtomicBool;
 use corewise::topology::Machine;
@@ -240,8 +241,10 @@ impl PreparedServer {
             .map_err(|error| failed("start call targets", &error))?;
         let missing = Arc::new(MissingParts::default());
         missing.expect(&self.manifest, &self.manifest);
+        // Files and disks share them: a disk's request reaches its file without another thread.
+        let rings = RingSet::new(&machine);
         let context = VolumeContext {
-            rings: FileRings::new(&machine),
+            rings: FileRings::on(&rings),
             files: Arc::default(),
             machine: machine.clone(),
             workqueue: workqueue.clone(),
@@ -259,7 +262,7 @@ impl PreparedServer {
             let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
             path.display().to_string()
         });
-        let front_ends = FrontEnds::new(&machine, place.unwrap_or_else(|| self.label.clone()));
+        let front_ends = FrontEnds::new(&rings, place.unwrap_or_else(|| self.label.clone()));
         front_ends.expect(&self.manifest.exports);
         let front_ends = Arc::new(front_ends);
         let exports = ExportDriver::new(

@@ -9,9 +9,12 @@ use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::task::Waker;
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
 use corewise_blockmq::{Geometry, IoError, Op, Request};
 use corewise_export::{Client, Feed, Limiter, Peer, Rate, SharedDevice};
+use corewise_ring::Rings;
+use io_uring::IoUring;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::*;
@@ -23,10 +26,16 @@ const LONG: Duration = Duration::from_secs(120);
 const DELIVERS: &str = "/dev/null";
 const GIVES_UP: &str = "/dev/zero";
 
+/// A ring's thread, and ublk's port on it.
+struct RingThread {
+    port: Arc<Port>,
+    _rings: Arc<Rings>,
+}
+
 /// Starts a thread; `None` where there is no `io_uring`, or `/dev/null` takes no commands.
 fn start() -> Option<RingThread> {
     let probe = || -> io::Result<i32> {
-        let (mut ring, null) = (ring()?, file(DELIVERS));
+        let (mut ring, null) = (IoUring::new(8)?, file(DELIVERS));
         let entry = opcode::UringCmd16::new(types::Fd(null.as_raw_fd()), FETCH_REQ).build();
         // SAFETY: the command names no memory, and the file is open until it has ended.
         unsafe { ring.submission().push(&entry) }.map_err(io::Error::other)?;
@@ -34,7 +43,11 @@ fn start() -> Option<RingThread> {
         ring.completion().next().map(|done| done.result()).ok_or(io::ErrorKind::Other.into())
     };
     match probe() {
-        Ok(0) => Some(RingThread::spawn(0).expect("the probe got a ring")),
+        Ok(0) => {
+            let rings = Rings::own(1).expect("the probe got a ring");
+            let port = rings.ports().map(Port::open).next().expect("one");
+            Some(RingThread { port, _rings: rings })
+        }
         other => {
             println!("skipped: no commands of io_uring here: {other:?}");
             None

@@ -95,12 +95,12 @@ pub(super) struct Memory {
 }
 
 /// The place of an entry, and its file.
-pub(super) struct EntryTarget<'a> {
+pub(super) struct EntryTarget<'a, 'r> {
     pub(super) slot: usize,
     pub(super) fd: types::Fd,
     pub(super) align: Option<Alignment>,
     pub(super) bounce: &'a mut Bounce,
-    pub(super) ring: &'a Submitter<'a>,
+    pub(super) ring: &'a Submitter<'r>,
 }
 
 impl Memory {
@@ -108,7 +108,7 @@ impl Memory {
     pub(super) fn entry(
         &mut self,
         rq: &Request,
-        place: &mut EntryTarget<'_>,
+        place: &mut EntryTarget<'_, '_>,
     ) -> Option<squeue::Entry> {
         if rq.filled() != 0 {
             return None;
@@ -151,7 +151,7 @@ impl Memory {
         &mut self,
         rq: &Request,
         align: Alignment,
-        place: &mut EntryTarget<'_>,
+        place: &mut EntryTarget<'_, '_>,
     ) -> Option<()> {
         let (len, page) = (usize::try_from(rq.len()).ok()?, page(align));
         let piece = place.bounce.of_slot(place.slot, len, page, place.ring).unwrap_or_else(|| {

@@ -1,63 +1,34 @@
-//! The thread of a ring: takes requests in, passes them to the kernel, and completes them.
+//! The file driver on a ring's thread: takes requests in, passes them to the kernel, and completes
+//! them.
 
+use std::mem;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
-use std::time::Duration;
-use std::{io, mem};
 
-use corewise_blockmq::for_drivers::{Burst, Queued};
+use corewise_blockmq::for_drivers::Queued;
 use corewise_blockmq::{IoError, IoErrorKind, Op, RequestMut, Started};
-use corewise_sync::atomic::Ordering;
-use corewise_sync::{CachePadded, Parker};
-use io_uring::{
-    CompletionQueue, IoUring, Probe, SubmissionQueue, Submitter, cqueue, opcode, squeue, types,
-};
+use corewise_ring::{Entries, RingUser};
+use corewise_sync::CachePadded;
+use io_uring::{opcode, squeue, types};
 
 use super::super::store::{PUNCH, ZERO};
 use super::super::volume;
 use super::super::volume::Volume;
 use super::memory::{Bounce, EntryTarget, Memory};
-use super::{CancelRequest, RingPort};
+use super::{CancelRequest, Inboxes};
 
-/// The number of the bell's completions. Slots have 32 bits.
-const BELL: u64 = u64::MAX;
-/// The number that is added to a slot's for the cancellation of its request.
+/// The number that is added to a slot's for the cancellation of its request. Slots have 32 bits.
 const OFF: u64 = 1 << 32;
-/// Number of completions after which their callers get their turn, though there are more.
-const LONG_BURST: usize = 32;
-/// Number of entries that the ring has room for before it has to submit some.
-const ENTRIES: u32 = 256;
-/// Number of completions that the ring has room for. The kernel keeps the rest, and takes longer
-/// for it.
-const COMPLETIONS: u32 = 2048;
-/// Pause between two tries if the kernel accepts no requests.
-const RING_FULL_PAUSE: Duration = Duration::from_millis(3);
-/// `POLLIN`.
-const READABLE: u32 = 1;
-/// Number of completions that are taken, and entries that are submitted, together while there are
-/// more. A device that has completed all it had in one burst doesn't stay idle until the last one
-/// has been looked at. And of more than two the kernel holds all back until it has the last one
-/// (its plug). With 32 reads in flight, 2 gives about 0.95 of fio's rate, and 8 and all at once
-/// 0.88 each (virtio disk, two busy CPUs, two or three runs each).
-const BURST: usize = 2;
 
-/// A ring and the state of its thread.
+/// The file driver's part of a ring's thread.
 pub(super) struct Reactor {
-    uring: IoUring,
-    inner: ReactorState,
-}
-
-struct ReactorState {
-    port: Arc<CachePadded<RingPort>>,
+    inboxes: Arc<CachePadded<Inboxes>>,
     slots: Vec<RingSlot>,
     /// The numbers of the slots without a request.
     free: Vec<u32>,
     bounce: Bounce,
     /// Number of requests that the kernel has.
     in_flight: usize,
-    /// True if the kernel no longer polls the bell's wire.
-    deaf: bool,
-    batch: Vec<(u64, i32, u32)>,
 }
 
 /// A request, while the kernel has it.
@@ -73,183 +44,69 @@ struct RingSlot {
     ask: Option<Box<CancelRequest>>,
 }
 
-impl Reactor {
-    /// Sets up the ring, for the calling thread.
-    pub(super) fn new(port: Arc<CachePadded<RingPort>>, kernel_threads: u32) -> io::Result<Self> {
-        let uring = build()?;
-        let submitter = uring.submitter();
-        let mut probe = Probe::new();
-        submitter.register_probe(&mut probe)?;
-        let needed = [
-            opcode::Read::CODE,
-            opcode::Write::CODE,
-            opcode::Readv::CODE,
-            opcode::Writev::CODE,
-            opcode::ReadFixed::CODE,
-            opcode::WriteFixed::CODE,
-            opcode::Fsync::CODE,
-            opcode::Fallocate::CODE,
-            opcode::PollAdd::CODE,
-        ];
-        if !needed.iter().all(|&code| probe.is_supported(code))
-            || !uring.params().is_feature_nodrop()
-        {
-            return Err(too_old());
+impl RingUser for Reactor {
+    fn take_in(&mut self, ring: &mut Entries<'_, '_>) {
+        let inboxes = Arc::clone(&self.inboxes);
+        for Queued(rq) in inboxes.requests.take() {
+            self.start(rq, ring);
         }
-        // Since Linux 5.15; an older one takes as many as it likes.
-        let _ = submitter.register_iowq_max_workers(&mut [kernel_threads; 2]);
-        let inner = ReactorState {
-            port,
-            slots: Vec::new(),
-            free: Vec::new(),
-            bounce: Bounce::default(),
-            in_flight: 0,
-            deaf: true,
-            batch: Vec::with_capacity(BURST),
-        };
-        let mut this = Self { uring, inner };
-        this.try_bell()?;
-        Ok(this)
-    }
-
-    /// Rings once and checks that it is heard: a kernel that doesn't poll again and again would
-    /// leave requests lying.
-    fn try_bell(&mut self) -> io::Result<()> {
-        let Self { uring, inner } = self;
-        inner.port.ring();
-        let (submitter, mut sq, mut cq) = uring.split();
-        inner.listen(&mut sq);
-        sq.sync();
-        while let Err(error) = submitter.submit_and_wait(1) {
-            if error.raw_os_error() != Some(libc::EINTR) {
-                return Err(error);
+        if !inboxes.asks.is_empty() {
+            for ask in inboxes.asks.take() {
+                self.call_off(ask, ring);
             }
         }
-        cq.sync();
-        inner.take(&mut cq);
-        match inner.batch.drain(..).next() {
-            Some((BELL, heard, flags)) if heard >= 0 && cqueue::more(flags) => Ok(()),
-            _ => Err(too_old()),
+    }
+
+    fn completed(&mut self, number: u64, result: i32, _ring: &mut Entries<'_, '_>) {
+        if number & OFF != 0 {
+            self.in_flight -= 1;
+            let slot = self.slots.get_mut((number & !OFF) as usize);
+            if let Some(ask) = slot.and_then(|slot| slot.ask.take()) {
+                ask.answered(result);
+            }
+            return;
+        }
+        let slot = self.slots.get_mut(number as usize);
+        match slot.and_then(|slot| slot.rq.take().zip(slot.volume.take())) {
+            Some((rq, volume)) => {
+                self.in_flight -= 1;
+                self.finish(rq, volume, number as usize, result);
+            }
+            None => tracing::error!(number, result, "io_uring completed an unknown request"),
         }
     }
 
-    /// Serves the ring until the rings are dropped.
-    pub(super) fn run(self) {
-        let mut inner = LeakedOnPanic(mem::ManuallyDrop::new(self.inner));
-        // Made last, so dropped first: it names the slots' memory.
-        let mut uring = self.uring;
-        let (mut submitter, mut sq, mut cq) = uring.split();
-        // This saves the kernel a look-up in each call; it may not support it.
-        let _ = submitter.register_ring_fd();
-        inner.0.serve(&submitter, &mut sq, &mut cq);
+    fn has_work(&self) -> bool {
+        !self.inboxes.requests.is_empty() || !self.inboxes.asks.is_empty()
+    }
+
+    fn is_in_use(&self) -> bool {
+        self.in_flight != 0
     }
 }
 
-fn build() -> io::Result<IoUring> {
-    let mut ours = IoUring::builder();
-    ours.dontfork().setup_submit_all().setup_single_issuer().setup_defer_taskrun();
-    match ours.setup_cqsize(COMPLETIONS).build(ENTRIES) {
-        // Before Linux 6.1: completions interrupt the thread; nothing else differs.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-            IoUring::builder().dontfork().setup_cqsize(COMPLETIONS).build(ENTRIES)
-        }
-        other => other,
-    }
-}
-
-fn too_old() -> io::Error {
-    io::Error::new(
-        io::ErrorKind::Unsupported,
-        "the kernel's io_uring is too old: it lacks read, write, fsync, fallocate or poll",
-    )
-}
-
-/// A guard that never frees the memory of requests that a panic (an error of this module) leaves
-/// with the kernel.
-struct LeakedOnPanic(mem::ManuallyDrop<ReactorState>);
-
-impl Drop for LeakedOnPanic {
+impl Drop for Reactor {
+    /// Never frees the memory of requests that a panic (an error of this module) leaves with the
+    /// kernel.
     fn drop(&mut self) {
-        if self.0.in_flight == 0 {
-            // SAFETY: it isn't used again.
-            unsafe { mem::ManuallyDrop::drop(&mut self.0) };
-        } else {
+        if self.in_flight != 0 {
             tracing::error!(
-                n = self.0.in_flight,
+                n = self.in_flight,
                 "a ring's thread ended while the kernel still had requests"
             );
+            mem::forget((mem::take(&mut self.slots), mem::take(&mut self.bounce)));
         }
     }
 }
 
-impl ReactorState {
-    fn serve(
-        &mut self,
-        submitter: &Submitter<'_>,
-        sq: &mut SubmissionQueue<'_>,
-        cq: &mut CompletionQueue<'_>,
-    ) {
-        let port = Arc::clone(&self.port);
-        // The burst, while there are completions, and how many there were.
-        let mut burst: Option<(Burst, usize)> = None;
-        loop {
-            for Queued(rq) in port.inbox.take() {
-                self.start(rq, submitter, sq);
-            }
-            if !port.asks.is_empty() {
-                for ask in port.asks.take() {
-                    self.call_off(ask, submitter, sq);
-                }
-            }
-            if sq.len() >= BURST {
-                sq.sync();
-                // If it is refused, the call below tells.
-                let _ = submitter.submit();
-                sq.sync();
-            }
-            let burst_now = burst.get_or_insert_with(|| (Burst::begin(), 0));
-            let some = self.reap(cq);
-            burst_now.1 += some;
-            if some == 0 || burst_now.1 >= LONG_BURST {
-                burst = None;
-            }
-            if some != 0 {
-                // The requests that the completions brought go along in the same call.
-                continue;
-            }
-            if port.end.load(Ordering::Acquire) && self.in_flight == 0 {
-                return;
-            }
-            if self.deaf {
-                self.listen(sq);
-            }
-            port.bell.doze();
-            let want = usize::from(port.is_empty());
-            sq.sync();
-            if want != 0 || !sq.is_empty() {
-                if let Err(error) = submitter.submit_and_wait(want) {
-                    if error.raw_os_error() != Some(libc::EINTR) {
-                        // The kernel is short of memory, or wants completions taken first. The
-                        // queued ones stay there.
-                        tracing::warn!(%error, "io_uring accepts no requests now; trying again");
-                        Parker::new().park_timeout(RING_FULL_PAUSE);
-                    }
-                }
-            }
-            port.bell.awake();
-        }
-    }
-
-    /// Makes the kernel poll the bell's wire, again and again.
-    fn listen(&mut self, sq: &mut SubmissionQueue<'_>) {
-        let wire = types::Fd(self.port.wire.as_raw_fd());
-        let poll = opcode::PollAdd::new(wire, READABLE).multi(true).build().user_data(BELL);
-        // SAFETY: the entry names no memory, and the wire lives as long as the port.
-        self.deaf = unsafe { sq.push(&poll) }.is_err();
+impl Reactor {
+    pub(super) fn new(inboxes: Arc<CachePadded<Inboxes>>) -> Self {
+        let (slots, free, bounce) = (Vec::new(), Vec::new(), Bounce::default());
+        Self { inboxes, slots, free, bounce, in_flight: 0 }
     }
 
     /// Makes an entry of a request, to be submitted with the next call.
-    fn start(&mut self, mut rq: Started, submitter: &Submitter<'_>, sq: &mut SubmissionQueue<'_>) {
+    fn start(&mut self, mut rq: Started, ring: &mut Entries<'_, '_>) {
         let Some(volume) = volume::of(&mut rq) else { return rq.complete(Err(volume::lost())) };
         if let Err(error) = volume.store().admits(&rq) {
             drop(volume);
@@ -265,15 +122,17 @@ impl ReactorState {
             fd: types::Fd(volume.store().file().as_raw_fd()),
             align: volume.store().align(),
             bounce: &mut self.bounce,
-            ring: submitter,
+            ring: ring.submitter(),
         };
+        let is_direct = place.align.is_some();
         let entry = entry(&rq, &mut slot.memory, &mut place);
         // SAFETY: the memory that the entry names belongs to the request or to the slot, and the
         // file to the volume. The slot keeps all of them until the completion is taken.
-        let pushed = entry.is_some_and(|entry| unsafe {
-            push(&entry.user_data(u64::from(number)), submitter, sq)
-        });
+        let pushed = entry.is_some_and(|entry| unsafe { ring.push(&entry, u64::from(number)) });
         if pushed {
+            if is_direct {
+                ring.hurry();
+            }
             (slot.rq, slot.volume) = (Some(rq), Some(volume));
             slot.off = false;
             self.in_flight += 1;
@@ -286,62 +145,19 @@ impl ReactorState {
 
     /// Makes the kernel stop a request. Its tag is held until the ask is answered: so it is the one
     /// that was meant, or it has completed.
-    fn call_off(
-        &mut self,
-        ask: Box<CancelRequest>,
-        submitter: &Submitter<'_>,
-        sq: &mut SubmissionQueue<'_>,
-    ) {
+    fn call_off(&mut self, ask: Box<CancelRequest>, ring: &mut Entries<'_, '_>) {
         let late = |slot: &RingSlot| slot.rq.as_ref().is_some_and(|rq| rq.is(&ask.late));
         // If the kernel doesn't have it, the ask is dropped: the asker learns that.
         let Some(number) = self.slots.iter().position(late) else { return };
         let slot = &mut self.slots[number];
         let number = number as u64;
-        let entry = opcode::AsyncCancel::new(number).build().user_data(OFF | number);
+        let entry = opcode::AsyncCancel::new(ring.mark(number)).build();
         // SAFETY: the entry names no memory.
-        if slot.ask.is_none() && unsafe { push(&entry, submitter, sq) } {
+        if slot.ask.is_none() && unsafe { ring.push(&entry, OFF | number) } {
             slot.off = true;
             slot.ask = Some(ask);
             self.in_flight += 1;
         }
-    }
-
-    /// Takes what has completed out of the ring.
-    fn take(&mut self, cq: &mut CompletionQueue<'_>) {
-        cq.sync();
-        self.batch.extend(cq.by_ref().take(BURST).map(|e| (e.user_data(), e.result(), e.flags())));
-        cq.sync();
-    }
-
-    /// Takes the present completions, and returns their number.
-    fn reap(&mut self, cq: &mut CompletionQueue<'_>) -> usize {
-        self.take(cq);
-        let mut batch = mem::take(&mut self.batch);
-        let some = batch.len();
-        for (number, result, flags) in batch.drain(..) {
-            if number == BELL {
-                self.deaf |= !cqueue::more(flags);
-                continue;
-            }
-            if number & OFF != 0 {
-                self.in_flight -= 1;
-                let slot = self.slots.get_mut((number & !OFF) as usize);
-                if let Some(ask) = slot.and_then(|slot| slot.ask.take()) {
-                    ask.answered(result);
-                }
-                continue;
-            }
-            let slot = self.slots.get_mut(number as usize);
-            match slot.and_then(|slot| slot.rq.take().zip(slot.volume.take())) {
-                Some((rq, volume)) => {
-                    self.in_flight -= 1;
-                    self.finish(rq, volume, number as usize, result);
-                }
-                None => tracing::error!(number, result, "io_uring completed an unknown request"),
-            }
-        }
-        self.batch = batch;
-        some
     }
 
     /// Completes a request that the kernel is done with, or makes a worker carry it on.
@@ -403,29 +219,12 @@ fn called_off() -> IoError {
     IoError::with(IoErrorKind::TimedOut, "it was cancelled")
 }
 
-/// Puts an entry into the ring, to be submitted with the next call; false if there is no room.
-///
-/// # Safety
-/// The memory and the files that it names stay where they are until it has completed.
-unsafe fn push(
-    entry: &squeue::Entry,
-    submitter: &Submitter<'_>,
-    sq: &mut SubmissionQueue<'_>,
-) -> bool {
-    // SAFETY: as the caller says.
-    if unsafe { sq.push(entry) }.is_ok() {
-        return true;
-    }
-    // The kernel didn't take these entries at the last call. It may now.
-    sq.sync();
-    let _ = submitter.submit();
-    sq.sync();
-    // SAFETY: as above.
-    unsafe { sq.push(entry) }.is_ok()
-}
-
 /// Makes the entry for a request; `None` if a worker has to do it.
-fn entry(rq: &Started, memory: &mut Memory, place: &mut EntryTarget<'_>) -> Option<squeue::Entry> {
+fn entry(
+    rq: &Started,
+    memory: &mut Memory,
+    place: &mut EntryTarget<'_, '_>,
+) -> Option<squeue::Entry> {
     let (flags, fd) = (rq.flags(), place.fd);
     Some(match rq.op() {
         Op::Read | Op::Write => return memory.entry(rq, place),
