@@ -105,7 +105,8 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
         export: Access, Client, Counts, Feed, Identity, InDevice, Limiter, Next, Peer, Rate, SharedDevice, Traffic;
         ublk: Abilities, Disk, DiskOptions, DiskStatus, Disks, Error, FoundDisk, Mark, Removal;
         vhost: Disk, DiskStatus, Error, Options, Server, StopReport;
-        sync: Bell, CleanAt, Completion, Condvar, Countdown, Counter, LeftOut, Mutex<u8>, MutexGuard<'static, u8>, Parker, Proof, RwLock<u8>,
+        ring: Entries<'static, 'static>, RingPort, RingSet, Rings;
+        sync: Bell, Burst, CleanAt, Completion, Condvar, Countdown, Counter, LeftOut, Mutex<u8>, MutexGuard<'static, u8>, Parker, Proof, RwLock<u8>,
             RwLockReadGuard<'static, u8>, RwLockWriteGuard<'static, u8>, Signal, SpinLock<u8>, SpinLockGuard<'static, u8>, Swap<u8>, Throttle, Unparker;
     };
     let mut all = of_crates.to_vec();

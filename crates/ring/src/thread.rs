@@ -22,7 +22,8 @@ const BELL: u64 = u64::MAX;
 const NUMBER_BITS: u32 = 56;
 /// Largest number of users of a ring.
 const MOST_USERS: usize = 128;
-/// Number of completions after which their callers get their turn, though there are more.
+/// Number of completions after which users settle, and callers get their turn, though there are
+/// more.
 const LONG_BURST: usize = 32;
 /// Number of entries that the ring has room for before it has to submit some.
 const ENTRIES: u32 = 512;
@@ -50,8 +51,8 @@ pub trait RingUser: Send {
     /// Takes a completion of an entry that this user pushed with `number`.
     fn completed(&mut self, number: u64, result: i32, ring: &mut Entries<'_, '_>);
 
-    /// Pushes the entries of what has gathered, before the thread sleeps: all completions that the
-    /// kernel had were passed on.
+    /// Pushes the entries of what has gathered: some 30 completions were passed on, or all that the
+    /// kernel had.
     fn settle(&mut self, _ring: &mut Entries<'_, '_>) {}
 
     /// Returns true if the user's inbox has something. The thread sleeps only if it hasn't (Look):
@@ -316,14 +317,15 @@ impl RingLoop<'_> {
             let burst_now = burst.get_or_insert_with(|| (Burst::begin(), 0));
             let some = self.reap(submitter, sq, cq);
             burst_now.1 += some;
-            if some == 0 || burst_now.1 >= LONG_BURST {
-                burst = None;
-            }
-            if some != 0 {
+            if some != 0 && burst_now.1 < LONG_BURST {
                 // The requests that the completions brought go along in the same call.
                 continue;
             }
+            burst = None;
             self.each(submitter, sq, |user, ring| user.settle(ring));
+            if some != 0 {
+                continue;
+            }
             self.each(submitter, sq, |user, ring| user.take_in(ring));
             if self.port.end.load(Ordering::Acquire) && self.may_end() {
                 return;
