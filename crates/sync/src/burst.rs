@@ -7,8 +7,8 @@ use std::marker::PhantomData;
 use std::mem;
 
 use crate::context::AtomicSection;
+use crate::facade::backend::per_thread;
 use crate::panics::caught;
-use crate::per_thread;
 
 /// A function that runs later on this thread.
 type Deferred = Box<dyn FnOnce()>;
