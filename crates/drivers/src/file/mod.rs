@@ -300,9 +300,13 @@ impl Driver for FileDriver {
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch {
         // A ring's thread passes all that it has to the kernel in one call, which reads what the
         // host's cache has on the spot.
-        let is_here = |route: &Route| route.rings.is_here(route.of(hctx));
+        let is_read_here = |rq: &Started, route: &Route| {
+            rq.op() == Op::Read
+                && route.rings.is_here(route.of(hctx))
+                && self.volume.store().is_read_by_rings()
+        };
         let rq = match &self.rings {
-            Some(route) if rq.op() == Op::Read && is_here(route) => Some(rq),
+            Some(route) if is_read_here(&rq, route) => Some(rq),
             _ => self.volume.now(rq).and_then(|rq| self.volume.put_off(rq)),
         };
         if let Some(rq) = rq {

@@ -49,6 +49,8 @@ pub(super) struct Store {
     /// A: true if the file system supports reads without waiting, until it rejects one. Relaxed: a
     /// hint.
     reads_now: AtomicBool,
+    /// A: true once such a read has succeeded. Relaxed: a hint.
+    has_read_now: AtomicBool,
     /// A: true if it supports writes without waiting, likewise.
     writes_now: AtomicBool,
 }
@@ -83,6 +85,7 @@ impl Store {
             in_memory: false,
             for_qemu: false,
             reads_now: now(),
+            has_read_now: AtomicBool::new(false),
             writes_now: now(),
         }
     }
@@ -250,8 +253,13 @@ impl Store {
             let at = rq.offset() + rq.filled();
             let Some(room) = rq.rooms().next() else { return true };
             match host_cache::read(self.file(), room, at, flags) {
-                // SAFETY: this many bytes of the room are initialized now.
-                Ok(n) if n > 0 => unsafe { rq.advance(n as u64) },
+                Ok(n) if n > 0 => {
+                    // SAFETY: this many bytes of the room are initialized now.
+                    unsafe { rq.advance(n as u64) };
+                    if !self.in_memory && !self.has_read_now.load(Ordering::Relaxed) {
+                        self.has_read_now.store(true, Ordering::Relaxed);
+                    }
+                }
                 Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => {
                     self.reads_now.store(false, Ordering::Relaxed);
                     return false;
@@ -260,6 +268,12 @@ impl Store {
                 Ok(_) | Err(_) => return false,
             }
         }
+    }
+
+    /// Returns true if io_uring reads from the host's cache while it takes an entry. Where the file
+    /// system can't be asked not to wait, it leaves each read to a thread of its own.
+    pub(super) fn is_read_by_rings(&self) -> bool {
+        self.has_read_now.load(Ordering::Relaxed)
     }
 
     /// Writes a request to the host's cache, and returns true if all of it was written. Otherwise
