@@ -7,6 +7,7 @@
 //! device to device, and `resolve` makes the `model` of it. All of it is pure: nothing here touches
 //! the file system. `docs/manifest.md` describes the format.
 
+mod access;
 mod changes;
 mod drivers;
 mod export;
@@ -28,6 +29,7 @@ mod tests;
 
 use std::path::Path;
 
+pub use access::NodeAccess;
 pub(crate) use changes::{Changes, LegChange, against_record};
 pub(crate) use drivers::{Driver, Failing, FileDriver, Io, Mirror, Remote, driver_names};
 pub use export::{Export, Limit};
