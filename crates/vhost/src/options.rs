@@ -1,6 +1,6 @@
 //! Options of a disk.
 
-use corewise_export::{Access, Rate, SharedDevice};
+use corewise_export::{Access, Rate, SharedDevice, SocketAccess};
 
 use crate::config::MOST_BLOCK;
 use crate::error::Error;
@@ -14,11 +14,12 @@ pub struct Options {
     pub(crate) memory: u64,
     pub(crate) rate: Rate,
     pub(crate) access: Access,
+    pub(crate) socket: SocketAccess,
 }
 
 impl Default for Options {
     /// Up to 64 queues, writable if the device is, 32 MiB of memory, no limit, for everybody who
-    /// may connect to the socket.
+    /// may connect to the socket: the process's user, and root.
     fn default() -> Self {
         Self {
             queues: 64,
@@ -27,6 +28,7 @@ impl Default for Options {
             memory: 32 << 20,
             rate: Rate::default(),
             access: Access::default(),
+            socket: SocketAccess { owner: None, group: None, mode: 0o600 },
         }
     }
 }
@@ -77,6 +79,14 @@ impl Options {
     #[must_use]
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
+        self
+    }
+
+    /// Sets the owner, group and mode of the socket that [`Server::listen`](crate::Server::listen)
+    /// makes. By default the process's user may connect, and root.
+    #[must_use]
+    pub fn socket(mut self, access: SocketAccess) -> Self {
+        self.socket = access;
         self
     }
 

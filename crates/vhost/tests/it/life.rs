@@ -1,6 +1,7 @@
 //! The life of a disk: frontends that come and go, changes of memory and size, the end.
 
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::thread;
@@ -274,12 +275,14 @@ fn a_socket_is_one_server_s_until_that_has_gone() {
     let listen = || server.listen(&path, device.shared(), Options::default());
     let disk = listen().unwrap();
     assert_eq!(disk.path(), Some(&*path));
-    assert!(matches!(listen(), Err(Error::Listen { .. })));
+    assert!(matches!(listen(), Err(Error::SocketInUse(at)) if at == path));
     assert!(path.exists());
+    let mode = path.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "nobody else may connect");
     drop(disk);
     assert!(!path.exists());
     std::fs::write(&path, "a file").unwrap();
-    assert!(matches!(listen(), Err(Error::Listen { .. })), "it isn't a socket");
+    assert!(matches!(listen(), Err(Error::NotASocket(at)) if at == path));
     std::fs::remove_file(&path).unwrap();
     // A listener of the caller's: its file stays.
     let disk =
