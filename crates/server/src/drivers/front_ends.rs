@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewise::blockmq::BlockDeviceExt;
-use corewise::export::{Access, Limiter, Rate, SharedDevice};
+use corewise::export::{Access, Limiter, Rate, SharedDevice, SocketAccess};
 use corewise::nbd::{self, ExportStatus};
 use corewise::ring::RingSet;
 use corewise::sync::atomic::{AtomicBool, Ordering};
@@ -27,7 +27,7 @@ use corewise::vhost;
 use super::volume::Volume;
 use crate::block_use;
 use crate::control::served::ShownDisk;
-use crate::manifest;
+use crate::manifest::{self, ResolvedAccess};
 
 /// Folder of the links to disks.
 const LINKS: &str = "/dev/corewise";
@@ -132,13 +132,15 @@ impl FrontEnds {
         let rate =
             [export.limit, export.client_limit].into_iter().flatten().map(rate).reduce(lower);
         let access = Access { uids: export.allow_uids.clone(), names: None };
+        let ResolvedAccess { uid: owner, gid: group, mode } = at.value.access.resolve()?;
         let options = vhost::Options::default()
+            .socket(SocketAccess { owner, group, mode })
             .read_only(export.read_only)
             .rate(rate.unwrap_or_default())
             .access(access);
-        let disk = guests.listen(&at.value, Arc::clone(shared), options);
+        let disk = guests.listen(&at.value.path, Arc::clone(shared), options);
         let disk = disk.map_err(|error| error.to_string())?;
-        Ok(Some(GuestDisk { disk: Mutex::new(Some(disk)), socket: at.value.clone() }))
+        Ok(Some(GuestDisk { disk: Mutex::new(Some(disk)), socket: at.value.path.clone() }))
     }
 
     fn open_local(
