@@ -21,6 +21,7 @@ use corewise_sync::atomic::{Ordering, fence};
 use corewise_sync::{Mutex, time};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
 use virtio_bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress};
@@ -31,6 +32,7 @@ use chain::{BadChain, RawRequest, Status, copy_payload};
 use work::{ID_BYTES, Kind, Piece, RANGE_BYTES, Work};
 
 use crate::config::{EVENT_IDX, FLUSH, RANGES, SECTOR};
+use crate::faults::{MemoryLoss, watch};
 use crate::inflight::{InflightRegion, InflightRing};
 use crate::memory::GuestRam;
 use crate::port::Port;
@@ -112,8 +114,11 @@ pub(crate) struct Ring {
     shared: Arc<RingShared>,
     epoll: OwnedFd,
     port: Port,
+    /// The frontend's connection.
+    connection: Arc<OwnedFd>,
 
     ram: Arc<GuestRam>,
+    loss: Arc<MemoryLoss>,
     queue: Queue,
     addresses: Option<RingAddresses>,
     /// The place in the available ring at which the frontend says to begin.
@@ -171,6 +176,7 @@ impl Ring {
 
     /// Serves the ring until its end.
     fn run(mut self) {
+        self.watch();
         let mut events = Vec::with_capacity(4);
         loop {
             self.shared.waker.begin();
@@ -178,7 +184,9 @@ impl Ring {
             if self.ends && self.in_flight == 0 {
                 break;
             }
-            if more || !self.expects_kick() || !self.shared.waker.may_sleep() {
+            let looked = more || !self.expects_kick();
+            self.check_memory();
+            if looked || !self.shared.waker.may_sleep() {
                 continue;
             }
             events.clear();
@@ -201,6 +209,22 @@ impl Ring {
             }
         }
         self.port.leave(!self.unanswered);
+    }
+
+    /// Has this thread survive faults of the memory that it accesses.
+    fn watch(&self) {
+        let region = self.region.as_ref().map(InflightRegion::mapping);
+        let record = self.record.as_ref().map(InflightRing::mapping);
+        watch(self.ram.mappings().chain(region).chain(record).map(Arc::clone).collect());
+    }
+
+    /// Ends the connection if memory of the frontend is lost. From then on nothing is answered, and
+    /// nothing that was read is believed.
+    fn check_memory(&mut self) {
+        if self.loss.has_happened() && !self.abandoned {
+            self.abandoned = true;
+            let _ = shutdown(&*self.connection, Shutdown::Both);
+        }
     }
 
     /// Makes one pass. Returns true if there is more to do at once, and when to make the next one.
@@ -384,7 +408,14 @@ impl Ring {
                 return;
             }
             match self.request(head, piece) {
-                Some(rq) => self.push(head, rq),
+                Some(rq) => {
+                    // What was read may be zeroes.
+                    self.check_memory();
+                    match self.abandoned {
+                        true => self.disk.memory.give(piece.bytes()),
+                        false => self.push(head, rq),
+                    }
+                }
                 None => {
                     self.disk.memory.give(piece.bytes());
                     self.fault("guest memory is gone");
@@ -536,6 +567,12 @@ impl Ring {
 
     /// Gives a chain back to the guest.
     fn used(&mut self, head: u16, written: u32) {
+        // Bytes or a status may have gone into memory that the guest doesn't have.
+        self.check_memory();
+        if self.abandoned {
+            self.unanswered = true;
+            return;
+        }
         if let Some(record) = &self.record {
             record.before_used(head);
         }
@@ -585,6 +622,10 @@ impl Ring {
     }
 
     fn fault(&self, why: &str) {
+        // Zeroes in the place of lost memory are no fault of the guest.
+        if self.loss.has_happened() {
+            return;
+        }
         self.disk.fault("a guest's request isn't served", Some(self.index), why);
     }
 }

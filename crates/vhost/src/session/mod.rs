@@ -17,6 +17,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlag
 use vhost::vhost_user::message::{BackendReq, FrontendReq};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
+use crate::faults::MemoryLoss;
 use crate::inflight::InflightRegion;
 use crate::memory::GuestRam;
 use crate::ring::handle::{IdleSignal, RingHandle, RingStart};
@@ -30,6 +31,9 @@ const HEADER: usize = 12;
 const VERSION: u32 = 1;
 /// Time that a ring has for the end of its pass.
 const MOMENT: Duration = Duration::from_secs(1);
+/// The reason why a session ends whose frontend took memory away.
+const LOST: &str = "memory of its guest is gone: the file was truncated, or its file system has no \
+                    page left. Requests in flight were not answered. Restart the virtual machine";
 /// Flag of a message whose sender waits for an answer.
 const NEED_REPLY: u32 = 1 << 3;
 
@@ -39,6 +43,8 @@ pub(crate) struct Session {
     pub(crate) who: Identity,
     /// A second descriptor of the connection, to shut it down.
     socket: Arc<OwnedFd>,
+    /// The record of whether the frontend's memory is lost.
+    loss: Arc<MemoryLoss>,
     /// Signalled once the session has ended: nothing of it is in flight.
     pub(crate) ended: Completion,
     /// L: is the lock, never held while a ring is waited for; guards what new rings begin with, and
@@ -65,12 +71,15 @@ impl Session {
     ) -> std::io::Result<Arc<Session>> {
         let socket = Arc::new(OwnedFd::from(socket.try_clone()?));
         let who = Identity::of(&socket);
+        let loss = Arc::default();
+        let state = SessionState { ram: Arc::new(GuestRam::new(&loss)), ..SessionState::default() };
         Ok(Arc::new(Session {
             disk: Arc::clone(disk),
             who,
             socket,
+            loss,
             ended: Completion::new(),
-            state: Mutex::new(SessionState::default()),
+            state: Mutex::new(state),
         }))
     }
 
@@ -82,6 +91,7 @@ impl Session {
             Some(why) => why,
             None => Some("its thread panicked".to_owned()),
         };
+        let why = if self.loss.has_happened() { Some(LOST.to_owned()) } else { why };
         self.shut_down();
         let rings = std::mem::take(&mut self.state.lock().rings);
         let rings: Vec<_> = rings.into_iter().flatten().collect();
@@ -188,6 +198,7 @@ impl Session {
             who: self.who.clone(),
             connection: Arc::clone(&self.socket),
             ram: Arc::clone(&state.ram),
+            loss: Arc::clone(&self.loss),
             features: state.features,
             region: state.region.clone(),
             enabled: state.rings_enabled,
