@@ -560,14 +560,16 @@ impl Ring {
     }
 
     fn write_status(&mut self, at: GuestAddress, status: Status) {
-        if self.ram.map_ref().write_obj(status as u8, at).is_err() {
+        // Bytes may have gone into memory that the guest doesn't have.
+        self.check_memory();
+        if !self.abandoned && self.ram.map_ref().write_obj(status as u8, at).is_err() {
             self.fault("guest memory is gone");
         }
     }
 
     /// Gives a chain back to the guest.
     fn used(&mut self, head: u16, written: u32) {
-        // Bytes or a status may have gone into memory that the guest doesn't have.
+        // So may the status.
         self.check_memory();
         if self.abandoned {
             self.unanswered = true;

@@ -7,8 +7,9 @@ use std::sync::Arc;
 
 use corewise_vhost::{Disk, Options};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
-use vhost::VhostBackend;
+use vhost::vhost_user::VhostUserFrontend;
 use vhost::vhost_user::message::VhostUserInflight;
+use vhost::{VhostBackend, VhostUserMemoryRegionInfo};
 use vm_memory::{FileOffset, MmapRegion, VolatileMemory};
 
 use crate::device::TestDevice;
@@ -77,11 +78,16 @@ fn a_read_into_memory_that_is_gone_is_not_acknowledged() {
     let device = TestDevice::of(1 << 20);
     let host = Host::new(&device, Options::default());
     let mut guest = connect(&host);
+    // The rings lie in another file, which stays.
+    let more = Memory::unsealable();
+    let (guest_phys_addr, userspace_addr) = (1 << 40, 0x6000_0000_0000);
+    let region = VhostUserMemoryRegionInfo { guest_phys_addr, userspace_addr, ..more.region() };
+    guest.frontend.add_mem_region(&region).unwrap();
     device.hold();
-    let head = guest.post(0, 0, &[(GONE, 512, WRITE)]);
+    let head = guest.post(0, 0, &[(guest_phys_addr, 512, WRITE)]);
     guest.rings[0].kick();
     device.wait_held(1);
-    ftruncate(&guest.memory.file, LEFT).unwrap();
+    ftruncate(&more.file, 0).unwrap();
     device.release();
     wait_left(&host.disk);
     assert_eq!((guest.rings[0].used_index(), guest.status(head)), (0, 0xff));
