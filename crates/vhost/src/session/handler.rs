@@ -105,6 +105,7 @@ impl Session {
 
 impl VhostUserBackendReqHandler for Session {
     fn set_owner(&self) -> Result<()> {
+        self.state.lock().owned = true;
         Ok(())
     }
 

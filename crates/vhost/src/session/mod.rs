@@ -22,7 +22,9 @@ use crate::inflight::InflightRegion;
 use crate::memory::GuestRam;
 use crate::ring::handle::{IdleSignal, RingHandle, RingStart};
 use crate::shared::DiskShared;
+use arrival::Arrivals;
 
+mod arrival;
 mod handler;
 
 /// Bytes of a message's header: request, flags, size.
@@ -54,6 +56,9 @@ pub(crate) struct Session {
 
 #[derive(Default)]
 struct SessionState {
+    /// True once the frontend has taken the disk, which ends the handshake. A frontend shares its
+    /// memory only when the guest's driver starts, which may be at any time.
+    owned: bool,
     ram: Arc<GuestRam>,
     features: u64,
     rings_enabled: bool,
@@ -103,7 +108,11 @@ impl Session {
 
     fn serve(self: &Arc<Self>, socket: UnixStream) -> Option<String> {
         let mut messages = BackendReqHandler::from_stream(socket, Arc::clone(self));
+        let mut arrivals = Arrivals::new(&self.socket, arrival::TIMEOUT);
         loop {
+            if let Err(why) = arrivals.wait() {
+                return Some(why);
+            }
             let answered = self.peek().is_some_and(|flags| flags & NEED_REPLY != 0);
             match messages.handle_request() {
                 Ok(()) | Err(Error::SocketRetry(_)) => {}
@@ -117,6 +126,9 @@ impl Session {
                     );
                 }
                 Err(error) => return Some(error.to_string()),
+            }
+            if self.state.lock().owned {
+                arrivals.handshake_done();
             }
         }
     }
