@@ -48,6 +48,7 @@
 //! | `traffic` | counters of answered requests |
 //! | `client` | one client of it |
 //! | `feed` | the requests of a client whose thread never waits |
+//! | `memory` | memory that clients of several front ends share |
 //! | `socket` | a Unix socket that listens |
 
 mod access;
@@ -56,6 +57,7 @@ mod client;
 mod device;
 mod feed;
 mod losses;
+mod memory;
 pub mod range_lock;
 mod socket;
 mod traffic;
@@ -65,6 +67,7 @@ pub use access::{Access, Identity, Limiter, Peer, Rate};
 pub use client::{Client, InDevice};
 pub use device::{SharedDevice, submit_listed};
 pub use feed::{Feed, Next};
+pub use memory::MemoryPool;
 pub use socket::{BindError, SocketAccess, SocketFile, check_unix, listen_unix};
 pub use traffic::{Counts, Traffic};
 

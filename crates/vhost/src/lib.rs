@@ -52,7 +52,7 @@ mod waker;
 
 pub use disk::{Disk, DiskStatus, StopReport};
 pub use error::Error;
-pub use options::Options;
+pub use options::{FrontendEvent, Options};
 pub use server::Server;
 
 /// The README's example is a test too.

@@ -1,6 +1,10 @@
 //! Options of a disk.
 
-use corewise_export::{Access, Rate, SharedDevice, SocketAccess};
+use std::fmt;
+use std::sync::Arc;
+
+use corewise_export::{Access, Identity, MemoryPool, Rate, SharedDevice, SocketAccess};
+use corewise_sync::panics::caught;
 
 use crate::config::MOST_BLOCK;
 use crate::error::Error;
@@ -15,6 +19,44 @@ pub struct Options {
     pub(crate) rate: Rate,
     pub(crate) access: Access,
     pub(crate) socket: SocketAccess,
+    pub(crate) pool: Option<Arc<dyn MemoryPool>>,
+    pub(crate) observer: Option<Observer>,
+}
+
+/// An event of a frontend.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum FrontendEvent<'a> {
+    /// The frontend has connected, and has the disk.
+    Attached {
+        /// Its user and its process.
+        who: &'a Identity,
+    },
+    /// The frontend has left, or was let go, and has no requests in the device any more.
+    Left {
+        /// Its user and its process.
+        who: &'a Identity,
+        /// Reason, in words.
+        why: &'a str,
+    },
+}
+
+/// A function that is called with each event of a frontend.
+#[derive(Clone)]
+pub(crate) struct Observer(Arc<dyn Fn(&FrontendEvent<'_>) + Send + Sync>);
+
+impl Observer {
+    pub(crate) fn tell(&self, event: &FrontendEvent<'_>) {
+        if caught(|| (self.0)(event)).is_none() {
+            tracing::error!("the observer of a vhost-user frontend panicked");
+        }
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observer").finish_non_exhaustive()
+    }
 }
 
 impl Default for Options {
@@ -29,6 +71,8 @@ impl Default for Options {
             rate: Rate::default(),
             access: Access::default(),
             socket: SocketAccess { owner: None, group: None, mode: 0o600 },
+            pool: None,
+            observer: None,
         }
     }
 }
@@ -87,6 +131,22 @@ impl Options {
     #[must_use]
     pub fn socket(mut self, access: SocketAccess) -> Self {
         self.socket = access;
+        self
+    }
+
+    /// Has reads and writes in flight take their memory from this pool, too. Each queue may have
+    /// 512 KiB beyond, as with [`Options::memory`].
+    #[must_use]
+    pub fn memory_pool(mut self, pool: Arc<dyn MemoryPool>) -> Self {
+        self.pool = Some(pool);
+        self
+    }
+
+    /// Sets a function that is called with each event of a frontend, on that frontend's thread. A
+    /// panic in it is logged.
+    #[must_use]
+    pub fn observer(mut self, tell: impl Fn(&FrontendEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Observer(Arc::new(tell)));
         self
     }
 

@@ -16,8 +16,8 @@ use rustix::io::Errno;
 
 use crate::disk::{Disk, DiskInner, DiskState};
 use crate::error::Error;
-use crate::options::Options;
-use crate::session::Session;
+use crate::options::{FrontendEvent, Options};
+use crate::session::{Session, SessionEnd};
 use crate::shared::DiskShared;
 
 /// Bytes of a session thread's stack.
@@ -271,16 +271,17 @@ impl ServerShared {
 impl DiskInner {
     /// Serves a frontend, on its thread.
     fn run_session(self: &Arc<Self>, session: &Arc<Session>, socket: UnixStream) {
-        let name = self.shared.name();
-        let who = &session.who;
+        let (name, who) = (self.shared.name(), &session.who);
         tracing::debug!(disk = name, "{who} has connected to the virtio disk");
-        let why = session.run(socket);
-        match why {
-            None => tracing::debug!(disk = name, "{who} has left the virtio disk"),
-            Some(why) => {
-                self.shared.fault("the connection to a frontend ended", None, &why);
+        self.tell(&FrontendEvent::Attached { who });
+        let end = session.run(socket);
+        match &end {
+            SessionEnd::Fault(why) => {
+                self.shared.fault("the connection to a frontend ended", None, why);
             }
+            _ => tracing::debug!(disk = name, "{who} has left the virtio disk: {}", end.words()),
         }
+        self.tell(&FrontendEvent::Left { who, why: end.words() });
         let mut state = self.state.lock();
         state.session = None;
         if !state.stopped {
@@ -288,6 +289,10 @@ impl DiskInner {
         }
         drop(state);
         session.ended.complete();
+    }
+
+    fn tell(&self, event: &FrontendEvent<'_>) {
+        self.shared.options.observer.iter().for_each(|observer| observer.tell(event));
     }
 }
 

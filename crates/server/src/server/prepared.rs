@@ -262,7 +262,8 @@ impl PreparedServer {
             let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
             path.display().to_string()
         });
-        let front_ends = FrontEnds::new(&rings, place.unwrap_or_else(|| self.label.clone()));
+        let place = place.unwrap_or_else(|| self.label.clone());
+        let front_ends = FrontEnds::new(&rings, place, Arc::clone(&server), self.report.clone());
         front_ends.expect(&self.manifest.exports);
         let front_ends = Arc::new(front_ends);
         let exports = ExportDriver::new(

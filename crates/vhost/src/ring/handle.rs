@@ -86,6 +86,7 @@ impl RingHandle {
             chains: Vec::new(),
             in_flight: 0,
             open: 0,
+            beyond: 0,
             buffers: Buffers::default(),
             waiting: VecDeque::new(),
             left: VecDeque::new(),

@@ -144,6 +144,8 @@ pub(crate) struct Ring {
     in_flight: usize,
     /// Number of pieces in the device.
     open: usize,
+    /// Bytes in flight that no budget has.
+    beyond: u64,
     buffers: Buffers,
     /// Requests with pieces that aren't in the device yet, in order.
     waiting: VecDeque<u16>,
@@ -329,9 +331,6 @@ impl Ring {
         match self.plan(&raw) {
             Ok(Some(work)) => {
                 let durability = self.durability(work.op());
-                if work.op().is_change() {
-                    self.disk.changes();
-                }
                 let came = time::now();
                 let chain = Chain { raw, work, came, open: 0, failed: None, durability };
                 self.chains[usize::from(head)] = Some(Box::new(chain));
@@ -404,7 +403,7 @@ impl Ring {
                 chain.work.give_up();
                 continue;
             }
-            if !self.disk.memory.take(piece.bytes(), self.open == 0) {
+            if !self.take_memory(piece.bytes()) {
                 return;
             }
             match self.request(head, piece) {
@@ -412,12 +411,12 @@ impl Ring {
                     // What was read may be zeroes.
                     self.check_memory();
                     match self.abandoned {
-                        true => self.disk.memory.give(piece.bytes()),
+                        true => self.give_memory(piece.bytes()),
                         false => self.push(head, rq),
                     }
                 }
                 None => {
-                    self.disk.memory.give(piece.bytes());
+                    self.give_memory(piece.bytes());
                     self.fault("guest memory is gone");
                     if let Some(chain) = self.chains[usize::from(head)].as_mut() {
                         chain.failed = Some(Status::Failed);
@@ -426,6 +425,22 @@ impl Ring {
                 }
             }
         }
+    }
+
+    /// Takes memory for a piece. Returns false if there isn't as much, and a piece is in the device
+    /// whose end is the next event. Without one nothing would wake the ring, so it goes beyond.
+    fn take_memory(&mut self, bytes: u64) -> bool {
+        let has = self.disk.memory.take(bytes);
+        if !has && self.open == 0 {
+            self.beyond += bytes;
+        }
+        has || self.open == 0
+    }
+
+    fn give_memory(&mut self, bytes: u64) {
+        let beyond = bytes.min(self.beyond);
+        self.beyond -= beyond;
+        self.disk.memory.give(bytes - beyond);
     }
 
     /// Makes the request of a piece, and takes it off the work. `None` if the guest's memory is
@@ -471,7 +486,7 @@ impl Ring {
     fn piece_ended(&mut self, head: u16, completed: Completed) {
         self.open = self.open.saturating_sub(1);
         if completed.op.has_bytes() {
-            self.disk.memory.give(completed.len);
+            self.give_memory(completed.len);
         }
         let Some(chain) = self.chains.get_mut(usize::from(head)).and_then(Option::as_mut) else {
             return;

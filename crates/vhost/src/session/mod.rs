@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use corewise_export::Identity;
@@ -39,12 +39,35 @@ const LOST: &str = "memory of its guest is gone: the file was truncated, or its 
 /// Flag of a message whose sender waits for an answer.
 const NEED_REPLY: u32 = 1 << 3;
 
+/// The reason of a session's end.
+pub(crate) enum SessionEnd {
+    /// The frontend closed its end.
+    Left,
+    /// The server ended it.
+    Server(&'static str),
+    /// The frontend broke a rule, or was late.
+    Fault(String),
+}
+
+impl SessionEnd {
+    /// Returns the reason in words.
+    pub(crate) fn words(&self) -> &str {
+        match self {
+            SessionEnd::Left => "the client closed the connection",
+            SessionEnd::Server(cause) => cause,
+            SessionEnd::Fault(why) => why,
+        }
+    }
+}
+
 /// One frontend.
 pub(crate) struct Session {
     pub(crate) disk: Arc<DiskShared>,
     pub(crate) who: Identity,
     /// A second descriptor of the connection, to shut it down.
     socket: Arc<OwnedFd>,
+    /// The reason for which the server ended the session, if it did.
+    cause: OnceLock<&'static str>,
     /// The record of whether the frontend's memory is lost.
     loss: Arc<MemoryLoss>,
     /// Signalled once the session has ended: nothing of it is in flight.
@@ -82,6 +105,7 @@ impl Session {
             disk: Arc::clone(disk),
             who,
             socket,
+            cause: OnceLock::new(),
             loss,
             ended: Completion::new(),
             state: Mutex::new(state),
@@ -89,21 +113,26 @@ impl Session {
     }
 
     /// Serves the frontend until it leaves or breaks the protocol, then waits until the device has
-    /// ended its requests. Returns why it ended, if not because the frontend left.
-    pub(crate) fn run(self: &Arc<Self>, socket: UnixStream) -> Option<String> {
+    /// ended its requests.
+    pub(crate) fn run(self: &Arc<Self>, socket: UnixStream) -> SessionEnd {
         let served = caught(|| self.serve(socket));
         let why = match served {
             Some(why) => why,
             None => Some("its thread panicked".to_owned()),
         };
-        let why = if self.loss.has_happened() { Some(LOST.to_owned()) } else { why };
-        self.shut_down();
+        let end = match (self.cause.get(), why) {
+            (Some(cause), _) => SessionEnd::Server(cause),
+            _ if self.loss.has_happened() => SessionEnd::Fault(LOST.to_owned()),
+            (None, Some(why)) => SessionEnd::Fault(why),
+            (None, None) => SessionEnd::Left,
+        };
+        self.close();
         let rings = std::mem::take(&mut self.state.lock().rings);
         let rings: Vec<_> = rings.into_iter().flatten().collect();
         rings.iter().for_each(|ring| drop(ring.abandon()));
         rings.iter().for_each(|ring| ring.ended().wait());
         self.state.lock().channel = None;
-        why
+        end
     }
 
     fn serve(self: &Arc<Self>, socket: UnixStream) -> Option<String> {
@@ -182,11 +211,16 @@ impl Session {
         let moment = time::now() + MOMENT;
         // A ring is late only if its thread waits for a page of the guest.
         let _ = done.iter().all(|done| done.wait_timeout(left(until.max(moment))));
-        self.shut_down();
+        self.shut_down("the server was shut down");
     }
 
-    /// Ends the connection: the session's thread notices.
-    pub(crate) fn shut_down(&self) {
+    /// Ends the connection for this reason: the session's thread notices.
+    pub(crate) fn shut_down(&self, cause: &'static str) {
+        let _ = self.cause.set(cause);
+        self.close();
+    }
+
+    fn close(&self) {
         let _ = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both);
     }
 
