@@ -36,7 +36,7 @@ fn an_export_with_a_socket_for_guests_is_a_virtio_disk_and_its_guest_a_client() 
     let mode = folder.join("guest").metadata().unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "nobody else may connect");
     let clients = folder.corewise(["clients", "--control", "c", "--json"]).ok();
-    clients.says(&["/guest\"", "\"client\":1,"]);
+    clients.says(&["/guest\"", "\"client\": 1,"]);
     let refused = folder.corewise(["remove", "--control", "c", "ram"]).code(1);
     refused.complains(&["export 'ram' has 1 client"]);
     let gone = folder.corewise(["disconnect", "--control", "c", "1"]).ok();
@@ -44,7 +44,7 @@ fn an_export_with_a_socket_for_guests_is_a_virtio_disk_and_its_guest_a_client() 
     assert_eq!(guest.read(&mut [0]).unwrap(), 0, "the connection has ended");
     let mut guest = UnixStream::connect(folder.join("guest")).unwrap();
     self::features(&mut guest);
-    folder.corewise(["clients", "--control", "c", "--json"]).ok().says(&["\"client\":2,"]);
+    folder.corewise(["clients", "--control", "c", "--json"]).ok().says(&["\"client\": 2,"]);
     server.stop().ok();
     assert!(!folder.join("guest").exists());
     assert_eq!(guest.read(&mut [0]).unwrap(), 0, "the connection has ended");
