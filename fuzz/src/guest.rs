@@ -50,8 +50,8 @@ const INDIRECT: u16 = 4;
 /// Executes a guest's memory as its one ring, or sends bytes as a frontend's messages.
 ///
 /// # Panics
-/// If the server hangs, answers a request twice, writes to memory that no descriptor offers, changes
-/// a read-only device, or serves the next guest no more.
+/// If the server hangs, answers a request twice, writes to memory that no descriptor offers,
+/// changes a read-only device, or serves the next guest no more.
 pub fn guest(data: &[u8]) {
     let (mode, rest) = data.split_first().map_or((0, data), |(mode, rest)| (*mode, rest));
     let device = Device::with(mode & PLAIN != 0, false);

@@ -17,14 +17,15 @@
 //! | each device | [`DeviceMemory`] |
 //! | each disk of a virtual machine | [`guest`] |
 //!
-//! The memory of a virtual machine is mapped when its frontend connects. If the address space has no
-//! room for it, that frontend is refused.
+//! The memory of a virtual machine is mapped when its frontend connects. If the address space has
+//! no room for it, that frontend is refused.
 
 use std::fmt;
 
 use corewise::nbd::{self, Options};
 use rustix::process::{Resource, getrlimit};
 
+use crate::descriptors::guest_rings;
 use crate::manifest::{Device, Driver};
 use crate::units;
 
@@ -46,18 +47,9 @@ const STORE: u64 = 64 << 20;
 /// The threads of a volume in a store.
 const STORE_THREADS: u64 = 8;
 
-/// The memory of a ring beyond that of clients: one piece in flight, and small buffers that wait for
-/// their next use.
+/// The memory of a ring beyond that of clients: one piece in flight, and small buffers that wait
+/// for their next use.
 const RING: u64 = (512 << 10) + (1 << 20);
-/// Most rings of a virtual machine's disk.
-const MOST_RINGS: u64 = 64;
-
-/// Returns the number of rings that a virtual machine uses on a machine with so many CPUs: one for
-/// each of its own.
-pub(crate) fn guest_rings(cpus: u64) -> u64 {
-    cpus.clamp(1, MOST_RINGS)
-}
-
 /// Returns the bytes of a disk of a virtual machine: a thread for the frontend and one for each
 /// ring, and what rings allocate.
 fn guest(cpus: u64) -> u64 {

@@ -27,7 +27,6 @@ use std::fmt;
 use corewise::nbd::Options;
 use rustix::process::{Resource, getrlimit};
 
-use crate::address_space;
 use crate::manifest::{Device, Driver};
 
 /// The server's own descriptors: measured as 16 with everything on, and as many for files opened
@@ -61,6 +60,15 @@ const GUEST: u64 = 8 + 16;
 const RING: u64 = 5;
 /// The descriptors of the thread that accepts frontends: epoll and its eventfd.
 const GUESTS: u64 = 2;
+
+/// Most rings of a virtual machine's disk.
+const MOST_RINGS: u64 = 64;
+
+/// Returns the number of rings that a virtual machine uses on a machine with so many CPUs: one for
+/// each of its own.
+pub(crate) fn guest_rings(cpus: u64) -> u64 {
+    cpus.clamp(1, MOST_RINGS)
+}
 
 /// The descriptors that the process may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +135,7 @@ impl Descriptors {
         let rings = if devices.clone().any(|device| is_file(&device)) { 2 * self.cpus } else { 0 };
         let samples = SAMPLES.0.min(self.limit / SAMPLES.1);
         let devices: u64 = devices.map(device_descriptors).sum();
-        let of_guest = GUEST + RING * address_space::guest_rings(self.cpus);
+        let of_guest = GUEST + RING * guest_rings(self.cpus);
         let guests = if guests > 0 { GUESTS + guests.saturating_mul(of_guest) } else { 0 };
         self.inherited + OWN + CONTROL + METRICS + samples + rings + devices.saturating_add(guests)
     }

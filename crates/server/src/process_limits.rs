@@ -89,8 +89,8 @@ impl ProcessLimits {
         Ok(())
     }
 
-    /// Returns the reason why these devices, and so many disks of virtual machines, don't fit beside
-    /// so many clients.
+    /// Returns the reason why these devices, and so many disks of virtual machines, don't fit
+    /// beside so many clients.
     pub(crate) fn refusal<'d>(
         &self,
         options: Options,

@@ -1,9 +1,10 @@
 //! Faults of memory that a frontend shares: an access to a page that its file doesn't have.
 //!
-//! A frontend can truncate a file that the server has mapped, unless the file is sealed. `hugetlbfs`
-//! may have no page left for an access. The kernel then sends the thread a `SIGBUS`, which would
-//! end the process. Here a handler of that signal replaces the mapping by zeroes, and marks the
-//! memory of the frontend as lost. `faults.md` beside this file has the steps and the reasons.
+//! A frontend can truncate a file that the server has mapped, unless the file is sealed.
+//! `hugetlbfs` may have no page left for an access. The kernel then sends the thread a `SIGBUS`,
+//! which would end the process. Here a handler of that signal replaces the mapping by zeroes, and
+//! marks the memory of the frontend as lost. `faults.md` beside this file has the steps and the
+//! reasons.
 //!
 //! Only a thread that calls [`watch`] accesses such memory. The list of its mappings is its own, so
 //! the handler shares nothing with other threads but that mark.
@@ -102,17 +103,17 @@ impl Mapping {
     }
 }
 
-/// The mappings of a thread, for the handler. Nothing here is dropped, so the handler can read it at
-/// any time.
+/// The mappings of a thread, for the handler. Nothing here is dropped, so the handler can read it
+/// at any time.
 struct Watched {
     first: Cell<*const Arc<Mapping>>,
     count: Cell<usize>,
 }
 
 /// The mappings of a thread, which keep what [`Watched`] leads to.
-struct Kept(RefCell<Vec<Arc<Mapping>>>);
+struct MappingOwners(RefCell<Vec<Arc<Mapping>>>);
 
-impl Drop for Kept {
+impl Drop for MappingOwners {
     fn drop(&mut self) {
         show(&[]);
     }
@@ -120,7 +121,7 @@ impl Drop for Kept {
 
 std::thread_local! {
     static WATCHED: Watched = const { Watched { first: Cell::new(ptr::null()), count: Cell::new(0) } };
-    static KEPT: Kept = const { Kept(RefCell::new(Vec::new())) };
+    static KEPT: MappingOwners = const { MappingOwners(RefCell::new(Vec::new())) };
 }
 
 /// Shows the handler of this thread another list.
@@ -163,7 +164,8 @@ fn survive_faults() {
         action.sa_sigaction = on_fault as *const () as usize;
         // Threads of Rust have a stack for signals.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-        // SAFETY: the action is whole, and `on_fault` calls nothing but async-signal-safe functions.
+        // SAFETY: the action is whole, and `on_fault` calls nothing but async-signal-safe
+        // functions.
         unsafe { libc::sigaction(libc::SIGBUS, &raw const action, ptr::null_mut()) };
     });
 }
@@ -205,7 +207,8 @@ fn page_of(first: *mut u8, at: usize) -> *mut c_void {
     first.with_addr(at & !(page - 1)).cast()
 }
 
-/// Maps zeroes over a part of a mapping that this thread keeps. Returns false if the system refuses.
+/// Maps zeroes over a part of a mapping that this thread keeps. Returns false if the system
+/// refuses.
 fn map_zeroes(at: *mut c_void, len: usize) -> bool {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // Shared memory doesn't count for `RLIMIT_DATA`.

@@ -408,7 +408,7 @@ impl Ring {
             }
             match self.request(head, piece) {
                 Some(rq) => {
-                    // What was read may be zeroes.
+                    // The bytes that were read may be zeroes.
                     self.check_memory();
                     match self.abandoned {
                         true => self.give_memory(piece.bytes()),

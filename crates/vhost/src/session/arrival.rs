@@ -73,17 +73,20 @@ impl<'a> Arrivals<'a> {
     pub(super) fn wait(&mut self) -> Result<(), String> {
         let (socket, timeout) = (self.socket, self.timeout);
         if !wait_for(socket, PollFlags::IN, self.handshake.as_mut()) {
+            // Debug: a length of time.
             return Err(format!(
                 "the frontend didn't begin (SET_OWNER) within {timeout:?}, and others wait"
             ));
         }
         if let Some((came, of)) = missing(socket) {
             self.wait_for_rest().map_err(|()| {
+                // Debug: a length of time.
                 format!("{came} of the {of} bytes of a message came, and no more in {timeout:?}")
             })?;
         }
         match wait_for(socket, PollFlags::OUT, Some(&mut Deadline::after(timeout))) {
             true => Ok(()),
+            // Debug: a length of time.
             false => Err(format!("the frontend took none of its answers in {timeout:?}")),
         }
     }
@@ -171,7 +174,7 @@ mod tests {
         let mut arrivals = Arrivals::new(&ours, Duration::ZERO);
         let why = arrivals.wait().unwrap_err();
         assert!(why.contains("SET_OWNER"), "{why}");
-        // What is there isn't late.
+        // A message that is there isn't late.
         theirs.write_all(&message(8)).unwrap();
         assert_eq!(arrivals.wait(), Ok(()));
         theirs.write_all(&message(0)).unwrap();
