@@ -34,18 +34,12 @@ pub enum BindError {
     System(io::Error),
 }
 
-impl From<Errno> for BindError {
-    fn from(error: Errno) -> Self {
-        match error {
-            Errno::ADDRINUSE => BindError::InUse,
-            error => BindError::System(error.into()),
-        }
-    }
-}
-
-impl From<io::Error> for BindError {
-    fn from(error: io::Error) -> Self {
-        BindError::System(error)
+/// Makes the error of a system call.
+fn failed(error: impl Into<io::Error>) -> BindError {
+    let error = error.into();
+    match error.kind() {
+        ErrorKind::AddrInUse => BindError::InUse,
+        _ => BindError::System(error),
     }
 }
 
@@ -56,13 +50,6 @@ pub struct SocketFile {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
-}
-
-impl SocketFile {
-    /// Returns the path.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
 }
 
 impl Drop for SocketFile {
@@ -91,7 +78,7 @@ pub fn listen_unix(
 ) -> Result<(UnixListener, SocketFile), BindError> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => make(path, access),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(failed(error)),
         Ok(meta) if !meta.file_type().is_socket() => Err(BindError::NotASocket),
         Ok(_) => take_over(path, access),
     }
@@ -105,7 +92,7 @@ pub fn listen_unix(
 pub fn check_unix(path: &Path) -> Result<(), BindError> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(failed(error)),
         Ok(meta) if !meta.file_type().is_socket() => Err(BindError::NotASocket),
         Ok(_) => answers(path).map(|_| ()),
     }
@@ -117,18 +104,20 @@ fn make(
     access: Option<&SocketAccess>,
 ) -> Result<(UnixListener, SocketFile), BindError> {
     let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed)?;
     if let Some(access) = access {
         // The file gets the permissions that the socket has, less the umask.
-        fchmod(&socket, Mode::from_raw_mode(access.mode))?;
+        fchmod(&socket, Mode::from_raw_mode(access.mode)).map_err(failed)?;
     }
-    bind(&socket, &SocketAddrUnix::new(path)?)?;
-    let file = SocketFile { path: path.to_owned(), identity: identity(path)? };
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    bind(&socket, &address).map_err(failed)?;
+    let file = SocketFile { path: path.to_owned(), identity: identity(path).map_err(failed)? };
     if let Some(access) = access {
-        set_access(path, access)?;
+        set_access(path, access).map_err(failed)?;
     }
     // Until here every attempt to connect is refused.
-    listen(&socket, i32::MAX)?;
+    listen(&socket, i32::MAX).map_err(failed)?;
     Ok((socket.into(), file))
 }
 
@@ -167,14 +156,14 @@ fn take_over(
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
-    let folder = File::open(folder)?;
+    let folder = File::open(folder).map_err(failed)?;
     // If the file system has no locks, the server goes on without one.
     if flock(&folder, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
         let busy = "another server is starting in this folder; try again";
-        return Err(io::Error::new(ErrorKind::WouldBlock, busy).into());
+        return Err(failed(io::Error::new(ErrorKind::WouldBlock, busy)));
     }
     if answers(path)? == SocketState::Dead {
-        std::fs::remove_file(path)?;
+        std::fs::remove_file(path).map_err(failed)?;
     }
     make(path, access)
 }
@@ -192,13 +181,15 @@ enum SocketState {
 /// hang too.
 fn answers(path: &Path) -> Result<SocketState, BindError> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    match connect(&socket, &SocketAddrUnix::new(path)?) {
+    let socket =
+        socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).map_err(failed)?;
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    match connect(&socket, &address) {
         Err(Errno::CONNREFUSED) => Ok(SocketState::Dead),
         Err(Errno::NOENT) => Ok(SocketState::Gone),
         // AGAIN: a server listens there, and is behind with accepting.
         Ok(()) | Err(Errno::AGAIN) => Err(BindError::InUse),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(failed(error)),
     }
 }
 
