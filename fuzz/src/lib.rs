@@ -19,12 +19,16 @@
 //!   follows from these bytes alone.
 //! * [`answers()`]: a server's answers to the requests of a volume that is its export. Each request
 //!   ends once, a read has all its bytes, and the result is the same in any pieces.
+//! * [`guest()`]: a guest's memory as the ring of its virtio disk, or a frontend's messages. Each
+//!   request is answered once at most, nothing is written that no descriptor offers, and the server
+//!   serves the next guest.
 //! * [`kernel_log()`]: a kernel log, a listing of sysfs, a dependency file. The result is the same
 //!   in any pieces, and timelines do not contradict themselves.
 
 mod answers;
 mod connection;
 mod device;
+mod guest;
 mod handshake;
 mod kernel_log;
 mod mutate;
@@ -36,6 +40,7 @@ mod transmission;
 
 pub use answers::answers;
 pub use connection::connection;
+pub use guest::guest;
 pub use handshake::handshake;
 pub use kernel_log::kernel_log;
 pub use mutate::Mutator;
@@ -48,7 +53,7 @@ pub use transmission::transmission;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("handshake", handshake),
     ("transmission", transmission),
     ("connection", connection),
@@ -57,6 +62,7 @@ pub const TARGETS: [(&str, Target); 8] = [
     ("kernel_log", kernel_log),
     ("remote", remote),
     ("answers", answers),
+    ("guest", guest),
 ];
 
 /// Replays the files named on the command line.

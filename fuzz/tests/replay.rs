@@ -103,6 +103,16 @@ fn mutated_answers_of_servers() {
 }
 
 #[test]
+fn stored_guests() {
+    replay("guest");
+}
+
+#[test]
+fn mutated_guests() {
+    mutations("guest", 60);
+}
+
+#[test]
 fn mutated_partition_tables() {
     mutations("partition_table", 300);
 }

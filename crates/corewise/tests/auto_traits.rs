@@ -62,8 +62,8 @@ macro_rules! lines {
 /// The modules of the list.
 mod at {
     pub(crate) use corewise::{
-        blockmq, device, drivers, export, kernel_log, nbd, smp, sync, timeline, topology, ublk,
-        vhost, workqueue,
+        blockmq, device, drivers, export, kernel_log, nbd, ring, smp, sync, timeline, topology,
+        ublk, vhost, workqueue,
     };
 }
 
@@ -102,9 +102,10 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             Span, SpanId, SpanKind, Summary, Timeline, Unplaced;
         kernel_log: Bound, BootSummary, Deferral, DependencyError, DeviceGraph, EdgeSource, Form, GraphEdge, KernelLog, Prefix, Reader,
             Split, SuspiciousLine, Unread;
-        export: Access, Client, Counts, Feed, Identity, InDevice, Limiter, Next, Peer, Rate, SharedDevice, Traffic;
+        export: Access, BindError, Client, Counts, Feed, Identity, InDevice, Limiter, Next, Peer, Rate, SharedDevice, SocketAccess, SocketFile,
+            Traffic;
         ublk: Abilities, Disk, DiskOptions, DiskStatus, Disks, Error, FoundDisk, Mark, Removal;
-        vhost: Disk, DiskStatus, Error, Options, Server, StopReport;
+        vhost: Disk, DiskStatus, Error, FrontendEvent<'static>, Options, Server, StopReport;
         ring: Entries<'static, 'static>, RingPort, RingSet, Rings;
         sync: Bell, Burst, CleanAt, Completion, Condvar, Countdown, Counter, LeftOut, Mutex<u8>, MutexGuard<'static, u8>, Parker, Proof, RwLock<u8>,
             RwLockReadGuard<'static, u8>, RwLockWriteGuard<'static, u8>, Signal, SpinLock<u8>, SpinLockGuard<'static, u8>, Swap<u8>, Throttle, Unparker;

@@ -48,6 +48,8 @@
 //! | `traffic` | counters of answered requests |
 //! | `client` | one client of it |
 //! | `feed` | the requests of a client whose thread never waits |
+//! | `memory` | memory that clients of several front ends share |
+//! | `socket` | a Unix socket that listens |
 
 mod access;
 pub mod blocks;
@@ -55,7 +57,9 @@ mod client;
 mod device;
 mod feed;
 mod losses;
+mod memory;
 pub mod range_lock;
+mod socket;
 mod traffic;
 pub mod turn;
 
@@ -63,6 +67,8 @@ pub use access::{Access, Identity, Limiter, Peer, Rate};
 pub use client::{Client, InDevice};
 pub use device::{SharedDevice, submit_listed};
 pub use feed::{Feed, Next};
+pub use memory::MemoryPool;
+pub use socket::{BindError, SocketAccess, SocketFile, check_unix, listen_unix};
 pub use traffic::{Counts, Traffic};
 
 /// The README's example is a test too.

@@ -14,13 +14,18 @@
 //! | threads of clients | [`Options::stacks`] |
 //! | allocations of the server | [`HEAP`], and the caches of volumes |
 //! | its own threads | [`THREADS`], and three for each CPU |
-//! | each device | [`mapped`] |
+//! | each device | [`DeviceMemory`] |
+//! | each disk of a virtual machine | [`guest`] |
+//!
+//! The memory of a virtual machine is mapped when its frontend connects. If the address space has
+//! no room for it, that frontend is refused.
 
 use std::fmt;
 
 use corewise::nbd::{self, Options};
 use rustix::process::{Resource, getrlimit};
 
+use crate::descriptors::guest_rings;
 use crate::manifest::{Device, Driver};
 use crate::units;
 
@@ -41,6 +46,15 @@ const LINE: u64 = 2 << 20;
 const STORE: u64 = 64 << 20;
 /// The threads of a volume in a store.
 const STORE_THREADS: u64 = 8;
+
+/// The memory of a ring beyond that of clients: one piece in flight, and small buffers that wait
+/// for their next use.
+const RING: u64 = (512 << 10) + (1 << 20);
+/// Returns the bytes of a disk of a virtual machine: a thread for the frontend and one for each
+/// ring, and what rings allocate.
+fn guest(cpus: u64) -> u64 {
+    THREAD + guest_rings(cpus) * (THREAD + RING)
+}
 
 /// A limit of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,13 +156,15 @@ impl AddressSpace {
         AddressSpace { limit, cpus }
     }
 
-    /// Returns the bytes that the server keeps for itself with these devices.
-    fn kept<'d>(&self, devices: impl Iterator<Item = &'d Device> + Clone) -> u64 {
+    /// Returns the bytes that the server keeps for itself with these devices, and so many disks of
+    /// virtual machines.
+    fn kept<'d>(&self, devices: impl Iterator<Item = &'d Device> + Clone, guests: u64) -> u64 {
         let is_file = |device: &Device| matches!(device.driver, Driver::File(_));
         let rings = if devices.clone().any(is_file) { RINGS * self.cpus } else { 0 };
         let threads = (THREADS + 3 * self.cpus) * THREAD;
         let theirs = devices.map(DeviceMemory::of).map(|it| it.mapped.saturating_add(it.allocated));
-        theirs.fold(HEAP + threads + rings, u64::saturating_add)
+        let guests = guests.saturating_mul(guest(self.cpus));
+        theirs.fold(guests.saturating_add(HEAP + threads + rings), u64::saturating_add)
     }
 
     /// Returns the part of `options` that clients can have beside these devices. `reserved` bytes
@@ -159,9 +175,10 @@ impl AddressSpace {
         tls: bool,
         reserved: Option<u64>,
         devices: impl Iterator<Item = &'d Device> + Clone,
+        guests: u64,
     ) -> Result<(Options, Option<AddressSpaceShortfall>), TooLittleAddressSpace> {
         let Some(limit) = self.limit else { return Ok((options, None)) };
-        let kept = self.kept(devices);
+        let kept = self.kept(devices, guests);
         let left = limit.left.saturating_sub(kept);
         // Bytes mapped at the start count, too.
         let kept = kept.saturating_add(limit.bytes - limit.left);
@@ -295,14 +312,14 @@ mod tests {
     fn clients_get_what_volumes_threads_and_the_heap_leave() {
         let (asked, small) = (Options::default(), devices("1M"));
         let share = |space: AddressSpace, devices: &[Device]| {
-            space.share(asked, false, None, devices.iter())
+            space.share(asked, false, None, devices.iter(), 0)
         };
         assert_eq!(share(AddressSpace { limit: None, cpus: 4 }, &small), Ok((asked, None)));
         assert_eq!(share(of(1 << 40), &small), Ok((asked, None)));
         for mib in [400, 600, 1000, 2000] {
             let space = of(mib << 20);
             let (options, shortfall) = share(space, &small).unwrap();
-            let left = space.limit.unwrap().left - space.kept(small.iter());
+            let left = space.limit.unwrap().left - space.kept(small.iter(), 0);
             assert!(heap(&options, false) + options.stacks() <= left, "{mib}: {options:?}");
             assert!(options.max_connections as u64 > mib / 20, "{mib}: {options:?}");
             let shortfall = shortfall.unwrap().to_string();
@@ -328,10 +345,10 @@ mod tests {
     fn what_was_reserved_stays_and_a_later_volume_takes_places_only() {
         let asked = Options::default();
         let space = of(1 << 30);
-        let (options, _) = space.share(asked, false, None, devices("1M").iter()).unwrap();
+        let (options, _) = space.share(asked, false, None, devices("1M").iter(), 0).unwrap();
         let reserved = Some(heap(&options, false));
-        let (later, _) = space.share(options, false, reserved, devices("64M").iter()).unwrap();
+        let (later, _) = space.share(options, false, reserved, devices("64M").iter(), 0).unwrap();
         assert!(later.max_connections < options.max_connections, "{later:?}");
-        assert!(space.share(options, false, reserved, devices("900M").iter()).is_err());
+        assert!(space.share(options, false, reserved, devices("900M").iter(), 0).is_err());
     }
 }

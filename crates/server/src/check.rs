@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fs::Metadata;
 use std::path::Path;
 
+use corewise::export::{BindError, check_unix};
 use corewise::topology::{Machine, Topology};
 use corewise::ublk::Abilities;
 use rustix::fs::{Access, access};
@@ -45,6 +46,14 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
             let subject = Subject::Export(Ok(export.name.clone()));
             Problem::new(export.place, subject, format!("ublk: {error}"))
         }));
+    }
+    for export in &manifest.exports {
+        let Some(at) = &export.vhost_user else { continue };
+        let why = check_socket(&at.value.path)
+            .and_then(|()| at.value.access.resolve().map(drop))
+            .map_err(|why| format!("vhost_user: {why}"));
+        let subject = || Subject::Export(Ok(export.name.clone()));
+        problems.extend(why.err().map(|why| Problem::new(at.place, subject(), why)));
     }
     let server = &manifest.server;
     let options = process_limits::client_options(server, process_limits::usual_memory());
@@ -131,6 +140,23 @@ fn size_of(name: &str, devices: &HashMap<&str, &Device>) -> Option<u64> {
     }
 }
 
+/// Refuses the path of a socket that holds another file, or lies in no folder. A socket that is in
+/// use may be the running server's.
+fn check_socket(path: &Path) -> Result<(), String> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    let told = |why: &str| format!("{}: {why}", path.display());
+    if !folder.is_dir() {
+        return Err(told("its folder does not exist. Create it, or choose another path"));
+    }
+    match check_unix(path) {
+        Ok(()) | Err(BindError::InUse) => Ok(()),
+        Err(BindError::NotASocket) => Err(told(
+            "this file exists and is not a socket. Remove the file, or choose another path",
+        )),
+        Err(BindError::System(error)) => Err(told(&error.to_string())),
+    }
+}
+
 fn check_file(file: &FileDriver) -> Result<(), String> {
     let path = &file.path.value;
     refuse_what_is_no_disk(path)?;
@@ -183,6 +209,31 @@ mod tests {
         assert_eq!(problems(&format!("{device}size = \"1M\"\ncreate = true\n")), [""; 0]);
         let found = problems(&device);
         assert!(found.len() == 1 && found[0].contains("the file is empty"), "{found:?}");
+    }
+
+    #[test]
+    fn a_socket_whose_path_or_owner_is_wrong_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let found = |socket: &str| {
+            let ram = "[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\n";
+            problems(&format!("{ram}[[export]]\ndevice = \"a\"\nvhost_user = {socket}\n"))
+        };
+        let plain = format!("\"{}\"", path.display());
+        assert_eq!(found(&plain), [""; 0]);
+        let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        assert_eq!(found(&plain), [""; 0], "a running server may have it");
+        drop(listener);
+        assert_eq!(found(&plain), [""; 0], "a leftover is replaced");
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "precious").unwrap();
+        let why = found(&plain);
+        assert!(why.len() == 1 && why[0].contains("s: this file exists and is not a socket"));
+        let why = found("\"/nowhere/at/all\"");
+        assert!(why.len() == 1 && why[0].contains("/nowhere/at/all: its folder does not exist"));
+        let folder = folder.path().display();
+        let why = found(&format!("{{ path = \"{folder}/t\", owner = \"no such user\" }}"));
+        assert!(why.len() == 1 && why[0].contains("vhost_user: owner: this machine has no user"));
     }
 
     #[test]

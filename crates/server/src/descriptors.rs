@@ -17,6 +17,10 @@
 //! | samples of worker threads | two for each of 128 threads, a sixteenth of the limit at most |
 //! | `io_uring` | two for each CPU, if a device is a file |
 //! | each device | [`device_descriptors`] |
+//! | each disk of a virtual machine | [`GUEST`], and [`RING`] for each ring |
+//!
+//! A virtual machine has as many rings as CPUs, and no more CPUs than this machine. A frontend that
+//! uses more takes them from what is left.
 
 use std::fmt;
 
@@ -47,6 +51,24 @@ const STORE_IN_FOLDER: u64 = 24;
 /// The descriptors of a volume in a remote store: a connection for each request in flight of one
 /// CPU, and those of its runtime.
 const STORE_ELSEWHERE: u64 = 256 + 8;
+
+/// The descriptors of a virtual machine's disk without its rings: the listener, the connection and
+/// its second descriptor, two of the channel to the frontend, a wait for the rest of a message, the
+/// record of requests in flight, 16 regions of memory, and a frontend that is turned away.
+const GUEST: u64 = 8 + 16;
+/// The descriptors of a ring: epoll, its eventfd, and the events of kicks, calls and errors.
+const RING: u64 = 5;
+/// The descriptors of the thread that accepts frontends: epoll and its eventfd.
+const GUESTS: u64 = 2;
+
+/// Most rings of a virtual machine's disk.
+const MOST_RINGS: u64 = 64;
+
+/// Returns the number of rings that a virtual machine uses on a machine with so many CPUs: one for
+/// each of its own.
+pub(crate) fn guest_rings(cpus: u64) -> u64 {
+    cpus.clamp(1, MOST_RINGS)
+}
 
 /// The descriptors that the process may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,13 +128,16 @@ impl Descriptors {
         Descriptors { limit, inherited: open(limit), cpus }
     }
 
-    /// Returns the number that the server keeps for itself with these devices.
-    fn kept<'d>(&self, devices: impl Iterator<Item = &'d Device> + Clone) -> u64 {
+    /// Returns the number that the server keeps for itself with these devices, and so many disks of
+    /// virtual machines.
+    fn kept<'d>(&self, devices: impl Iterator<Item = &'d Device> + Clone, guests: u64) -> u64 {
         let is_file = |device: &&Device| matches!(device.driver, Driver::File(_));
         let rings = if devices.clone().any(|device| is_file(&device)) { 2 * self.cpus } else { 0 };
         let samples = SAMPLES.0.min(self.limit / SAMPLES.1);
         let devices: u64 = devices.map(device_descriptors).sum();
-        self.inherited + OWN + CONTROL + METRICS + samples + rings + devices
+        let of_guest = GUEST + RING * guest_rings(self.cpus);
+        let guests = if guests > 0 { GUESTS + guests.saturating_mul(of_guest) } else { 0 };
+        self.inherited + OWN + CONTROL + METRICS + samples + rings + devices.saturating_add(guests)
     }
 
     /// Returns the part of `options` that clients can have beside these devices.
@@ -120,8 +145,9 @@ impl Descriptors {
         &self,
         options: Options,
         devices: impl Iterator<Item = &'d Device> + Clone,
+        guests: u64,
     ) -> Result<(Options, Option<DescriptorShortfall>), TooFewDescriptors> {
-        let (limit, kept) = (self.limit, self.kept(devices));
+        let (limit, kept) = (self.limit, self.kept(devices, guests));
         let left = limit.saturating_sub(kept);
         if options.descriptors() <= left {
             return Ok((options, None));
@@ -145,9 +171,10 @@ impl Descriptors {
     pub(crate) fn refusal<'d>(
         &self,
         devices: impl Iterator<Item = &'d Device> + Clone,
+        guests: u64,
         clients: u64,
     ) -> String {
-        let (limit, kept) = (self.limit, self.kept(devices));
+        let (limit, kept) = (self.limit, self.kept(devices, guests));
         format!(
             "the hard limit of open files is {limit}: volumes, control and metrics would need \
              {kept}, and {clients} clients are connected. Raise LimitNOFILE (systemd) or `ulimit \
@@ -213,14 +240,14 @@ mod tests {
     fn clients_get_all_they_ask_for_where_there_is_enough_and_else_what_is_left() {
         let memory = devices(MEMORY);
         let asked = Options::default();
-        assert_eq!(of(524_288).share(asked, memory.iter()), Ok((asked, None)));
-        assert_eq!(of(u64::MAX).share(asked, memory.iter()), Ok((asked, None)));
+        assert_eq!(of(524_288).share(asked, memory.iter(), 0), Ok((asked, None)));
+        assert_eq!(of(u64::MAX).share(asked, memory.iter(), 0), Ok((asked, None)));
         for limit in [200, 256, 512, 1000, 1024] {
             let files = of(limit);
-            let (options, shortfall) = files.share(asked, memory.iter()).unwrap();
+            let (options, shortfall) = files.share(asked, memory.iter(), 0).unwrap();
             let shortfall = shortfall.unwrap().to_string();
             assert!(
-                options.descriptors() <= limit - files.kept(memory.iter()),
+                options.descriptors() <= limit - files.kept(memory.iter(), 0),
                 "{limit}: {options:?}"
             );
             assert!(
@@ -237,7 +264,7 @@ mod tests {
                 "{shortfall}"
             );
         }
-        let why = of(90).share(asked, memory.iter()).unwrap_err().to_string();
+        let why = of(90).share(asked, memory.iter(), 0).unwrap_err().to_string();
         assert!(
             why.contains(
                 "open files is 90, too low for any client: volumes, control and metrics need 92"
@@ -250,7 +277,7 @@ mod tests {
     fn a_few_clients_that_fit_are_no_cut_though_fewer_may_shake_hands() {
         let memory = devices(MEMORY);
         let asked = Options::default().max_connections(40);
-        let (options, shortfall) = of(256).share(asked, memory.iter()).unwrap();
+        let (options, shortfall) = of(256).share(asked, memory.iter(), 0).unwrap();
         assert_eq!((options.max_connections, shortfall), (40, None));
         assert!(options.max_half_open < 256);
     }
@@ -263,8 +290,16 @@ mod tests {
         let all = devices(all);
         let each: Vec<u64> = all.iter().map(device_descriptors).collect();
         assert_eq!(each, [FILE, REMOTE + 16, 0]);
-        let kept = of(1 << 20).kept(all.iter()) - of(1 << 20).kept(std::iter::empty());
+        let kept = of(1 << 20).kept(all.iter(), 0) - of(1 << 20).kept(std::iter::empty(), 0);
         assert_eq!(kept, FILE + REMOTE + 16 + 2 * 4, "and the rings of files");
+    }
+
+    #[test]
+    fn each_virtual_machine_is_counted_with_a_ring_for_each_cpu() {
+        let kept =
+            |cpus, guests| Descriptors { cpus, ..of(1 << 20) }.kept(std::iter::empty(), guests);
+        assert_eq!(kept(4, 2) - kept(4, 0), GUESTS + 2 * (GUEST + 4 * RING));
+        assert_eq!(kept(500, 1) - kept(500, 0), GUESTS + GUEST + 64 * RING, "no disk has more");
     }
 
     #[test]

@@ -277,7 +277,7 @@ impl ShownExport {
             read_only: export.read_only || geometry.read_only,
             description: export.description.clone().unwrap_or_default(),
             disk,
-            guests: export.vhost_user.as_ref().map(|at| at.value.clone()),
+            guests: export.vhost_user.as_ref().map(|at| at.value.path.clone()),
         }
     }
 }

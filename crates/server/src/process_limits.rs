@@ -6,7 +6,7 @@ use corewise::nbd::Options;
 use corewise::topology;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::manifest::{Device, Server};
+use crate::manifest::{Device, Export, Server};
 use crate::{address_space, descriptors, units};
 
 /// The limits of the process.
@@ -58,18 +58,20 @@ impl ProcessLimits {
         ProcessLimits { tls, ..self }
     }
 
-    /// Returns the part of `options` that fits beside these devices, or the reason why the devices
-    /// don't fit.
+    /// Returns the part of `options` that fits beside these devices and so many disks of virtual
+    /// machines, or the reason why these don't fit.
     pub(crate) fn share<'d>(
         &self,
         options: Options,
         devices: impl Iterator<Item = &'d Device> + Clone,
+        guests: u64,
     ) -> Result<(Options, Option<ClientShortfall>), String> {
         let ProcessLimits { files, space, tls, reserved } = self;
         let (options, shortfall) =
-            files.share(options, devices.clone()).map_err(|why| why.to_string())?;
-        let (options, less) =
-            space.share(options, *tls, *reserved, devices).map_err(|why| why.to_string())?;
+            files.share(options, devices.clone(), guests).map_err(|why| why.to_string())?;
+        let (options, less) = space
+            .share(options, *tls, *reserved, devices, guests)
+            .map_err(|why| why.to_string())?;
         Ok((options, less.map(ClientShortfall::Space).or(shortfall.map(ClientShortfall::Files))))
     }
 
@@ -87,19 +89,26 @@ impl ProcessLimits {
         Ok(())
     }
 
-    /// Returns the reason why these devices don't fit beside so many clients.
+    /// Returns the reason why these devices, and so many disks of virtual machines, don't fit
+    /// beside so many clients.
     pub(crate) fn refusal<'d>(
         &self,
         options: Options,
         devices: impl Iterator<Item = &'d Device> + Clone,
+        guests: u64,
         clients: u64,
     ) -> String {
-        match self.space.share(options, self.tls, self.reserved, devices.clone()) {
+        match self.space.share(options, self.tls, self.reserved, devices.clone(), guests) {
             Err(why) => format!("{why} and start again"),
             Ok((_, Some(shortfall))) => format!("{shortfall}; {clients} clients are connected"),
-            Ok((_, None)) => self.files.refusal(devices, clients),
+            Ok((_, None)) => self.files.refusal(devices, guests, clients),
         }
     }
+}
+
+/// Returns the number of exports that virtual machines may have as disks.
+pub(crate) fn guests<'e>(exports: impl IntoIterator<Item = &'e Export>) -> u64 {
+    exports.into_iter().filter(|export| export.vhost_user.is_some()).count() as u64
 }
 
 /// Raises the soft limit of open files as far as the hard one allows. It is low by default for

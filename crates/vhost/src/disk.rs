@@ -107,7 +107,7 @@ impl Disk {
     /// block.
     pub fn disconnect(&self) -> bool {
         self.session().is_some_and(|session| {
-            session.shut_down();
+            session.shut_down("an operator disconnected the client");
             true
         })
     }
@@ -180,7 +180,7 @@ impl DiskInner {
         let until = time::now() + within;
         let drained = self.end(within);
         let mut report = StopReport { drained, flush: None, flush_timed_out: false };
-        if self.shared.was_changed() && self.shared.geometry().can_flush {
+        if self.shared.export.was_changed() && self.shared.geometry().can_flush {
             let end = Arc::new((Completion::new(), Mutex::new(None)));
             let theirs = Arc::clone(&end);
             self.shared.device().submit(Request::flush().on_complete(move |done| {

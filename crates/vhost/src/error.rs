@@ -1,7 +1,9 @@
 //! The errors of this crate.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::{fmt, io};
+
+use corewise_export::BindError;
 
 /// The reason why a disk can't be served.
 #[derive(Debug)]
@@ -9,6 +11,10 @@ use std::{fmt, io};
 pub enum Error {
     /// The device can't be a virtio disk, or an option is out of its range: the text says why.
     Unfit(String),
+    /// Another process listens on this socket.
+    SocketInUse(PathBuf),
+    /// The path of a socket has a file that is none.
+    NotASocket(PathBuf),
     /// A socket can't be bound.
     Listen {
         /// The path of the socket.
@@ -28,6 +34,16 @@ pub enum Error {
 }
 
 impl Error {
+    /// Makes the error of a socket that can't be bound.
+    pub(crate) fn bind(path: &Path, error: BindError) -> Error {
+        let path = path.to_owned();
+        match error {
+            BindError::InUse => Error::SocketInUse(path),
+            BindError::NotASocket => Error::NotASocket(path),
+            BindError::System(source) => Error::Listen { path, source },
+        }
+    }
+
     /// Returns a function that makes the error of a missing resource.
     pub(crate) fn resource<E: Into<io::Error>>(what: &'static str) -> impl Fn(E) -> Error {
         move |source| Error::Resource { what, source: source.into() }
@@ -38,10 +54,14 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Unfit(why) => f.write_str(why),
-            Error::Listen { path, source } if source.kind() == io::ErrorKind::AddrInUse => write!(
+            Error::SocketInUse(path) => write!(
                 f,
-                "cannot listen on {}: another process serves this socket. Stop it, or choose \
-                 another path",
+                "{}: another server listens on this socket. Stop that server, or choose another path",
+                path.display()
+            ),
+            Error::NotASocket(path) => write!(
+                f,
+                "{}: this file exists and is not a socket. Remove the file, or choose another path",
                 path.display()
             ),
             Error::Listen { path, source } => {

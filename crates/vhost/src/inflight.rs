@@ -13,8 +13,10 @@ use std::fs::File;
 use std::sync::Arc;
 
 use corewise_sync::atomic::{Ordering, fence};
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
-use vm_memory::{Bytes, FileOffset, MmapRegion, VolatileMemory};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+use vm_memory::Bytes;
+
+use crate::faults::{Mapping, MemoryLoss};
 
 /// Bytes in front of the entries: features, version, number of entries, head of the last batch,
 /// used index.
@@ -30,6 +32,9 @@ const COUNTER_AT: usize = 8;
 
 const VERSION: u16 = 1;
 
+/// The record's name in errors.
+const RECORD: &str = "the record of requests in flight";
+
 /// Returns the bytes that the record of one ring takes.
 fn ring_size(queue_size: u16) -> usize {
     (HEAD + ENTRY * usize::from(queue_size)).next_multiple_of(64)
@@ -38,7 +43,7 @@ fn ring_size(queue_size: u16) -> usize {
 /// The records of all rings of a frontend.
 #[derive(Debug, Clone)]
 pub(crate) struct InflightRegion {
-    mapping: Arc<MmapRegion>,
+    mapping: Arc<Mapping>,
     rings: u16,
     queue_size: u16,
 }
@@ -46,7 +51,11 @@ pub(crate) struct InflightRegion {
 impl InflightRegion {
     /// Creates an empty record, and the memory for it, which the frontend keeps. Returns its size
     /// too.
-    pub(crate) fn create(rings: u16, queue_size: u16) -> Result<(Self, File, u64), String> {
+    pub(crate) fn create(
+        rings: u16,
+        queue_size: u16,
+        loss: &Arc<MemoryLoss>,
+    ) -> Result<(Self, File, u64), String> {
         let size = usize::from(rings) * ring_size(queue_size);
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
         let words = |error| format!("cannot make memory for requests in flight: {error}");
@@ -56,7 +65,7 @@ impl InflightRegion {
         fcntl_add_seals(&file, seals).map_err(words)?;
         let file = File::from(file);
         let theirs = file.try_clone().map_err(|error| error.to_string())?;
-        Ok((Self::map(file, 0, size as u64, rings, queue_size)?, theirs, size as u64))
+        Ok((Self::map(file, 0, size as u64, rings, queue_size, loss)?, theirs, size as u64))
     }
 
     /// Maps a record that a frontend has kept.
@@ -66,27 +75,22 @@ impl InflightRegion {
         size: u64,
         rings: u16,
         queue_size: u16,
+        loss: &Arc<MemoryLoss>,
     ) -> Result<Self, String> {
         let needed = u64::from(rings) * ring_size(queue_size) as u64;
         if size < needed {
             return Err(format!(
-                "the record of requests in flight has {size} bytes, and {rings} rings of \
+                "{RECORD} has {size} bytes, and {rings} rings of \
                  {queue_size} need {needed}"
             ));
         }
-        let end = offset.checked_add(size).ok_or("the record of requests in flight is too long")?;
-        // An access behind the end of the file would end the server, as with guest memory.
-        let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
-        let found = fstat(&file).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
-        if found < end {
-            return Err(format!(
-                "the record of requests in flight ends at byte {end} of its file, which has {found}"
-            ));
-        }
-        let size = usize::try_from(needed).map_err(|error| error.to_string())?;
-        let mapping = MmapRegion::from_file(FileOffset::new(file, offset), size)
-            .map_err(|error| format!("cannot map the record of requests in flight: {error}"))?;
-        Ok(Self { mapping: Arc::new(mapping), rings, queue_size })
+        let mapping = Mapping::new(RECORD, file, offset, size, 0, loss)?;
+        Ok(Self { mapping, rings, queue_size })
+    }
+
+    /// Returns its mapping.
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
     }
 
     /// Returns the record of one ring, if it is there and has that size.
@@ -100,7 +104,7 @@ impl InflightRegion {
 /// The record of one ring. The ring's thread alone uses it.
 #[derive(Debug)]
 pub(crate) struct InflightRing {
-    mapping: Arc<MmapRegion>,
+    mapping: Arc<Mapping>,
     at: usize,
     size: u16,
     /// Number of the next request.
@@ -118,13 +122,18 @@ pub(crate) struct LeftRequests {
 const MAPPED: &str = "the record of a ring lies inside its mapping";
 
 impl InflightRing {
+    /// Returns the mapping of its region.
+    pub(crate) fn mapping(&self) -> &Arc<Mapping> {
+        &self.mapping
+    }
+
     fn load(&self, at: usize) -> u16 {
-        let slice = self.mapping.as_volatile_slice();
+        let slice = self.mapping.bytes();
         slice.load::<u16>(self.at + at, Ordering::Acquire).map_or(0, u16::from_le)
     }
 
     fn store(&self, at: usize, value: u16) {
-        let slice = self.mapping.as_volatile_slice();
+        let slice = self.mapping.bytes();
         slice.store(value.to_le(), self.at + at, Ordering::Release).expect(MAPPED);
     }
 
@@ -133,12 +142,12 @@ impl InflightRing {
     }
 
     fn is_begun(&self, head: u16) -> bool {
-        let slice = self.mapping.as_volatile_slice();
+        let slice = self.mapping.bytes();
         slice.load::<u8>(self.at + Self::entry(head), Ordering::Acquire).is_ok_and(|flag| flag == 1)
     }
 
     fn mark(&self, head: u16, begun: bool) {
-        let slice = self.mapping.as_volatile_slice();
+        let slice = self.mapping.bytes();
         let at = self.at + Self::entry(head);
         slice.store(u8::from(begun), at, Ordering::Release).expect(MAPPED);
     }
@@ -176,7 +185,7 @@ impl InflightRing {
             head = self.load(Self::entry(head) + NEXT_AT);
         }
         self.store(USED_AT, used);
-        let slice = self.mapping.as_volatile_slice();
+        let slice = self.mapping.bytes();
         let mut left: Vec<(u64, u16)> = (0..self.size)
             .filter(|head| self.is_begun(*head))
             .map(|head| {
@@ -192,7 +201,7 @@ impl InflightRing {
 
     /// Records a request before anything is done for it.
     pub(crate) fn begin(&mut self, head: u16) {
-        let slice = self.mapping.as_volatile_slice();
+        let slice = self.mapping.bytes();
         let at = self.at + Self::entry(head) + COUNTER_AT;
         slice.store(self.counter.to_le(), at, Ordering::Release).expect(MAPPED);
         self.counter = self.counter.wrapping_add(1);
@@ -221,7 +230,7 @@ mod tests {
     use super::*;
 
     fn ring(size: u16) -> (InflightRegion, InflightRing) {
-        let (region, _, bytes) = InflightRegion::create(2, size).unwrap();
+        let (region, _, bytes) = InflightRegion::create(2, size, &Arc::default()).unwrap();
         assert_eq!(bytes % 64, 0);
         let ring = region.ring(1, size).unwrap();
         (region, ring)

@@ -11,6 +11,7 @@
 //! |---|---|
 //! | `config` | the disk as the guest sees it: feature bits, the configuration space. Pure |
 //! | `waker` | wake-ups of a thread that sleeps in `epoll` |
+//! | `faults` | mappings of a frontend's memory, and the signal of a page that is gone |
 //! | `memory` | the guest's memory |
 //! | `inflight` | the record of requests in flight, which outlives the server |
 //! | `shared` | the state of a disk that its threads share: memory, counters, log |
@@ -20,13 +21,23 @@
 //! | [`Disk`] | a device on a socket |
 //! | [`Server`] | the thread that accepts frontends |
 //!
-//! The crate has no unsafe code: the crates of rust-vmm map and reach the guest's memory.
+//! # The handler of `SIGBUS`
+//!
+//! A frontend can truncate memory that it shares, and an access would then end the process. So the
+//! first frontend that shares memory makes the crate install a handler of `SIGBUS`, which stays. It
+//! handles accesses of this crate alone, and passes every other fault on to the handler before it.
+//! A handler of your own has to be there first, or pass on what it doesn't know.
+//!
+//! The crates of rust-vmm map and reach the guest's memory. The only unsafe code here is that of
+//! this handler.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod config;
 mod disk;
 mod error;
+#[allow(unsafe_code, reason = "the handler of a signal")]
+mod faults;
 mod inflight;
 mod memory;
 #[doc(hidden)]
@@ -41,7 +52,7 @@ mod waker;
 
 pub use disk::{Disk, DiskStatus, StopReport};
 pub use error::Error;
-pub use options::Options;
+pub use options::{FrontendEvent, Options};
 pub use server::Server;
 
 /// The README's example is a test too.

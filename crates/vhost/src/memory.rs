@@ -7,12 +7,10 @@
 use std::fs::File;
 use std::sync::Arc;
 
-use rustix::fs::{FileType, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 use vhost::vhost_user::message::VhostUserMemoryRegion;
-use vm_memory::{
-    FileOffset, GuestAddress, GuestMemory, GuestMemoryMmap, GuestRegionMmap, MmapRegion,
-    Permissions,
-};
+use vm_memory::{GuestAddress, GuestMemory, GuestMemoryMmap, Permissions};
+
+use crate::faults::{Mapping, MemoryLoss};
 
 /// Most regions of one guest, as many as vhost in the kernel has.
 pub(crate) const MOST_REGIONS: usize = 509;
@@ -22,6 +20,7 @@ pub(crate) const MOST_REGIONS: usize = 509;
 pub(crate) struct GuestRam {
     map: GuestMemoryMmap,
     regions: Vec<RegionRecord>,
+    loss: Arc<MemoryLoss>,
 }
 
 /// A region as the frontend described it.
@@ -31,20 +30,26 @@ struct RegionRecord {
     /// Address in the frontend's own address space.
     user: u64,
     len: u64,
-    mapping: Arc<GuestRegionMmap>,
+    mapping: Arc<Mapping>,
 }
 
 impl GuestRam {
-    /// Maps these regions.
+    /// Returns a guest without memory. `loss` is told if memory of its frontend goes.
+    pub(crate) fn new(loss: &Arc<MemoryLoss>) -> Self {
+        Self { loss: Arc::clone(loss), ..Self::default() }
+    }
+
+    /// Returns other memory of the same frontend: these regions.
     ///
     /// # Errors
     /// In words.
     pub(crate) fn map<'a>(
+        &self,
         regions: impl IntoIterator<Item = (&'a VhostUserMemoryRegion, File)>,
     ) -> Result<Self, String> {
-        let mut ram = Self::default();
+        let mut ram = Self::new(&self.loss);
         for (region, file) in regions {
-            ram.regions.push(map_region(region, file)?);
+            ram.regions.push(map_region(region, file, &self.loss)?);
         }
         ram.rebuilt()
     }
@@ -55,7 +60,7 @@ impl GuestRam {
             return Err(format!("the guest has {MOST_REGIONS} memory regions already"));
         }
         let mut ram = self.clone();
-        ram.regions.push(map_region(region, file)?);
+        ram.regions.push(map_region(region, file, &self.loss)?);
         ram.rebuilt()
     }
 
@@ -73,7 +78,7 @@ impl GuestRam {
 
     fn rebuilt(mut self) -> Result<Self, String> {
         self.regions.sort_by_key(|region| region.guest);
-        let mappings: Vec<_> = self.regions.iter().map(|r| Arc::clone(&r.mapping)).collect();
+        let mappings: Vec<_> = self.regions.iter().map(|r| Arc::clone(&r.mapping.region)).collect();
         self.map = if mappings.is_empty() {
             GuestMemoryMmap::new()
         } else {
@@ -94,41 +99,28 @@ impl GuestRam {
         GuestMemory::check_range(&self.map, at, len, Permissions::ReadWrite)
     }
 
+    /// Returns the mappings of its regions.
+    pub(crate) fn mappings(&self) -> impl Iterator<Item = &Arc<Mapping>> {
+        self.regions.iter().map(|region| &region.mapping)
+    }
+
     pub(crate) fn map_ref(&self) -> &GuestMemoryMmap {
         &self.map
     }
 }
 
-/// Maps one region, after checks that the mapping can be accessed.
-fn map_region(region: &VhostUserMemoryRegion, file: File) -> Result<RegionRecord, String> {
+/// Maps one region.
+fn map_region(
+    region: &VhostUserMemoryRegion,
+    file: File,
+    loss: &Arc<MemoryLoss>,
+) -> Result<RegionRecord, String> {
     let (guest, user, len) = (region.guest_phys_addr, region.user_addr, region.memory_size);
-    let fits = [guest, user, region.mmap_offset].iter().all(|at| at.checked_add(len).is_some());
-    let Ok(size) = usize::try_from(len) else {
-        return Err(format!("a memory region of {len} bytes is beyond the address space"));
-    };
-    if size == 0 || !fits {
+    let fits = [guest, user].iter().all(|at| at.checked_add(len).is_some());
+    if len == 0 || !fits {
         return Err(format!("a memory region of {len} bytes at {guest:#x} isn't possible"));
     }
-    let end = region.mmap_offset + len;
-    let stat = fstat(&file).map_err(|error| format!("the file of guest memory: {error}"))?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err("guest memory has to be a file or a memfd".to_owned());
-    }
-    // An access behind the end of the file is a SIGBUS, which would end the server. So the file is
-    // sealed against truncation if it can be.
-    let sealed = fcntl_add_seals(&file, SealFlags::SHRINK).is_ok()
-        || fcntl_get_seals(&file).is_ok_and(|seals| seals.contains(SealFlags::SHRINK));
-    // The size is read after the seal.
-    let file_size = fstat(&file).map_or(0, |stat| u64::try_from(stat.st_size).unwrap_or(0));
-    if file_size < end {
-        return Err(format!(
-            "a memory region ends at byte {end} of its file, which has {file_size} bytes"
-        ));
-    }
-    tracing::debug!(guest, len, sealed, "guest memory is mapped");
-    let mapping = MmapRegion::from_file(FileOffset::new(file, region.mmap_offset), size)
-        .map_err(|error| format!("cannot map {len} bytes of guest memory: {error}"))?;
-    let mapping = GuestRegionMmap::new(mapping, GuestAddress(guest))
-        .ok_or_else(|| format!("a memory region at {guest:#x} is beyond the address space"))?;
-    Ok(RegionRecord { guest, user, len, mapping: Arc::new(mapping) })
+    let offset = region.mmap_offset;
+    let mapping = Mapping::new("a memory region", file, offset, len, guest, loss)?;
+    Ok(RegionRecord { guest, user, len, mapping })
 }

@@ -1,6 +1,10 @@
 //! Options of a disk.
 
-use corewise_export::{Access, Rate, SharedDevice};
+use std::fmt;
+use std::sync::Arc;
+
+use corewise_export::{Access, Identity, MemoryPool, Rate, SharedDevice, SocketAccess};
+use corewise_sync::panics::caught;
 
 use crate::config::MOST_BLOCK;
 use crate::error::Error;
@@ -14,11 +18,50 @@ pub struct Options {
     pub(crate) memory: u64,
     pub(crate) rate: Rate,
     pub(crate) access: Access,
+    pub(crate) socket: SocketAccess,
+    pub(crate) pool: Option<Arc<dyn MemoryPool>>,
+    pub(crate) observer: Option<Observer>,
+}
+
+/// An event of a frontend.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum FrontendEvent<'a> {
+    /// The frontend has connected, and has the disk.
+    Attached {
+        /// Its user and its process.
+        who: &'a Identity,
+    },
+    /// The frontend has left, or was let go, and has no requests in the device any more.
+    Left {
+        /// Its user and its process.
+        who: &'a Identity,
+        /// Reason, in words.
+        why: &'a str,
+    },
+}
+
+/// A function that is called with each event of a frontend.
+#[derive(Clone)]
+pub(crate) struct Observer(Arc<dyn Fn(&FrontendEvent<'_>) + Send + Sync>);
+
+impl Observer {
+    pub(crate) fn tell(&self, event: &FrontendEvent<'_>) {
+        if caught(|| (self.0)(event)).is_none() {
+            tracing::error!("the observer of a vhost-user frontend panicked");
+        }
+    }
+}
+
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Observer").finish_non_exhaustive()
+    }
 }
 
 impl Default for Options {
     /// Up to 64 queues, writable if the device is, 32 MiB of memory, no limit, for everybody who
-    /// may connect to the socket.
+    /// may connect to the socket: the process's user, and root.
     fn default() -> Self {
         Self {
             queues: 64,
@@ -27,6 +70,9 @@ impl Default for Options {
             memory: 32 << 20,
             rate: Rate::default(),
             access: Access::default(),
+            socket: SocketAccess { owner: None, group: None, mode: 0o600 },
+            pool: None,
+            observer: None,
         }
     }
 }
@@ -77,6 +123,30 @@ impl Options {
     #[must_use]
     pub fn access(mut self, access: Access) -> Self {
         self.access = access;
+        self
+    }
+
+    /// Sets the owner, group and mode of the socket that [`Server::listen`](crate::Server::listen)
+    /// makes. By default the process's user may connect, and root.
+    #[must_use]
+    pub fn socket(mut self, access: SocketAccess) -> Self {
+        self.socket = access;
+        self
+    }
+
+    /// Has reads and writes in flight take their memory from this pool, too. Each queue may have
+    /// 512 KiB beyond, as with [`Options::memory`].
+    #[must_use]
+    pub fn memory_pool(mut self, pool: Arc<dyn MemoryPool>) -> Self {
+        self.pool = Some(pool);
+        self
+    }
+
+    /// Sets a function that is called with each event of a frontend, on that frontend's thread. A
+    /// panic in it is logged.
+    #[must_use]
+    pub fn observer(mut self, tell: impl Fn(&FrontendEvent<'_>) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Observer(Arc::new(tell)));
         self
     }
 

@@ -1,16 +1,14 @@
 //! The server: the sockets of all disks, and the one thread that accepts their frontends.
 
 use std::fmt;
-use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use corewise_export::SharedDevice;
+use corewise_export::{SharedDevice, SocketAccess, SocketFile, listen_unix};
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{Mutex, Throttle, thread};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
@@ -18,8 +16,8 @@ use rustix::io::Errno;
 
 use crate::disk::{Disk, DiskInner, DiskState};
 use crate::error::Error;
-use crate::options::Options;
-use crate::session::Session;
+use crate::options::{FrontendEvent, Options};
+use crate::session::{Session, SessionEnd};
 use crate::shared::DiskShared;
 
 /// Bytes of a session thread's stack.
@@ -43,6 +41,9 @@ pub struct Server {
 pub(crate) struct ServerShared {
     epoll: OwnedFd,
     wake: OwnedFd,
+    /// L: is the lock, held while a socket is bound: two that replace leftovers in one folder would
+    /// refuse each other.
+    binding: Mutex<()>,
     /// L: is the lock, held for a moment; guards the disks that take frontends.
     disks: Mutex<Vec<Arc<DiskInner>>>,
     /// A: number of the next disk. Relaxed: a number.
@@ -68,6 +69,7 @@ impl Server {
         let shared = Arc::new(ServerShared {
             epoll,
             wake,
+            binding: Mutex::new(()),
             disks: Mutex::new(Vec::new()),
             next: AtomicU64::new(WAKE + 1),
             ends: AtomicBool::new(false),
@@ -82,12 +84,12 @@ impl Server {
         Ok(Server { shared, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Serves a device on the Unix socket `path`, which is made with the process's umask. A socket
+    /// Serves a device on the Unix socket `path`, whose access [`Options::socket`] sets. A socket
     /// file that no process serves any more is replaced.
     ///
     /// # Errors
-    /// `Unfit` if the device or an option is out of its range; `Listen`; `Resource`;
-    /// `ShuttingDown`.
+    /// `Unfit` if the device or an option is out of its range; `SocketInUse`, `NotASocket`,
+    /// `Listen`; `Resource`; `ShuttingDown`.
     pub fn listen(
         &self,
         path: impl AsRef<Path>,
@@ -96,8 +98,10 @@ impl Server {
     ) -> Result<Disk, Error> {
         options.check(&device)?;
         let path = path.as_ref();
-        let socket = ListenSocket::bind(path)
-            .map_err(|source| Error::Listen { path: path.to_owned(), source })?;
+        let socket = {
+            let _binding = self.shared.binding.lock();
+            ListenSocket::bind(path, &options.socket)?
+        };
         self.serve_on(socket, device, options)
     }
 
@@ -267,16 +271,17 @@ impl ServerShared {
 impl DiskInner {
     /// Serves a frontend, on its thread.
     fn run_session(self: &Arc<Self>, session: &Arc<Session>, socket: UnixStream) {
-        let name = self.shared.name();
-        let who = &session.who;
+        let (name, who) = (self.shared.name(), &session.who);
         tracing::debug!(disk = name, "{who} has connected to the virtio disk");
-        let why = session.run(socket);
-        match why {
-            None => tracing::debug!(disk = name, "{who} has left the virtio disk"),
-            Some(why) => {
-                self.shared.fault("the connection to a frontend ended", None, &why);
+        self.tell(&FrontendEvent::Attached { who });
+        let end = session.run(socket);
+        match &end {
+            SessionEnd::Fault(why) => {
+                self.shared.fault("the connection to a frontend ended", None, why);
             }
+            _ => tracing::debug!(disk = name, "{who} has left the virtio disk: {}", end.words()),
         }
+        self.tell(&FrontendEvent::Left { who, why: end.words() });
         let mut state = self.state.lock();
         state.session = None;
         if !state.stopped {
@@ -285,41 +290,31 @@ impl DiskInner {
         drop(state);
         session.ended.complete();
     }
+
+    fn tell(&self, event: &FrontendEvent<'_>) {
+        self.shared.options.observer.iter().for_each(|observer| observer.tell(event));
+    }
 }
 
 /// A listening socket, and the file that was made for it.
 pub(crate) struct ListenSocket {
     /// L: is the lock, held for a call that doesn't block; guards the socket until it is closed.
-    listener: Mutex<Option<UnixListener>>,
+    listener: Mutex<Option<(UnixListener, Option<SocketFile>)>>,
     path: Option<PathBuf>,
-    /// Device and inode of the file, if it is ours.
-    file: Option<(u64, u64)>,
 }
 
 impl ListenSocket {
     fn of(listener: UnixListener) -> Self {
         let address = listener.local_addr().ok();
         let path = address.and_then(|address| address.as_pathname().map(Path::to_owned));
-        Self { listener: Mutex::new(Some(listener)), path, file: None }
+        Self { listener: Mutex::new(Some((listener, None))), path }
     }
 
-    /// Binds a socket, in the place of one that no process serves any more.
-    fn bind(path: &Path) -> io::Result<Self> {
-        let listener = match UnixListener::bind(path) {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
-                let is_socket = fs::symlink_metadata(path)?.file_type().is_socket();
-                let refused = |e: &io::Error| e.kind() == io::ErrorKind::ConnectionRefused;
-                if !is_socket || !UnixStream::connect(path).as_ref().is_err_and(refused) {
-                    return Err(error);
-                }
-                fs::remove_file(path)?;
-                UnixListener::bind(path)?
-            }
-            bound => bound?,
-        };
-        let meta = fs::symlink_metadata(path)?;
-        let file = Some((meta.dev(), meta.ino()));
-        Ok(Self { listener: Mutex::new(Some(listener)), path: Some(path.to_owned()), file })
+    fn bind(path: &Path, access: &SocketAccess) -> Result<Self, Error> {
+        let (listener, file) =
+            listen_unix(path, Some(access)).map_err(|error| Error::bind(path, error))?;
+        let listener = Mutex::new(Some((listener, Some(file))));
+        Ok(Self { listener, path: Some(path.to_owned()) })
     }
 
     pub(crate) fn path(&self) -> Option<&Path> {
@@ -328,17 +323,13 @@ impl ListenSocket {
 
     /// Calls `f` with the socket, if it isn't closed.
     fn with<T>(&self, f: impl FnOnce(&UnixListener) -> T) -> Option<T> {
-        self.listener.lock().as_ref().map(f)
+        self.listener.lock().as_ref().map(|(listener, _)| f(listener))
     }
 
-    /// Closes the socket, after `f`, and removes its file, unless another process has put its own
-    /// there meanwhile.
+    /// Closes the socket, after `f`, and removes its file.
     fn close(&self, f: impl FnOnce(&UnixListener)) {
-        let Some(listener) = self.listener.lock().take() else { return };
+        let Some((listener, file)) = self.listener.lock().take() else { return };
         f(&listener);
-        let (Some(path), Some(ours)) = (&self.path, self.file) else { return };
-        if fs::symlink_metadata(path).is_ok_and(|meta| (meta.dev(), meta.ino()) == ours) {
-            let _ = fs::remove_file(path);
-        }
+        drop((listener, file));
     }
 }

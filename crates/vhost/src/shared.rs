@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use corewise_blockmq::{BlockDevice, Geometry, IoError, Op};
-use corewise_export::{Counts, Limiter, SharedDevice};
+use corewise_export::{Counts, Limiter, MemoryPool, SharedDevice};
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use corewise_sync::{CachePadded, Throttle};
 
@@ -20,9 +20,6 @@ pub(crate) struct DiskShared {
     pub(crate) counters: Vec<CachePadded<RingCounters>>,
     /// A: set once the disk takes no more requests. Relaxed: each ring is woken after it is set.
     closing: AtomicBool,
-    /// A: set if a guest has changed something, so that the end needs a flush. Relaxed: it is set
-    /// before the request reaches the device, and read after the rings have ended.
-    changed: AtomicBool,
     /// Limit of what the guest and the frontend can make the log say.
     log: Throttle,
     /// Limit of messages about failures of the device.
@@ -32,7 +29,8 @@ pub(crate) struct DiskShared {
 impl DiskShared {
     pub(crate) fn new(export: Arc<SharedDevice>, options: Options) -> Self {
         let counters = (0..options.queues).map(|_| CachePadded::default()).collect();
-        let memory = MemoryBudget { used: AtomicU64::new(0), most: options.memory };
+        let (most, pool) = (options.memory, options.pool.clone());
+        let memory = MemoryBudget { used: AtomicU64::new(0), most, pool };
         Self {
             limiter: Limiter::new(options.rate).map(Arc::new),
             export,
@@ -40,7 +38,6 @@ impl DiskShared {
             memory,
             counters,
             closing: AtomicBool::new(false),
-            changed: AtomicBool::new(false),
             log: Throttle::new(),
             failures: Throttle::new(),
         }
@@ -65,14 +62,6 @@ impl DiskShared {
 
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Relaxed)
-    }
-
-    pub(crate) fn changes(&self) {
-        self.changed.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn was_changed(&self) -> bool {
-        self.changed.load(Ordering::Relaxed)
     }
 
     /// Logs a fault of the guest or the frontend, if the limit allows it.
@@ -113,22 +102,27 @@ pub(crate) struct MemoryBudget {
     /// A: bytes in use. Relaxed: a number.
     used: AtomicU64,
     most: u64,
+    /// Memory that other clients share, if there is such memory.
+    pool: Option<Arc<dyn MemoryPool>>,
 }
 
 impl MemoryBudget {
-    /// Takes `bytes`. Returns false if there aren't as many, unless `must`. A ring that has nothing
-    /// in flight must: nothing would wake it.
-    pub(crate) fn take(&self, bytes: u64, must: bool) -> bool {
+    /// Takes `bytes`. Returns false if there aren't as many.
+    pub(crate) fn take(&self, bytes: u64) -> bool {
         let before = self.used.fetch_add(bytes, Ordering::Relaxed);
-        if must || before.saturating_add(bytes) <= self.most {
-            return true;
+        let fits = before.saturating_add(bytes) <= self.most
+            && self.pool.as_ref().is_none_or(|pool| pool.try_take(bytes));
+        if !fits {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
         }
-        self.give(bytes);
-        false
+        fits
     }
 
     pub(crate) fn give(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        if bytes > 0 {
+            self.used.fetch_sub(bytes, Ordering::Relaxed);
+            self.pool.iter().for_each(|pool| pool.give_back(bytes));
+        }
     }
 
     pub(crate) fn used(&self) -> u64 {

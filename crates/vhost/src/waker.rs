@@ -11,7 +11,9 @@
 //!
 //! A waker publishes its work first, then notifies. If the thread was `AWAKE`, its `Sleep` fails,
 //! and it looks again. If it was `ASLEEP`, the waker writes to the eventfd. So a busy thread costs
-//! its wakers no system call. Model: `tests/loom/waker.rs`.
+//! its wakers no system call. A [`Bell`](corewise_sync::Bell) would not do: its thread looks at an
+//! inbox once more before it sleeps, and a turn at the device has no inbox. Here the word itself
+//! keeps a wake-up. Model: `tests/loom/waker.rs`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;

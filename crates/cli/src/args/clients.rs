@@ -144,8 +144,9 @@ Examples:
 Exit codes: 0 success, 1 failure (no server, several servers, or no answer), 2 wrong usage.";
 
 pub(super) const DISCONNECT_HELP: &str = "\
-The client loses the answers that it waits for. It may connect again. The command finds the \
-server as `corewise dump` does.
+The client loses the answers that it waits for. It may connect again. The frontend of a virtual \
+machine reconnects by itself, and its requests are executed then. A disk of this machine has no \
+number: unmount it. The command finds the server as `corewise dump` does.
 
 Examples:
   corewise clients

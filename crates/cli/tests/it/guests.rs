@@ -2,14 +2,16 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 
 use crate::common::Folder;
 use crate::common::server::Server;
 
-/// Asks a vhost-user server which features its disk has.
+/// Takes the disk of a vhost-user server, and asks for its features.
 fn features(stream: &mut UnixStream) -> u64 {
-    // VHOST_USER_GET_FEATURES, version 1, and nothing behind the head.
+    // VHOST_USER_SET_OWNER and VHOST_USER_GET_FEATURES, version 1, and nothing behind the heads.
+    stream.write_all(&[3u32, 1, 0].map(u32::to_ne_bytes).concat()).unwrap();
     let words = [1u32, 1, 0];
     stream.write_all(&words.map(u32::to_ne_bytes).concat()).unwrap();
     let mut reply = [0; 20];
@@ -31,9 +33,18 @@ fn an_export_with_a_socket_for_guests_is_a_virtio_disk_and_its_guest_a_client() 
     let (version_1, flush) = (1 << 32, 1 << 9);
     assert!(features & version_1 != 0, "{features:x}");
     assert!(features & flush == 0, "memory has nothing to flush: {features:x}");
-    folder.corewise(["clients", "--control", "c"]).ok().says(&["/guest"]);
+    let mode = folder.join("guest").metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "nobody else may connect");
+    let clients = folder.corewise(["clients", "--control", "c", "--json"]).ok();
+    clients.says(&["/guest\"", "\"client\": 1,"]);
     let refused = folder.corewise(["remove", "--control", "c", "ram"]).code(1);
     refused.complains(&["export 'ram' has 1 client"]);
+    let gone = folder.corewise(["disconnect", "--control", "c", "1"]).ok();
+    gone.says(&["disconnected client 1 (", "/guest, ram), 0 requests unanswered"]);
+    assert_eq!(guest.read(&mut [0]).unwrap(), 0, "the connection has ended");
+    let mut guest = UnixStream::connect(folder.join("guest")).unwrap();
+    self::features(&mut guest);
+    folder.corewise(["clients", "--control", "c", "--json"]).ok().says(&["\"client\": 2,"]);
     server.stop().ok();
     assert!(!folder.join("guest").exists());
     assert_eq!(guest.read(&mut [0]).unwrap(), 0, "the connection has ended");

@@ -27,6 +27,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::sync::OnceLock;
 
+use corewise_export::MemoryPool;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Mutex, Unparker};
 
@@ -91,6 +92,17 @@ pub struct MemoryUse {
     pub of: u64,
     /// Clients whose next request waits for memory.
     pub waiting: usize,
+}
+
+/// Clients of other front ends take from the pool as connections do, and wait for nothing.
+impl MemoryPool for Pool {
+    fn try_take(&self, bytes: u64) -> bool {
+        Pool::try_take(self, bytes)
+    }
+
+    fn give_back(&self, bytes: u64) {
+        Pool::give_back(self, bytes);
+    }
 }
 
 /// The memory that all connections of a server share.

@@ -1,21 +1,16 @@
 //! Listening sockets: Unix and TCP, bound here or by the caller.
 
 use std::fmt;
-use std::fs::File;
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rustix::fs::{FlockOperation, flock};
+use corewise_export::{BindError, SocketFile, listen_unix};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, connect, socket_with,
-    sockopt,
-};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, accept_with, sockopt};
 
 use crate::error::Error;
 
@@ -112,25 +107,6 @@ pub struct Listener {
     _file: Option<SocketFile>,
 }
 
-#[derive(Debug)]
-struct SocketFile {
-    path: PathBuf,
-    identity: (u64, u64),
-}
-
-impl Drop for SocketFile {
-    fn drop(&mut self) {
-        // Another process may have put its own socket there meanwhile, which isn't ours.
-        if identity(&self.path).is_ok_and(|now| now == self.identity) {
-            let _ = std::fs::remove_file(&self.path);
-        }
-    }
-}
-
-fn identity(path: &Path) -> io::Result<(u64, u64)> {
-    std::fs::symlink_metadata(path).map(|meta| (meta.dev(), meta.ino()))
-}
-
 impl From<UnixListener> for Listener {
     /// Wraps a listener that the caller bound. Its socket file, if any, stays the caller's.
     fn from(listener: UnixListener) -> Self {
@@ -195,20 +171,17 @@ impl Listener {
     /// `SocketInUse`, `NotASocket`, `Listen`: nothing was changed then.
     pub fn unix(path: impl AsRef<Path>) -> Result<Listener, Error> {
         let path = path.as_ref();
-        let failed = |source| Error::Listen { address: path.display().to_string(), source };
-        let listener = match std::fs::symlink_metadata(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => bind(path)?,
-            Err(error) => return Err(failed(error)),
-            Ok(meta) if !meta.file_type().is_socket() => {
-                return Err(Error::NotASocket(path.to_owned()));
+        let (listener, file) = listen_unix(path, None).map_err(|error| match error {
+            BindError::InUse => Error::SocketInUse(path.to_owned()),
+            BindError::NotASocket => Error::NotASocket(path.to_owned()),
+            BindError::System(source) => {
+                Error::Listen { address: path.display().to_string(), source }
             }
-            Ok(_) => take_over(path)?,
-        };
-        let file = identity(path).map_err(failed)?;
+        })?;
         Ok(Listener {
             socket: listener.into(),
             endpoint: Endpoint::Unix(Some(path.to_owned())),
-            _file: Some(SocketFile { path: path.to_owned(), identity: file }),
+            _file: Some(file),
         })
     }
 
@@ -258,128 +231,13 @@ fn lengthen_queue(listener: impl AsFd) {
     let _ = rustix::net::listen(listener, i32::MAX);
 }
 
-fn bind(path: &Path) -> Result<UnixListener, Error> {
-    UnixListener::bind(path).inspect(|listener| lengthen_queue(listener)).map_err(|source| {
-        match source.kind() {
-            ErrorKind::AddrInUse => Error::SocketInUse(path.to_owned()),
-            _ => Error::Listen { address: path.display().to_string(), source },
-        }
-    })
-}
-
-/// Binds a path that holds a socket, if no process answers there.
-///
-/// Two servers that find the same dead socket must not remove each other's new one. The server that
-/// has the folder's lock checks, removes and binds. A server that finds no socket at all just
-/// binds, and if two do, one of them fails with "in use".
-fn take_over(path: &Path) -> Result<UnixListener, Error> {
-    let failed = |source| Error::Listen { address: path.display().to_string(), source };
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let folder = File::open(folder).map_err(failed)?;
-    match flock(&folder, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(Errno::WOULDBLOCK) => {
-            let busy = "another server is starting in this folder; try again";
-            return Err(failed(io::Error::new(ErrorKind::WouldBlock, busy)));
-        }
-        // If the file system has no locks, the server goes on without one.
-        Err(error) => {
-            tracing::debug!(path = %path.display(), %error, "cannot lock the folder");
-        }
-    }
-    match knock(path) {
-        Err(Errno::CONNREFUSED) => {
-            tracing::info!(path = %path.display(), "replacing a socket on which no server answers");
-            std::fs::remove_file(path).map_err(failed)?;
-        }
-        // The socket went away between the two checks.
-        Err(Errno::NOENT) => {}
-        // AGAIN: a server listens there, and is behind with accepting.
-        Ok(()) | Err(Errno::AGAIN) => return Err(Error::SocketInUse(path.to_owned())),
-        Err(error) => return Err(failed(error.into())),
-    }
-    bind(path)
-}
-
-/// Connects and closes. It doesn't wait: otherwise a server that hangs would make its successor
-/// hang too.
-fn knock(path: &Path) -> rustix::io::Result<()> {
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(&socket, &SocketAddrUnix::new(path)?)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
 
     use super::*;
-
-    #[test]
-    fn a_leftover_in_a_folder_where_another_server_starts_is_left_to_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
-        drop(UnixListener::bind(&path).unwrap());
-        let lock = File::open(dir.path()).unwrap();
-        lock.lock().unwrap();
-        let error = Listener::unix(&path).unwrap_err();
-        assert!(error.to_string().contains("try again"), "{error}");
-        assert!(path.exists(), "it is not ours to remove");
-        drop(lock);
-        Listener::unix(&path).unwrap();
-    }
-
-    #[test]
-    fn of_many_servers_that_find_a_leftover_one_gets_it() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
-        drop(UnixListener::bind(&path).unwrap());
-        let got: Vec<_> = std::thread::scope(|scope| {
-            let servers: Vec<_> = (0..8).map(|_| scope.spawn(|| Listener::unix(&path))).collect();
-            servers.into_iter().map(|server| server.join().unwrap()).collect()
-        });
-        assert_eq!(got.iter().filter(|listener| listener.is_ok()).count(), 1);
-        UnixStream::connect(&path).expect("the one who got it can be reached");
-    }
-
-    #[test]
-    fn a_leftover_socket_is_replaced_and_a_live_one_is_not() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
-        drop(UnixListener::bind(&path).unwrap());
-        assert!(path.exists(), "a plain bind leaves its file behind");
-        let first = Listener::unix(&path).unwrap();
-        assert!(matches!(Listener::unix(&path), Err(Error::SocketInUse(p)) if p == path));
-        drop(first);
-        assert!(!path.exists(), "our own file is removed");
-    }
-
-    #[test]
-    fn a_server_that_hangs_is_left_alone_and_hangs_nobody_else() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
-        let listener =
-            socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-                .unwrap();
-        rustix::net::bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
-        rustix::net::listen(&listener, 0).unwrap();
-        // Clients that the listener never accepts, until no more fit.
-        let mut waiting = Vec::new();
-        loop {
-            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let client = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-            match connect(&client, &SocketAddrUnix::new(&path).unwrap()) {
-                Ok(()) => waiting.push(client),
-                Err(error) => break assert_eq!(error, Errno::AGAIN),
-            }
-        }
-        assert!(matches!(Listener::unix(&path), Err(Error::SocketInUse(p)) if p == path));
-        assert!(path.exists());
-    }
 
     /// Returns the queue's length, by `TCP_INFO` of a listener.
     fn queue(listener: &Listener) -> u32 {
@@ -402,7 +260,7 @@ mod tests {
         let path = dir.path().join("s");
         let _listener = Listener::unix(&path).unwrap();
         // One more fits.
-        let waiting: Vec<_> = (0..most.min(300)).map(|_| knock(&path)).collect();
+        let waiting: Vec<_> = (0..most.min(300)).map(|_| UnixStream::connect(&path)).collect();
         assert!(waiting.iter().all(Result::is_ok), "{waiting:?}");
     }
 
@@ -413,19 +271,6 @@ mod tests {
         std::fs::write(&path, "precious").unwrap();
         assert!(matches!(Listener::unix(&path), Err(Error::NotASocket(_))));
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
-    }
-
-    #[test]
-    fn a_socket_that_replaced_ours_is_not_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("s");
-        let ours = Listener::unix(&path).unwrap();
-        std::fs::remove_file(&path).unwrap();
-        // Held until the end, so that the two can't share an inode number.
-        let _theirs = UnixListener::bind(&path).unwrap();
-        let before = identity(&path).unwrap();
-        drop(ours);
-        assert_eq!(identity(&path).ok(), Some(before));
     }
 
     #[test]

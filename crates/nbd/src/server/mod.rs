@@ -28,7 +28,7 @@ use crate::negotiate::{Negotiated, NoAgreement, negotiate};
 use crate::policy::Limits;
 use crate::session::{Deadlines, PollPermits, Session, SessionEnd, SharedWriter};
 use crate::tls::Tls;
-use corewise_export::{Identity, Peer};
+use corewise_export::{Identity, MemoryPool, Peer};
 
 use accept::Acceptor;
 use accept::ClientThread;
@@ -294,6 +294,18 @@ impl Server {
     /// Returns the number of connections, handshakes included.
     pub fn connections(&self) -> usize {
         self.inner.registry.connections()
+    }
+
+    /// Takes the next number of a client, for a client of another front end: no other client gets
+    /// it.
+    pub fn next_client_id(&self) -> u64 {
+        self.inner.registry.next_id()
+    }
+
+    /// Returns the memory that clients share, beyond the share of each, for clients of other front
+    /// ends.
+    pub fn memory_pool(&self) -> Arc<dyn MemoryPool> {
+        Arc::clone(&self.inner.pool) as Arc<dyn MemoryPool>
     }
 
     /// Returns the use of the memory that clients share.

@@ -178,19 +178,19 @@ fn check(view: &ServerView, question: &Question) -> Result<Answer, String> {
 fn disconnect(view: &ServerView, question: &Question) -> Result<Answer, String> {
     let id = question.client.ok_or("'disconnect' needs a 'client', its number")?;
     if id == 0 {
-        return Err("a client with the number 0 is a disk: its users let it go (umount), or \
-                    `corewise remove` ends its export"
+        return Err("a client with the number 0 is a disk of this machine: its users let it go \
+                    (umount), or `corewise remove` ends its export"
             .to_string());
     }
     let server = &view.live.server;
     let client = server.clients().into_iter().find(|client| client.id == id);
     // The client may leave by itself meanwhile.
-    match client.filter(|_| server.disconnect(id)) {
-        Some(client) => {
-            let disconnected = Some(served::Client::new(&client));
-            Ok(Answer { disconnected, ..Answer::default() })
-        }
+    let client =
+        client.filter(|_| server.disconnect(id)).map(|client| served::Client::new(&client));
+    let guest = || view.live.front_ends.disconnect(id).map(|disk| served::Client::of_disk(&disk));
+    match client.or_else(guest) {
         None => Err(format!("there is no client {id}; `corewise clients` lists them")),
+        disconnected => Ok(Answer { disconnected, ..Answer::default() }),
     }
 }
 

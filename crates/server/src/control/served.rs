@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use corewise::blockmq::Op;
+use corewise::export::Identity;
 use corewise::nbd::{self, ClientStatus, ExportStatus, HandshakeCounts, MemoryUse, Peer, Traffic};
 use corewise::sync::time::now;
 use corewise::timeline::duration;
@@ -132,8 +133,8 @@ pub(crate) struct ShownDisk {
     pub(crate) export: String,
     /// Path of the disk, or of the socket of a virtual machine.
     pub(crate) path: PathBuf,
-    /// Process of the virtual machine.
-    pub(crate) process: Option<u32>,
+    /// Number and identity of the virtual machine's frontend.
+    pub(crate) guest: Option<(u64, Identity)>,
     pub(crate) age: Duration,
     pub(crate) in_flight: u64,
     pub(crate) traffic: Traffic,
@@ -233,12 +234,17 @@ impl Client {
         }
     }
 
-    /// Returns the client that has the export as a disk. It has no number: nothing disconnects it
-    /// but the end of the export.
-    fn of_disk(disk: &ShownDisk) -> Client {
-        let path = disk.path.display().to_string();
+    /// Returns the client that has the export as a disk. This machine's kernel has no number: only
+    /// the end of the export disconnects it.
+    pub(crate) fn of_disk(disk: &ShownDisk) -> Client {
+        let path = Some(disk.path.display().to_string());
+        let (client, from) = match &disk.guest {
+            None => (0, ClientOrigin::default()),
+            Some((id, who)) => (*id, ClientOrigin::new(who.peer, who.pid, &who.names)),
+        };
         Client {
-            from: ClientOrigin { disk: Some(path), pid: disk.process, ..ClientOrigin::default() },
+            client,
+            from: ClientOrigin { disk: path, ..from },
             export: Some(disk.export.clone()),
             connected_seconds: disk.age.as_secs_f64(),
             in_flight: u32::try_from(disk.in_flight).unwrap_or(u32::MAX),
@@ -324,7 +330,7 @@ pub fn slowest_first(clients: &mut [Client]) {
     });
 }
 
-/// Returns the clients of a server, and the kernel for each disk.
+/// Returns the clients of a server, with the kernel or the guest of each disk.
 pub(crate) fn clients(server: &nbd::Server, disks: &[ShownDisk]) -> Vec<Client> {
     let of_disks = disks.iter().map(Client::of_disk);
     server.clients().iter().map(Client::new).chain(of_disks).collect()

@@ -16,18 +16,19 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use corewise::blockmq::BlockDeviceExt;
-use corewise::export::{Access, Limiter, Rate, SharedDevice};
-use corewise::nbd::{self, ExportStatus};
+use corewise::export::{Access, Identity, Limiter, Rate, SharedDevice, SocketAccess};
+use corewise::nbd::{self, ClientEvent, ExportStatus};
 use corewise::ring::RingSet;
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context, time};
 use corewise::ublk::{self, DiskOptions, Disks, Mark, Removal};
-use corewise::vhost;
+use corewise::vhost::{self, FrontendEvent};
 
 use super::volume::Volume;
 use crate::block_use;
 use crate::control::served::ShownDisk;
-use crate::manifest;
+use crate::manifest::{self, ResolvedAccess};
+use crate::report::Report;
 
 /// Folder of the links to disks.
 const LINKS: &str = "/dev/corewise";
@@ -35,6 +36,9 @@ const LINKS: &str = "/dev/corewise";
 /// The front ends of all exports.
 pub(crate) struct FrontEnds {
     disks: Disks,
+    /// The NBD server, which gives clients their numbers and their memory.
+    clients: Arc<nbd::Server>,
+    report: Report,
     /// L: is the lock; guards the server of virtual machines, which is made with its first disk.
     guests: Mutex<Option<Arc<vhost::Server>>>,
     /// Text that distinguishes this server from others on the machine: its manifest's path.
@@ -74,15 +78,31 @@ struct GuestDisk {
     /// L: is the lock, held while the disk ends; guards the disk until then.
     disk: Mutex<Option<vhost::Disk>>,
     socket: PathBuf,
+    /// L: is the lock, held for a moment; guards the guest that has the disk.
+    client: Arc<Mutex<Option<Guest>>>,
+}
+
+/// The guest that has a disk.
+#[derive(Clone, Debug)]
+struct Guest {
+    /// Number of the client.
+    id: u64,
+    who: Identity,
+    since: Instant,
 }
 
 impl FrontEnds {
     /// Prepares front ends. `server` distinguishes this server from others on the machine.
-    pub(crate) fn new(rings: &RingSet, server: String) -> FrontEnds {
+    pub(crate) fn new(
+        rings: &RingSet,
+        server: String,
+        clients: Arc<nbd::Server>,
+        report: Report,
+    ) -> FrontEnds {
         let (server_ends, open) = (AtomicBool::new(false), Mutex::default());
         let (disks, guests) = (Disks::new(rings), Mutex::default());
         let expected = Mutex::default();
-        FrontEnds { disks, guests, server, server_ends, expected, open }
+        FrontEnds { disks, clients, report, guests, server, server_ends, expected, open }
     }
 
     /// Announces the exports of a manifest, before any of them is opened.
@@ -132,13 +152,44 @@ impl FrontEnds {
         let rate =
             [export.limit, export.client_limit].into_iter().flatten().map(rate).reduce(lower);
         let access = Access { uids: export.allow_uids.clone(), names: None };
+        let client = Arc::new(Mutex::new(None));
+        let ResolvedAccess { uid: owner, gid: group, mode } = at.value.access.resolve()?;
         let options = vhost::Options::default()
+            .socket(SocketAccess { owner, group, mode })
             .read_only(export.read_only)
             .rate(rate.unwrap_or_default())
-            .access(access);
-        let disk = guests.listen(&at.value, Arc::clone(shared), options);
+            .access(access)
+            .memory_pool(self.clients.memory_pool())
+            .observer(self.guest_observer(export.name.clone(), Arc::clone(&client)));
+        let disk = guests.listen(&at.value.path, Arc::clone(shared), options);
         let disk = disk.map_err(|error| error.to_string())?;
-        Ok(Some(GuestDisk { disk: Mutex::new(Some(disk)), socket: at.value.clone() }))
+        let (disk, socket) = (Mutex::new(Some(disk)), at.value.path.clone());
+        Ok(Some(GuestDisk { disk, socket, client }))
+    }
+
+    /// Returns the function that records and reports the guests of an export.
+    fn guest_observer(
+        &self,
+        export: String,
+        client: Arc<Mutex<Option<Guest>>>,
+    ) -> impl Fn(&FrontendEvent<'_>) + Send + Sync + 'static {
+        let (clients, report) = (Arc::clone(&self.clients), self.report.clone());
+        move |event| match *event {
+            FrontendEvent::Attached { who } => {
+                let id = clients.next_client_id();
+                *client.lock() = Some(Guest { id, who: who.clone(), since: time::now() });
+                let Identity { peer, pid, names } = who;
+                let (peer, pid) = (*peer, *pid);
+                report.client(&ClientEvent::Attached { id, peer, pid, names, export: &export });
+            }
+            FrontendEvent::Left { who, why } => {
+                let Some(Guest { id, .. }) = client.lock().take() else { return };
+                let Identity { peer, pid, names } = who;
+                let (peer, pid, export) = (*peer, *pid, &export);
+                report.client(&ClientEvent::Left { id, peer, pid, names, export, why });
+            }
+            _ => {}
+        }
     }
 
     fn open_local(
@@ -251,19 +302,25 @@ impl FrontEnds {
             let local = open.local.as_ref().and_then(|local| {
                 let status = local.disk.try_lock()?.as_ref()?.status();
                 let (in_flight, traffic) = (status.in_flight, status.traffic);
-                let (path, process) = (local.path.clone(), None);
-                Some(ShownDisk { export: export.clone(), path, process, age, in_flight, traffic })
+                let (path, guest) = (local.path.clone(), None);
+                Some(ShownDisk { export: export.clone(), path, guest, age, in_flight, traffic })
             });
-            let guest = open.guest.as_ref().and_then(|guest| {
-                let status = guest.disk.try_lock()?.as_ref()?.status();
-                let process = status.who.as_ref()?.pid;
-                let (in_flight, traffic) = (status.in_flight, status.traffic);
-                let path = guest.socket.clone();
-                Some(ShownDisk { export: export.clone(), path, process, age, in_flight, traffic })
-            });
-            [local, guest]
+            [local, open.guest.as_ref().and_then(|guest| guest.shown(&export))]
         };
         open.into_iter().flat_map(shown).flatten().collect()
+    }
+
+    /// Ends the connection of the guest that has this number. Returns what it was.
+    pub(crate) fn disconnect(&self, client: u64) -> Option<ShownDisk> {
+        let open: Vec<_> =
+            self.open.lock().iter().map(|(name, open)| (name.clone(), Arc::clone(open))).collect();
+        open.iter().find_map(|(export, open)| {
+            let guest = open.guest.as_ref()?;
+            let shown = guest.shown(export)?;
+            let is_it = shown.guest.as_ref().is_some_and(|(id, _)| *id == client);
+            let disk = guest.disk.try_lock()?;
+            (is_it && disk.as_ref()?.disconnect()).then_some(shown)
+        })
     }
 
     /// Returns the exports of a server, with the disks among their clients.
@@ -339,6 +396,21 @@ impl LocalDisk {
 }
 
 impl GuestDisk {
+    /// Returns the disk, if a guest has it.
+    fn shown(&self, export: &str) -> Option<ShownDisk> {
+        let Guest { id, who, since } = self.client.lock().clone()?;
+        // A disk that ends shows nothing any more.
+        let status = self.disk.try_lock()?.as_ref()?.status();
+        Some(ShownDisk {
+            export: export.to_owned(),
+            path: self.socket.clone(),
+            guest: Some((id, who)),
+            age: time::now().saturating_duration_since(since),
+            in_flight: status.in_flight,
+            traffic: status.traffic,
+        })
+    }
+
     fn is_in_use(&self) -> bool {
         self.disk.lock().as_ref().is_some_and(|disk| disk.status().connected)
     }

@@ -121,7 +121,7 @@ impl Live {
         volume: &Volume,
     ) -> Result<Option<String>, String> {
         let name = &export.name;
-        let socket = export.vhost_user.as_ref().map(|at| at.value.clone());
+        let socket = export.vhost_user.as_ref().map(|at| at.value.path.clone());
         let has_disk = self.front_ends.path(name).is_some();
         if has_disk == export.ublk && self.front_ends.socket(name) == socket {
             return Ok(has_disk.then(|| {

@@ -6,7 +6,7 @@ use corewise::nbd::Options;
 use super::Live;
 use crate::control::changes::{ChangeReport, Step, StepKind};
 use crate::error::Error;
-use crate::manifest::{Changes, Manifest, MetricsAt, Server};
+use crate::manifest::{Changes, Export, Manifest, MetricsAt, Server};
 use crate::metrics_http::{self, MetricsListener};
 use crate::process_limits;
 use crate::settings::{differ, followed};
@@ -73,17 +73,25 @@ impl Live {
         old: &Manifest,
         changed: &mut ChangeReport,
     ) -> Result<(), Error> {
-        if changes.add_devices.is_empty() {
+        let had = |export: &&Export| {
+            old.exports.iter().any(|old| old.name == export.name && old.vhost_user.is_some())
+        };
+        let replaced = changes.replace_exports.iter().filter(|export| !had(export));
+        let added = process_limits::guests(changes.add_exports.iter().chain(replaced));
+        if changes.add_devices.is_empty() && added == 0 {
             return Ok(());
         }
+        // Disks of virtual machines that go count until they are gone, as devices do.
+        let guests = process_limits::guests(&old.exports) + added;
         // Devices that go may hang, and keep their descriptors.
         let again = |name: &str| changes.add_devices.iter().any(|device| device.name == name);
         let stay = old.devices.iter().filter(|device| !again(&device.name));
         let devices = || stay.clone().chain(&changes.add_devices);
         let attached = || self.server.exports().iter().map(|export| export.clients as u64).sum();
         let asked = self.options_of(&old.server);
-        let refused = || Err(Error::refused(self.limits.refusal(asked, devices(), attached())));
-        let Ok((options, shortfall)) = self.limits.share(asked, devices()) else {
+        let refused =
+            || Err(Error::refused(self.limits.refusal(asked, devices(), guests, attached())));
+        let Ok((options, shortfall)) = self.limits.share(asked, devices(), guests) else {
             return refused();
         };
         let most = options.max_connections as u64;
@@ -105,13 +113,17 @@ impl Live {
     pub(super) fn give_room(&self, has: &Manifest) {
         let options = self.options_of(&has.server);
         // The limit was enough for the server's present devices.
-        if let Ok((options, _)) = self.limits.share(options, has.devices.iter()) {
+        if let Ok((options, _)) =
+            self.limits.share(options, has.devices.iter(), process_limits::guests(&has.exports))
+        {
             self.server.set_limits(options);
         }
     }
 
     fn places(&self, has: &Manifest) -> u64 {
-        let share = self.limits.share(self.options_of(&has.server), has.devices.iter());
+        let (options, guests) =
+            (self.options_of(&has.server), process_limits::guests(&has.exports));
+        let share = self.limits.share(options, has.devices.iter(), guests);
         share.map_or(0, |(options, _)| options.max_connections as u64)
     }
 

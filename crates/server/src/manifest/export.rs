@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use super::access::NodeAccess;
+use super::keys::KeyDefault::Required;
 use super::keys::{CheckKeys, Keys, ValueKind, duration, flag, keys, number, size, text};
 use super::problem::{Located, Position, unseen};
 use super::reader::Fields;
@@ -41,8 +43,9 @@ keys! {
         /// `/dev/corewise/NAME`; see [front-ends.md](front-ends.md#ublk).
         ublk: bool = flag(), Usual("false");
         /// Unix socket on which a virtual machine gets the export as a virtio disk
-        /// (vhost-user-blk): QEMU, Cloud Hypervisor; see [front-ends.md](front-ends.md#vhost-user).
-        vhost_user: Option<Located<PathBuf>> = socket(), Unset("none");
+        /// (vhost-user-blk): a path, or a table with its owner, group and mode; see
+        /// [front-ends.md](front-ends.md#vhost-user).
+        vhost_user: Option<Located<GuestSocket>> = guest_socket(), Unset("none");
         /// Time after which the server reports a drain and flush that isn't done.
         shutdown_timeout: Duration = duration(), Usual("\"10s\"");
     } and {
@@ -68,6 +71,35 @@ keys! {
         bytes: Option<u64> = size().within("at least 1", "", |bytes| *bytes > 0),
             Unset("no limit");
     }
+}
+
+/// The socket of a virtual machine's disk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GuestSocket {
+    /// Path of the socket.
+    pub path: PathBuf,
+    /// Owner, group and mode of the socket.
+    pub access: NodeAccess,
+}
+
+/// Reads a socket: its path, or a table with its path and access.
+fn guest_socket() -> ValueKind<GuestSocket> {
+    let wanted = "a path, or { path = \"guest.sock\", group = \"kvm\" }";
+    ValueKind::new(move |fields, key| {
+        if fields.written(key).is_some() {
+            let at: Located<PathBuf> = socket().get(fields, key, Required("a path"))?;
+            let access = NodeAccess::default();
+            return Some(Located::new(GuestSocket { path: at.value, access }, at.place));
+        }
+        let place = fields.place(key);
+        let socket = fields.inline(key, wanted, |fields| {
+            fields.declares(format!("'{key}'"), place);
+            let path = socket().get(fields, "path", Required("path = \"guest.sock\""));
+            let access = NodeAccess::read(fields);
+            Some(GuestSocket { path: path?, access: access? })
+        })?;
+        Some(Located::new(socket, place))
+    })
 }
 
 fn limit() -> ValueKind<Limit> {

@@ -7,6 +7,7 @@
 //! device to device, and `resolve` makes the `model` of it. All of it is pure: nothing here touches
 //! the file system. `docs/manifest.md` describes the format.
 
+mod access;
 mod changes;
 mod drivers;
 mod export;
@@ -28,9 +29,11 @@ mod tests;
 
 use std::path::Path;
 
+pub use access::NodeAccess;
+pub(crate) use access::ResolvedAccess;
 pub(crate) use changes::{Changes, LegChange, against_record};
 pub(crate) use drivers::{Driver, Failing, FileDriver, Io, Mirror, Remote, driver_names};
-pub use export::{Export, Limit};
+pub use export::{Export, GuestSocket, Limit};
 pub(crate) use keys::{Keys, Reload};
 pub(crate) use model::export_name;
 pub(crate) use model::why_not;

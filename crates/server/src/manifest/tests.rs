@@ -609,3 +609,33 @@ fn an_export_says_who_may_attach_and_one_may_be_the_default() {
     assert_eq!(found, "up.toml:12:11: export 'y': the one on line 8 is the default export already");
     assert_eq!(left_out(&text), ["export 'y': the export has an error of its own"]);
 }
+
+#[test]
+fn the_socket_of_a_guest_is_a_path_or_a_table() {
+    let export = |socket: &str| {
+        format!(
+            "[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\n\
+             [[export]]\ndevice = \"a\"\nvhost_user = {socket}\n"
+        )
+    };
+    let socket = |text| {
+        let read = read(&export(text), Path::new("/run"));
+        assert_eq!(read.problems, [], "{text}");
+        read.manifest.exports[0].vhost_user.clone().unwrap().value
+    };
+    let plain = socket("\"g\"");
+    assert_eq!(plain.path, Path::new("/run/g"));
+    assert_eq!(socket("{ path = \"g\" }"), plain);
+    let access = NodeAccess { group: Some("kvm".to_string()), ..NodeAccess::default() };
+    assert_eq!(socket("{ path = \"g\", group = \"kvm\" }"), GuestSocket { access, ..plain });
+    for (text, says) in [
+        ("{ group = \"kvm\" }", "'vhost_user' needs 'path'"),
+        ("{ path = \"g\", groups = \"kvm\" }", "unknown key 'groups'"),
+        ("{ path = \"\" }", "a socket's path is empty"),
+        ("\"\"", "a socket's path is empty"),
+        ("5", "'vhost_user' must be a path, or { path"),
+    ] {
+        let found = problem(&export(text));
+        assert!(found.contains(says), "{found}");
+    }
+}

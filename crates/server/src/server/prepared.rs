@@ -155,8 +155,9 @@ impl PreparedServer {
         let server = &manifest.server;
         let of_clients = process_limits::client_options(server, usual_memory);
         let limits = options.limits.with_tls(server.tls().is_some());
+        let guests = process_limits::guests(&manifest.exports);
         let (of_clients, shortfall) =
-            limits.share(of_clients, manifest.devices.iter()).map_err(Error::new)?;
+            limits.share(of_clients, manifest.devices.iter(), guests).map_err(Error::new)?;
         let too_much_memory = process_limits::too_much(&of_clients, server.tls().is_some());
         let is_unix = |one: &Listener| matches!(one.endpoint(), Endpoint::Unix(_));
         let has_unix = match options.passed.is_empty() {
@@ -262,7 +263,8 @@ impl PreparedServer {
             let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
             path.display().to_string()
         });
-        let front_ends = FrontEnds::new(&rings, place.unwrap_or_else(|| self.label.clone()));
+        let place = place.unwrap_or_else(|| self.label.clone());
+        let front_ends = FrontEnds::new(&rings, place, Arc::clone(&server), self.report.clone());
         front_ends.expect(&self.manifest.exports);
         let front_ends = Arc::new(front_ends);
         let exports = ExportDriver::new(

@@ -16,6 +16,7 @@ use super::buffers::Buffers;
 use super::{Inbox, MOST_ENTRIES, Ring, RingAddresses, RingShared};
 use crate::config::EVENT_IDX;
 use crate::error::Error;
+use crate::faults::MemoryLoss;
 use crate::inflight::InflightRegion;
 use crate::memory::GuestRam;
 use crate::port::Port;
@@ -38,6 +39,7 @@ pub(crate) struct RingStart {
     pub(crate) connection: Arc<OwnedFd>,
     pub(crate) who: Identity,
     pub(crate) ram: Arc<GuestRam>,
+    pub(crate) loss: Arc<MemoryLoss>,
     pub(crate) features: u64,
     pub(crate) region: Option<InflightRegion>,
     pub(crate) enabled: bool,
@@ -64,7 +66,9 @@ impl RingHandle {
             shared: Arc::clone(&shared),
             epoll,
             port: Port::new(disk, start.who, Arc::clone(&shared.waker).into()),
+            connection: Arc::clone(&start.connection),
             ram: start.ram,
+            loss: start.loss,
             queue,
             addresses: None,
             base: 0,
@@ -82,6 +86,7 @@ impl RingHandle {
             chains: Vec::new(),
             in_flight: 0,
             open: 0,
+            beyond: 0,
             buffers: Buffers::default(),
             waiting: VecDeque::new(),
             left: VecDeque::new(),
@@ -241,10 +246,12 @@ impl Ring {
 
     pub(crate) fn set_region(&mut self, region: Option<InflightRegion>) {
         self.region = region;
+        self.watch();
     }
 
     pub(crate) fn set_ram(&mut self, ram: Arc<GuestRam>) -> Result<(), String> {
         self.ram = ram;
+        self.watch();
         if !self.started {
             return Ok(());
         }
@@ -315,6 +322,7 @@ impl Ring {
                     .ok_or("the record of requests in flight has no room for this ring")?,
             ),
         };
+        self.watch();
         self.left = VecDeque::new();
         let mut next = self.base;
         if let Some(record) = &mut self.record {

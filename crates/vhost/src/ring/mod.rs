@@ -21,6 +21,7 @@ use corewise_sync::atomic::{Ordering, fence};
 use corewise_sync::{Mutex, time};
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown};
 use virtio_bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
 use virtio_queue::{Queue, QueueOwnedT, QueueT};
 use vm_memory::{Bytes, GuestAddress};
@@ -31,6 +32,7 @@ use chain::{BadChain, RawRequest, Status, copy_payload};
 use work::{ID_BYTES, Kind, Piece, RANGE_BYTES, Work};
 
 use crate::config::{EVENT_IDX, FLUSH, RANGES, SECTOR};
+use crate::faults::{MemoryLoss, watch};
 use crate::inflight::{InflightRegion, InflightRing};
 use crate::memory::GuestRam;
 use crate::port::Port;
@@ -112,8 +114,11 @@ pub(crate) struct Ring {
     shared: Arc<RingShared>,
     epoll: OwnedFd,
     port: Port,
+    /// The frontend's connection.
+    connection: Arc<OwnedFd>,
 
     ram: Arc<GuestRam>,
+    loss: Arc<MemoryLoss>,
     queue: Queue,
     addresses: Option<RingAddresses>,
     /// The place in the available ring at which the frontend says to begin.
@@ -139,6 +144,8 @@ pub(crate) struct Ring {
     in_flight: usize,
     /// Number of pieces in the device.
     open: usize,
+    /// Bytes in flight that no budget has.
+    beyond: u64,
     buffers: Buffers,
     /// Requests with pieces that aren't in the device yet, in order.
     waiting: VecDeque<u16>,
@@ -171,6 +178,7 @@ impl Ring {
 
     /// Serves the ring until its end.
     fn run(mut self) {
+        self.watch();
         let mut events = Vec::with_capacity(4);
         loop {
             self.shared.waker.begin();
@@ -178,7 +186,9 @@ impl Ring {
             if self.ends && self.in_flight == 0 {
                 break;
             }
-            if more || !self.expects_kick() || !self.shared.waker.may_sleep() {
+            let looked = more || !self.expects_kick();
+            self.check_memory();
+            if looked || !self.shared.waker.may_sleep() {
                 continue;
             }
             events.clear();
@@ -201,6 +211,22 @@ impl Ring {
             }
         }
         self.port.leave(!self.unanswered);
+    }
+
+    /// Has this thread survive faults of the memory that it accesses.
+    fn watch(&self) {
+        let region = self.region.as_ref().map(InflightRegion::mapping);
+        let record = self.record.as_ref().map(InflightRing::mapping);
+        watch(self.ram.mappings().chain(region).chain(record).map(Arc::clone).collect());
+    }
+
+    /// Ends the connection if memory of the frontend is lost. From then on nothing is answered, and
+    /// nothing that was read is believed.
+    fn check_memory(&mut self) {
+        if self.loss.has_happened() && !self.abandoned {
+            self.abandoned = true;
+            let _ = shutdown(&*self.connection, Shutdown::Both);
+        }
     }
 
     /// Makes one pass. Returns true if there is more to do at once, and when to make the next one.
@@ -305,9 +331,6 @@ impl Ring {
         match self.plan(&raw) {
             Ok(Some(work)) => {
                 let durability = self.durability(work.op());
-                if work.op().is_change() {
-                    self.disk.changes();
-                }
                 let came = time::now();
                 let chain = Chain { raw, work, came, open: 0, failed: None, durability };
                 self.chains[usize::from(head)] = Some(Box::new(chain));
@@ -380,13 +403,20 @@ impl Ring {
                 chain.work.give_up();
                 continue;
             }
-            if !self.disk.memory.take(piece.bytes(), self.open == 0) {
+            if !self.take_memory(piece.bytes()) {
                 return;
             }
             match self.request(head, piece) {
-                Some(rq) => self.push(head, rq),
+                Some(rq) => {
+                    // The bytes that were read may be zeroes.
+                    self.check_memory();
+                    match self.abandoned {
+                        true => self.give_memory(piece.bytes()),
+                        false => self.push(head, rq),
+                    }
+                }
                 None => {
-                    self.disk.memory.give(piece.bytes());
+                    self.give_memory(piece.bytes());
                     self.fault("guest memory is gone");
                     if let Some(chain) = self.chains[usize::from(head)].as_mut() {
                         chain.failed = Some(Status::Failed);
@@ -395,6 +425,22 @@ impl Ring {
                 }
             }
         }
+    }
+
+    /// Takes memory for a piece. Returns false if there isn't as much, and a piece is in the device
+    /// whose end is the next event. Without one nothing would wake the ring, so it goes beyond.
+    fn take_memory(&mut self, bytes: u64) -> bool {
+        let has = self.disk.memory.take(bytes);
+        if !has && self.open == 0 {
+            self.beyond += bytes;
+        }
+        has || self.open == 0
+    }
+
+    fn give_memory(&mut self, bytes: u64) {
+        let beyond = bytes.min(self.beyond);
+        self.beyond -= beyond;
+        self.disk.memory.give(bytes - beyond);
     }
 
     /// Makes the request of a piece, and takes it off the work. `None` if the guest's memory is
@@ -440,7 +486,7 @@ impl Ring {
     fn piece_ended(&mut self, head: u16, completed: Completed) {
         self.open = self.open.saturating_sub(1);
         if completed.op.has_bytes() {
-            self.disk.memory.give(completed.len);
+            self.give_memory(completed.len);
         }
         let Some(chain) = self.chains.get_mut(usize::from(head)).and_then(Option::as_mut) else {
             return;
@@ -529,13 +575,21 @@ impl Ring {
     }
 
     fn write_status(&mut self, at: GuestAddress, status: Status) {
-        if self.ram.map_ref().write_obj(status as u8, at).is_err() {
+        // Bytes may have gone into memory that the guest doesn't have.
+        self.check_memory();
+        if !self.abandoned && self.ram.map_ref().write_obj(status as u8, at).is_err() {
             self.fault("guest memory is gone");
         }
     }
 
     /// Gives a chain back to the guest.
     fn used(&mut self, head: u16, written: u32) {
+        // So may the status.
+        self.check_memory();
+        if self.abandoned {
+            self.unanswered = true;
+            return;
+        }
         if let Some(record) = &self.record {
             record.before_used(head);
         }
@@ -585,6 +639,10 @@ impl Ring {
     }
 
     fn fault(&self, why: &str) {
+        // Zeroes in the place of lost memory are no fault of the guest.
+        if self.loss.has_happened() {
+            return;
+        }
         self.disk.fault("a guest's request isn't served", Some(self.index), why);
     }
 }

@@ -105,6 +105,7 @@ impl Session {
 
 impl VhostUserBackendReqHandler for Session {
     fn set_owner(&self) -> Result<()> {
+        self.state.lock().owned = true;
         Ok(())
     }
 
@@ -156,7 +157,7 @@ impl VhostUserBackendReqHandler for Session {
         if postcopy == Some(true) {
             return Err(unsupported("postcopy"));
         }
-        self.set_ram(GuestRam::map(regions.iter().zip(files)).map_err(refused)?)?;
+        self.set_ram(self.ram().map(regions.iter().zip(files)).map_err(refused)?)?;
         Ok(None)
     }
 
@@ -251,7 +252,8 @@ impl VhostUserBackendReqHandler for Session {
     fn get_inflight_fd(&self, inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
         self.check_inflight(inflight)?;
         let (rings, entries) = (inflight.num_queues, inflight.queue_size);
-        let (region, file, size) = InflightRegion::create(rings, entries).map_err(refused)?;
+        let (region, file, size) =
+            InflightRegion::create(rings, entries, &self.loss).map_err(refused)?;
         self.set_inflight(region)?;
         Ok((VhostUserInflight::new(size, 0, rings, entries), file))
     }
@@ -264,6 +266,7 @@ impl VhostUserBackendReqHandler for Session {
             inflight.mmap_size,
             inflight.num_queues,
             inflight.queue_size,
+            &self.loss,
         );
         self.set_inflight(region.map_err(refused)?)
     }

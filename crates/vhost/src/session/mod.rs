@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use corewise_export::Identity;
@@ -17,11 +17,14 @@ use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlag
 use vhost::vhost_user::message::{BackendReq, FrontendReq};
 use vhost::vhost_user::{BackendReqHandler, Error};
 
+use crate::faults::MemoryLoss;
 use crate::inflight::InflightRegion;
 use crate::memory::GuestRam;
 use crate::ring::handle::{IdleSignal, RingHandle, RingStart};
 use crate::shared::DiskShared;
+use arrival::Arrivals;
 
+mod arrival;
 mod handler;
 
 /// Bytes of a message's header: request, flags, size.
@@ -30,8 +33,32 @@ const HEADER: usize = 12;
 const VERSION: u32 = 1;
 /// Time that a ring has for the end of its pass.
 const MOMENT: Duration = Duration::from_secs(1);
+/// The reason why a session ends whose frontend took memory away.
+const LOST: &str = "memory of its guest is gone: the file was truncated, or its file system has no \
+                    page left. Requests in flight were not answered. Restart the virtual machine";
 /// Flag of a message whose sender waits for an answer.
 const NEED_REPLY: u32 = 1 << 3;
+
+/// The reason of a session's end.
+pub(crate) enum SessionEnd {
+    /// The frontend closed its end.
+    Left,
+    /// The server ended it.
+    Server(&'static str),
+    /// The frontend broke a rule, or was late.
+    Fault(String),
+}
+
+impl SessionEnd {
+    /// Returns the reason in words.
+    pub(crate) fn words(&self) -> &str {
+        match self {
+            SessionEnd::Left => "the client closed the connection",
+            SessionEnd::Server(cause) => cause,
+            SessionEnd::Fault(why) => why,
+        }
+    }
+}
 
 /// One frontend.
 pub(crate) struct Session {
@@ -39,6 +66,10 @@ pub(crate) struct Session {
     pub(crate) who: Identity,
     /// A second descriptor of the connection, to shut it down.
     socket: Arc<OwnedFd>,
+    /// The reason for which the server ended the session, if it did.
+    cause: OnceLock<&'static str>,
+    /// The record of whether the frontend's memory is lost.
+    loss: Arc<MemoryLoss>,
     /// Signalled once the session has ended: nothing of it is in flight.
     pub(crate) ended: Completion,
     /// L: is the lock, never held while a ring is waited for; guards what new rings begin with, and
@@ -48,6 +79,9 @@ pub(crate) struct Session {
 
 #[derive(Default)]
 struct SessionState {
+    /// True once the frontend has taken the disk, which ends the handshake. A frontend shares its
+    /// memory only when the guest's driver starts, which may be at any time.
+    owned: bool,
     ram: Arc<GuestRam>,
     features: u64,
     rings_enabled: bool,
@@ -65,35 +99,49 @@ impl Session {
     ) -> std::io::Result<Arc<Session>> {
         let socket = Arc::new(OwnedFd::from(socket.try_clone()?));
         let who = Identity::of(&socket);
+        let loss = Arc::default();
+        let state = SessionState { ram: Arc::new(GuestRam::new(&loss)), ..SessionState::default() };
         Ok(Arc::new(Session {
             disk: Arc::clone(disk),
             who,
             socket,
+            cause: OnceLock::new(),
+            loss,
             ended: Completion::new(),
-            state: Mutex::new(SessionState::default()),
+            state: Mutex::new(state),
         }))
     }
 
     /// Serves the frontend until it leaves or breaks the protocol, then waits until the device has
-    /// ended its requests. Returns why it ended, if not because the frontend left.
-    pub(crate) fn run(self: &Arc<Self>, socket: UnixStream) -> Option<String> {
+    /// ended its requests.
+    pub(crate) fn run(self: &Arc<Self>, socket: UnixStream) -> SessionEnd {
         let served = caught(|| self.serve(socket));
         let why = match served {
             Some(why) => why,
             None => Some("its thread panicked".to_owned()),
         };
-        self.shut_down();
+        let end = match (self.cause.get(), why) {
+            (Some(cause), _) => SessionEnd::Server(cause),
+            _ if self.loss.has_happened() => SessionEnd::Fault(LOST.to_owned()),
+            (None, Some(why)) => SessionEnd::Fault(why),
+            (None, None) => SessionEnd::Left,
+        };
+        self.close();
         let rings = std::mem::take(&mut self.state.lock().rings);
         let rings: Vec<_> = rings.into_iter().flatten().collect();
         rings.iter().for_each(|ring| drop(ring.abandon()));
         rings.iter().for_each(|ring| ring.ended().wait());
         self.state.lock().channel = None;
-        why
+        end
     }
 
     fn serve(self: &Arc<Self>, socket: UnixStream) -> Option<String> {
         let mut messages = BackendReqHandler::from_stream(socket, Arc::clone(self));
+        let mut arrivals = Arrivals::new(&self.socket, arrival::TIMEOUT);
         loop {
+            if let Err(why) = arrivals.wait() {
+                return Some(why);
+            }
             let answered = self.peek().is_some_and(|flags| flags & NEED_REPLY != 0);
             match messages.handle_request() {
                 Ok(()) | Err(Error::SocketRetry(_)) => {}
@@ -107,6 +155,9 @@ impl Session {
                     );
                 }
                 Err(error) => return Some(error.to_string()),
+            }
+            if self.state.lock().owned {
+                arrivals.handshake_done();
             }
         }
     }
@@ -160,11 +211,16 @@ impl Session {
         let moment = time::now() + MOMENT;
         // A ring is late only if its thread waits for a page of the guest.
         let _ = done.iter().all(|done| done.wait_timeout(left(until.max(moment))));
-        self.shut_down();
+        self.shut_down("the server was shut down");
     }
 
-    /// Ends the connection: the session's thread notices.
-    pub(crate) fn shut_down(&self) {
+    /// Ends the connection for this reason: the session's thread notices.
+    pub(crate) fn shut_down(&self, cause: &'static str) {
+        let _ = self.cause.set(cause);
+        self.close();
+    }
+
+    fn close(&self) {
         let _ = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both);
     }
 
@@ -188,6 +244,7 @@ impl Session {
             who: self.who.clone(),
             connection: Arc::clone(&self.socket),
             ram: Arc::clone(&state.ram),
+            loss: Arc::clone(&self.loss),
             features: state.features,
             region: state.region.clone(),
             enabled: state.rings_enabled,

@@ -81,7 +81,16 @@ pub(crate) struct Memory {
 
 impl Memory {
     pub(crate) fn new() -> Memory {
-        let file = memfd_create("guest", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        Memory::with(MemfdFlags::ALLOW_SEALING)
+    }
+
+    /// Creates memory that can't be sealed, as Cloud Hypervisor does.
+    pub(crate) fn unsealable() -> Memory {
+        Memory::with(MemfdFlags::empty())
+    }
+
+    fn with(flags: MemfdFlags) -> Memory {
+        let file = memfd_create("guest", MemfdFlags::CLOEXEC | flags).unwrap();
         ftruncate(&file, MEMORY).unwrap();
         let file = File::from(file);
         let offset = FileOffset::new(file.try_clone().unwrap(), 0);

@@ -1,15 +1,18 @@
 //! The life of a disk: frontends that come and go, changes of memory and size, the end.
 
+use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use corewise_blockmq::Geometry;
-use corewise_export::Access;
+use corewise_export::{Access, MemoryPool};
 use corewise_sync::Mutex;
-use corewise_vhost::{Error, Options, Server};
+use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_vhost::{Error, FrontendEvent, Options, Server};
 use vhost::vhost_user::{
     Frontend, FrontendReqHandler, HandlerResult, VhostUserFrontend, VhostUserFrontendReqHandlerMut,
 };
@@ -274,12 +277,14 @@ fn a_socket_is_one_server_s_until_that_has_gone() {
     let listen = || server.listen(&path, device.shared(), Options::default());
     let disk = listen().unwrap();
     assert_eq!(disk.path(), Some(&*path));
-    assert!(matches!(listen(), Err(Error::Listen { .. })));
+    assert!(matches!(listen(), Err(Error::SocketInUse(at)) if at == path));
     assert!(path.exists());
+    let mode = path.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "nobody else may connect");
     drop(disk);
     assert!(!path.exists());
     std::fs::write(&path, "a file").unwrap();
-    assert!(matches!(listen(), Err(Error::Listen { .. })), "it isn't a socket");
+    assert!(matches!(listen(), Err(Error::NotASocket(at)) if at == path));
     std::fs::remove_file(&path).unwrap();
     // A listener of the caller's: its file stays.
     let disk =
@@ -328,4 +333,83 @@ fn a_frontend_that_is_disconnected_may_come_again() {
     let mut again = guest.reconnect(&host.path(), &Setup::default());
     again.start(0);
     assert_eq!(again.flush(), OK);
+}
+
+#[test]
+fn the_observer_hears_who_came_and_why_they_left() {
+    let device = TestDevice::of(1 << 20);
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let theirs = Arc::clone(&heard);
+    let options = Options::default().observer(move |event| {
+        let (who, line) = match event {
+            FrontendEvent::Attached { who } => (who, "attached".to_owned()),
+            FrontendEvent::Left { who, why } => (who, format!("left: {why}")),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(who.pid, Some(std::process::id()));
+        theirs.lock().push(line);
+        // A panic of an observer has no effect.
+        panic!("on purpose");
+    });
+    let host = Host::new(&device, options);
+    let wait_left = || wait_until("the end", || !host.disk.status().connected);
+    drop(Guest::new(&host.path(), Setup::default()));
+    wait_left();
+    let _guest = Guest::new(&host.path(), Setup::default());
+    host.disk.disconnect();
+    wait_left();
+    // Not a message.
+    (&UnixStream::connect(host.path()).unwrap()).write_all(&[0xff; 12]).unwrap();
+    wait_until("the third", || heard.lock().len() >= 6);
+    let _guest = Guest::new(&host.path(), Setup::default());
+    assert!(host.disk.stop(PATIENCE).is_clean());
+    let heard = heard.lock();
+    let left = |n: usize| heard[2 * n + 1].as_str();
+    assert!((0..4).all(|n| heard[2 * n] == "attached"), "{heard:?}");
+    assert_eq!(left(0), "left: the client closed the connection");
+    assert_eq!(left(1), "left: an operator disconnected the client");
+    assert!(left(2).contains("invalid"), "{heard:?}");
+    assert_eq!(left(3), "left: the server was shut down");
+}
+
+/// Memory of other clients.
+#[derive(Debug)]
+struct OtherMemory(AtomicU64);
+
+impl MemoryPool for OtherMemory {
+    fn try_take(&self, bytes: u64) -> bool {
+        let less = |free: u64| free.checked_sub(bytes);
+        self.0.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn requests_go_on_one_by_one_while_other_clients_have_the_memory() {
+    for free in [0, 4096, 1 << 20] {
+        let device = TestDevice::of(1 << 20);
+        let pool = Arc::new(OtherMemory(AtomicU64::new(free)));
+        let shared = Arc::clone(&pool) as Arc<dyn MemoryPool>;
+        let host = Host::new(&device, Options::default().memory_pool(shared));
+        let mut guest = Guest::new(&host.path(), Setup::default());
+        device.hold();
+        for n in 0..4 {
+            guest.post(
+                u32::from(n % 2 == 0),
+                8 * n,
+                &[(BUFFERS, 4096, if n % 2 == 0 { 0 } else { WRITE })],
+            );
+        }
+        guest.rings[0].kick();
+        let at_once = (free / 4096).clamp(1, 4);
+        device.wait_held(at_once as usize);
+        let taken = free - pool.0.load(Ordering::Relaxed);
+        assert_eq!(taken, if free == 0 { 0 } else { 4096 * at_once });
+        device.release();
+        (0..4).for_each(|_| assert_eq!(guest.wait().1, OK));
+        wait_until("the memory", || pool.0.load(Ordering::Relaxed) == free);
+    }
 }

@@ -10,3 +10,4 @@ mod life;
 mod model;
 mod random;
 mod recovery;
+mod truncation;

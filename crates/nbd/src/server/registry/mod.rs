@@ -269,8 +269,7 @@ impl Registry {
             }
             (books, _) = self.left.wait_timeout(books, policy::handshakes_look(patience));
         }
-        books.last_id += 1;
-        let id = books.last_id;
+        let id = books.next_id();
         let (connection, rest) = make(id);
         books.half_open.insert(id);
         let entered = ConnectionRecord {
@@ -397,6 +396,11 @@ impl Registry {
         }
     }
 
+    /// Takes the next number of a client.
+    pub(super) fn next_id(&self) -> u64 {
+        self.books.lock().next_id()
+    }
+
     /// Ends a connection now. Returns false if there is none of that number.
     pub(super) fn disconnect(&self, id: u64) -> bool {
         let connection =
@@ -409,6 +413,11 @@ impl Registry {
 }
 
 impl RegistryState {
+    fn next_id(&mut self) -> u64 {
+        self.last_id += 1;
+        self.last_id
+    }
+
     /// Returns the open export that this client means by this name, even if the client may not
     /// attach to it.
     fn named(&self, name: &str, who: &Identity) -> Option<&Export> {
