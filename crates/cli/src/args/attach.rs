@@ -7,7 +7,7 @@ use clap::Args;
 use corewise::nbd;
 use corewise_server::units;
 
-pub(crate) const EXAMPLES: &str = "\
+pub(crate) const ATTACH: &str = "\
 attach makes an NBD export a disk of this machine, by Linux's own client (the module nbd). It needs
 root. The export may be of any server. It stays in the foreground and replaces each connection that
 dies, for as long as it takes: a server that is killed, upgraded or moved is a pause for the users of
@@ -24,6 +24,19 @@ Examples:
 
 Exit codes: 0 success, 1 failure (no module, no rights, a device in use, no such export), 2 wrong
 usage.";
+
+pub(crate) const DETACH: &str = "\
+detach ends a device that `corewise attach` has made, and a disk of ublk that waits without a server.
+A device in use stays, unless --force is given: unmount its file systems first. It needs root.
+
+Examples:
+  corewise attach --list
+  umount /mnt; corewise detach /dev/nbd0
+  corewise detach /dev/corewise/data
+  corewise detach --force /dev/ublkb0
+
+Exit codes: 0 success, 1 failure (no rights, a device in use, no such device, a disk that a server
+serves), 2 wrong usage.";
 
 /// `corewise attach`.
 #[derive(Debug, Args)]
@@ -44,10 +57,10 @@ pub(crate) struct Attach {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=16))]
     pub(crate) connections: u16,
     /// Time after which a connection without an answer counts as dead
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = timeout)]
     pub(crate) timeout: Duration,
     /// Time that requests wait for a new connection before they fail [default: without limit]
-    #[arg(long, value_name = "DURATION", value_parser = units::parse_duration)]
+    #[arg(long, value_name = "DURATION", value_parser = seconds)]
     pub(crate) wait: Option<Duration>,
     /// Refuse changes, even if the export accepts them
     #[arg(long)]
@@ -89,6 +102,30 @@ pub(crate) enum DetachedDevice {
     Ublk(u32),
 }
 
+/// Longest timeout of a connection. Linux keeps it in 32 bits, in ticks of up to 1000 a second.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(30 * 86_400);
+
+/// Parses a time that Linux counts in whole seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let time = units::parse_duration(text)?;
+    match time.subsec_nanos() == 0 && !time.is_zero() {
+        true => Ok(time),
+        false => {
+            Err(format!("'{text}' is not in whole seconds, which Linux counts: 1s is the least"))
+        }
+    }
+}
+
+/// Parses the timeout of a connection.
+fn timeout(text: &str) -> Result<Duration, String> {
+    match seconds(text)? {
+        time if time > LONGEST_TIMEOUT => {
+            Err(format!("'{text}' is longer than Linux can wait for an answer: 30d is the limit"))
+        }
+        time => Ok(time),
+    }
+}
+
 /// Parses a device: as [`device`], or `/dev/ublkb7`, or a link to one of them.
 fn attached(text: &str) -> Result<DetachedDevice, String> {
     let target = std::fs::canonicalize(text).ok();
@@ -114,7 +151,21 @@ fn device(text: &str) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{DetachedDevice, attached, device};
+    use std::time::Duration;
+
+    use super::{DetachedDevice, attached, device, seconds, timeout};
+
+    #[test]
+    fn times_are_whole_seconds_that_the_kernel_can_count() {
+        assert_eq!(timeout("1000ms"), Ok(Duration::from_secs(1)));
+        assert_eq!(timeout("30d"), Ok(Duration::from_secs(2_592_000)));
+        assert_eq!(seconds("31d"), Ok(Duration::from_secs(2_678_400)));
+        for (text, says) in [("0s", "1s"), ("1.5s", "1s"), ("500ms", "1s"), ("31d", "30d")] {
+            let why = timeout(text).unwrap_err();
+            assert!(why.contains(says), "{text}: {why}");
+        }
+        assert!(seconds("0s").is_err());
+    }
 
     #[test]
     fn a_device_is_named_by_its_path_its_name_or_its_number() {

@@ -212,10 +212,10 @@ pub(crate) enum Command {
     #[command(after_help = clients::RELOAD_HELP)]
     Reload(Reload),
     /// Make an NBD export a disk of this machine, by Linux's own client
-    #[command(after_help = attach::EXAMPLES)]
+    #[command(after_help = attach::ATTACH)]
     Attach(Attach),
     /// Detach such a disk
-    #[command(after_help = attach::EXAMPLES)]
+    #[command(after_help = attach::DETACH)]
     Detach(Detach),
     /// Analyse a kernel log: slow probes and shutdowns, and what would be faster
     #[command(after_help = timeline::HELP)]

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
+use corewise::nbd::wire::TransmissionFlags;
 use corewise_server::units;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
@@ -24,8 +25,7 @@ pub(super) struct Device {
     pub(super) size: u64,
     /// Process that attached it first.
     process: u32,
-    /// Export, as `corewise attach` wrote it; `None` for another program's device, and on kernels
-    /// before 5.14.
+    /// Export, as `corewise attach` wrote it; `None` for another program's device.
     pub(super) export: Option<String>,
     /// Text that the kernel keeps for it: the export, and a mark of this attachment.
     #[serde(skip)]
@@ -35,6 +35,12 @@ pub(super) struct Device {
     /// Size of its blocks in bytes.
     #[serde(skip)]
     pub(super) block_size: u32,
+    /// Number of connections: each has a queue.
+    #[serde(skip)]
+    pub(super) connections: u16,
+    /// Transmission flags that its users rely on.
+    #[serde(skip)]
+    pub(super) flags: u16,
 }
 
 /// Returns the path of a device.
@@ -64,8 +70,34 @@ impl Device {
         let export = export.map(|(export, _)| export.to_string());
         let block_size = read("queue/logical_block_size").and_then(|size| size.parse().ok());
         let block_size = block_size.unwrap_or(SECTOR as u32);
+        let queues = std::fs::read_dir(folder.join("mq")).into_iter().flatten().count();
+        let connections = u16::try_from(queues).unwrap_or(u16::MAX).max(1);
+        // What the kernel learned from the first connection.
+        let is = |name: &str, value: &str| read(name).is_some_and(|text| text == value);
+        let some = |name: &str| read(name).is_some_and(|text| text != "0");
+        let flags = [
+            (is("queue/write_cache", "write back"), TransmissionFlags::SEND_FLUSH),
+            (is("queue/fua", "1"), TransmissionFlags::SEND_FUA),
+            (some("queue/discard_max_bytes"), TransmissionFlags::SEND_TRIM),
+            (some("queue/write_zeroes_max_bytes"), TransmissionFlags::SEND_WRITE_ZEROES),
+            (read_only, TransmissionFlags::READ_ONLY),
+            (connections > 1, TransmissionFlags::CAN_MULTI_CONN),
+        ];
+        let none = TransmissionFlags::empty();
+        let flags = flags.into_iter().fold(none, |all, (has, flag)| all.with_if(has, flag)).0;
         let device = path(index);
-        Some(Device { index, device, size, process, export, backend, read_only, block_size })
+        Some(Device {
+            index,
+            device,
+            size,
+            process,
+            export,
+            backend,
+            read_only,
+            block_size,
+            connections,
+            flags,
+        })
     }
 
     /// Returns the attached devices, in the order of their numbers.
@@ -155,9 +187,19 @@ mod tests {
         write("nbd10", &[("pid", "17\n"), ("size", "8\n"), ("ro", "1\n")]);
         let export = ("backend", "nbd://host/a%20b 7-1\n");
         write("nbd2", &[("pid", "16\n"), ("size", "2048\n"), ("ro", "0\n"), export]);
+        for queue in ["queue", "mq/0", "mq/1"] {
+            std::fs::create_dir_all(folder.path().join("nbd2").join(queue)).unwrap();
+        }
+        for (name, text) in [("write_cache", "write back\n"), ("discard_max_bytes", "0\n")] {
+            std::fs::write(folder.path().join("nbd2/queue").join(name), text).unwrap();
+        }
         write("nbd0", &[("size", "0\n"), ("ro", "0\n")]);
         write("sda", &[("size", "8\n")]);
-        let rows: Vec<_> = Device::all_at(folder.path()).iter().map(Device::row).collect();
+        let devices = Device::all_at(folder.path());
+        let flags = TransmissionFlags::SEND_FLUSH | TransmissionFlags::CAN_MULTI_CONN;
+        assert_eq!((devices[0].connections, devices[0].flags), (2, flags.0));
+        assert_eq!((devices[1].connections, devices[1].flags), (1, TransmissionFlags::READ_ONLY.0));
+        let rows: Vec<_> = devices.iter().map(Device::row).collect();
         assert_eq!(rows[0], ["/dev/nbd2", "1 MiB", "16", "nbd://host/a%20b"]);
         assert_eq!(rows[1], ["/dev/nbd10", "4 KiB, read-only", "17", "-"]);
         assert_eq!(rows.len(), 2);

@@ -13,20 +13,21 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
 
+use corewise::nbd::wire::TransmissionFlags;
 use corewise::nbd::{RemoteOptions, RemoteSession, Uri};
+use corewise::sync::Parker;
 use corewise::ublk;
 use corewise_server::block_use::is_in_use;
 use corewise_server::text::Columns;
 use corewise_server::{remove_links, source, units};
 use rustix::io::Errno;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use signal_hook::iterator::Signals;
 
 use crate::args::{self, DetachedDevice};
 use crate::exit::Failure;
 use crate::screen;
+use crate::up::signals;
 use devices::{Device, Ownership, SECTOR, limit_requests};
-use netlink::{KernelClient, KernelError, NewDevice};
+use netlink::{DeadLinks, KernelClient, KernelError, NewDevice};
 
 /// Pause after the first failed attempt to connect; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -44,6 +45,8 @@ const BLOCK_SIZES: std::ops::RangeInclusive<u32> = 512..=4096;
 enum Happening {
     /// A connection of the device died.
     Dead,
+    /// Events of connections that died may be lost.
+    Lost,
     /// A signal asks for the end.
     Stop,
 }
@@ -62,6 +65,8 @@ struct Attached<'a> {
     block: u32,
     /// Text that distinguishes this attachment from others: the export, and a mark.
     backend: String,
+    /// Number of connections that the kernel has for it.
+    connections: u16,
     /// Number of connections that are dead, as far as is known.
     dead: u16,
     /// True once the kernel has said that it has no such device.
@@ -88,8 +93,14 @@ pub(crate) fn attach(args: &args::Attach) -> Result<(), Failure> {
     let options = options(args, uri)?;
     let kernel = KernelClient::open().map_err(|error| refused("attach", &error))?;
     let (tell, happenings) = channel();
-    let mut dead = kernel.dead_links().map_err(|error| refused("attach", &error))?;
-    watch_signals(tell.clone(), args.in_background)?;
+    let dead = kernel.dead_links().map_err(|error| refused("attach", &error))?;
+    let (in_background, stop) = (args.in_background, tell.clone());
+    signals::watch(move || in_background, move |_| _ = stop.send(Happening::Stop))
+        .map_err(|error| Failure::new(format!("cannot wait for signals: {error}")))?;
+    // Ctrl-C is for people; a service manager has its own way.
+    if std::io::stderr().is_terminal() {
+        tracing::info!("Ctrl-C detaches the device");
+    }
     let attached = match args.device.and_then(Device::of) {
         Some(device) => take_over(kernel, uri, options, &device, args)?,
         None => begin(kernel, uri, options, args)?,
@@ -97,13 +108,7 @@ pub(crate) fn attach(args: &args::Attach) -> Result<(), Failure> {
     let index = attached.index;
     std::thread::Builder::new()
         .name("dead-links".to_string())
-        .spawn(move || {
-            while let Some(device) = dead.next() {
-                if device == index && tell.send(Happening::Dead).is_err() {
-                    return;
-                }
-            }
-        })
+        .spawn(move || watch_links(dead, index, &tell))
         .map_err(|error| Failure::new(format!("cannot start a thread: {error}")))?;
     let _ = std::io::stdout().flush();
     let _ = sd_notify::notify(&[sd_notify::NotifyState::Ready]);
@@ -258,7 +263,7 @@ fn begin<'a>(
     let open = || RemoteSession::open(&options).map_err(|error| Failure::new(error.to_string()));
     let first = open()?;
     let (size, read_only) = (sectors(first.size()), args.read_only || first.read_only());
-    let refuses = if read_only { RemoteSession::READ_ONLY } else { 0 };
+    let refuses = if read_only { TransmissionFlags::READ_ONLY.0 } else { 0 };
     let flags = first.flags() | refuses;
     let block = first.block_size().max(*BLOCK_SIZES.start());
     if !BLOCK_SIZES.contains(&block) || !block.is_power_of_two() {
@@ -305,11 +310,16 @@ fn begin<'a>(
         size,
         block_size: u64::from(block),
         flags: u64::from(flags),
-        timeout: args.timeout.as_secs().max(1),
-        dead_timeout: args.wait.map_or(FOREVER, |wait| wait.as_secs().max(1)),
+        timeout: args.timeout.as_secs(),
+        dead_timeout: args.wait.map_or(FOREVER, |wait| wait.as_secs()),
         backend: &backend,
     };
     let index = kernel.attach(&device, &sockets).map_err(|error| refused("attach", &error))?;
+    // Without the text, no connection could be replaced.
+    if Device::of(index).is_some_and(|now| now.backend.is_none()) {
+        let _ = kernel.detach(index);
+        return Err(Failure::new("this kernel's NBD client is too old: Linux 5.14 is needed"));
+    }
     let ownership = match ownership {
         Some(ownership) => ownership,
         None => own(index)?,
@@ -323,7 +333,6 @@ fn begin<'a>(
         ));
     }
     say(format_args!("attached {path}: {size_text}{writes}, {connections} {several} to {uri}"));
-    let dead = 0;
     Ok(Attached {
         kernel,
         uri,
@@ -333,7 +342,8 @@ fn begin<'a>(
         flags,
         block,
         backend,
-        dead,
+        connections: connections as u16,
+        dead: 0,
         is_gone: false,
         _ownership: ownership,
     })
@@ -348,8 +358,7 @@ fn own(index: u32) -> Result<Ownership, Failure> {
 }
 
 /// Continues with a device that an earlier process attached, and that has lost its connections or
-/// will lose them. Up to as many as are asked for count as dead: the kernel takes those that it
-/// needs.
+/// will lose them. All of them count as dead: the kernel takes those that it needs.
 fn take_over<'a>(
     kernel: KernelClient,
     uri: &'a Uri,
@@ -377,10 +386,11 @@ fn take_over<'a>(
         options,
         index: device.index,
         size: device.size,
-        flags: if device.read_only { RemoteSession::READ_ONLY } else { 0 },
+        flags: device.flags,
         block: device.block_size,
         backend,
-        dead: args.connections,
+        connections: device.connections,
+        dead: device.connections,
         is_gone: false,
         _ownership: ownership,
     })
@@ -418,19 +428,28 @@ impl Attached<'_> {
                 say(format_args!("{} was detached", devices::path(self.index)));
                 return Ok(());
             }
-            match happenings.recv_timeout(LOOK) {
-                Ok(Happening::Dead) => self.dead += 1,
-                Ok(Happening::Stop) | Err(RecvTimeoutError::Disconnected) => return self.end(),
-                Err(RecvTimeoutError::Timeout) => {}
+            if !self.wait(happenings, LOOK) {
+                return self.end();
             }
         }
     }
 
+    /// Waits for something to happen. Returns false if a signal came.
+    fn wait(&mut self, happenings: &Receiver<Happening>, time: Duration) -> bool {
+        match happenings.recv_timeout(time) {
+            Ok(Happening::Dead) => self.dead = self.connections.min(self.dead + 1),
+            // The kernel takes as many as it needs.
+            Ok(Happening::Lost) => self.dead = self.connections,
+            Ok(Happening::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
+            Err(RecvTimeoutError::Timeout) => {}
+        }
+        true
+    }
+
     /// Returns true as long as the device is the one that this process attached or took over.
     fn is_attached(&self) -> bool {
-        // Kernels before 5.14 show no text.
-        let is_same = |text: String| text == self.backend;
-        !self.is_gone && Device::of(self.index).is_some_and(|now| now.backend.is_none_or(is_same))
+        let now = Device::of(self.index).and_then(|now| now.backend);
+        !self.is_gone && now.as_ref() == Some(&self.backend)
     }
 
     /// Replaces the dead connections, however long that takes. Returns false if a signal came.
@@ -462,10 +481,8 @@ impl Attached<'_> {
             // The pause follows a success, too, so a server that closes each connection isn't
             // stormed.
             let rest = pause.saturating_sub(begun.elapsed());
-            match happenings.recv_timeout(rest) {
-                Ok(Happening::Dead) => self.dead += 1,
-                Ok(Happening::Stop) | Err(RecvTimeoutError::Disconnected) => return false,
-                Err(RecvTimeoutError::Timeout) => {}
+            if !self.wait(happenings, rest) {
+                return false;
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -539,23 +556,26 @@ impl Attached<'_> {
     }
 }
 
-fn watch_signals(tell: Sender<Happening>, ignores_hang_up: bool) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| Failure::new(format!("cannot wait for signals: {error}"));
-    let hang_up = ignores_hang_up.then_some(SIGHUP);
-    let mut signals = Signals::new([SIGINT, SIGTERM].into_iter().chain(hang_up)).map_err(failed)?;
-    let run = move || {
-        for signal in signals.forever() {
-            if signal != SIGHUP && tell.send(Happening::Stop).is_err() {
-                return;
+/// Reports the connections of a device that die, until nobody listens.
+fn watch_links(mut dead: DeadLinks, index: u32, tell: &Sender<Happening>) {
+    loop {
+        let happening = match dead.next() {
+            Ok(device) if device == index => Happening::Dead,
+            Ok(_) => continue,
+            Err(error) => {
+                let why = words(&error);
+                tracing::warn!(why, "events of dead connections may be lost; all are replaced");
+                while let Err(error) = dead.reopen() {
+                    tracing::debug!(why = words(&error), "subscribing again");
+                    Parker::new().park_timeout(LONGEST_PAUSE);
+                }
+                Happening::Lost
             }
+        };
+        if tell.send(happening).is_err() {
+            return;
         }
-    };
-    std::thread::Builder::new().name("signals".to_string()).spawn(run).map_err(failed)?;
-    // Ctrl-C is for people; a service manager has its own way.
-    if std::io::stderr().is_terminal() {
-        tracing::info!("Ctrl-C detaches the device");
     }
-    Ok(())
 }
 
 fn words(error: &KernelError) -> String {

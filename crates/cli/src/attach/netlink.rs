@@ -7,6 +7,7 @@ use neli::consts::socket::NlFamily;
 use neli::genl::{AttrTypeBuilder, Genlmsghdr, GenlmsghdrBuilder, Nlattr, NlattrBuilder};
 use neli::nl::NlPayload;
 use neli::router::synchronous::{NlRouter, NlRouterReceiverHandle};
+use neli::socket::synchronous::NlSocketHandle;
 use neli::types::{Buffer, GenlBuffer};
 use neli::utils::Groups;
 use neli::{Size, ToBytes};
@@ -76,7 +77,8 @@ pub(super) struct KernelClient {
 
 impl KernelClient {
     pub(super) fn open() -> Result<KernelClient, KernelError> {
-        let (router, _) = connect()?;
+        let (router, _) = NlRouter::connect(NlFamily::Generic, None, Groups::empty())
+            .map_err(|error| no_socket(&error))?;
         let family = router.resolve_genl_family(FAMILY).map_err(|_| KernelError::NoClient)?;
         Ok(KernelClient { router, family })
     }
@@ -126,15 +128,11 @@ impl KernelClient {
         self.ask(DISCONNECT, vec![attribute(INDEX, index)]).map(drop)
     }
 
-    /// Returns the devices of which a connection died, as they die.
+    /// Subscribes to the events of connections that die.
     pub(super) fn dead_links(&self) -> Result<DeadLinks, KernelError> {
         let group = self.router.resolve_nl_mcast_group(FAMILY, EVENTS);
         let group = group.map_err(|error| KernelError::Protocol(error.to_string()))?;
-        let (router, events) = connect()?;
-        router
-            .add_mcast_membership(Groups::new_groups(&[group]))
-            .map_err(|error| KernelError::Protocol(error.to_string()))?;
-        Ok(DeadLinks { _router: router, events })
+        Ok(DeadLinks { group, socket: subscribe(group)? })
     }
 
     fn ask(&self, command: u8, attributes: Vec<Attribute>) -> Result<Vec<Message>, KernelError> {
@@ -163,31 +161,47 @@ impl KernelClient {
     }
 }
 
-fn connect() -> Result<(NlRouter, NlRouterReceiverHandle<u16, Message>), KernelError> {
-    NlRouter::connect(NlFamily::Generic, None, Groups::empty())
-        .map_err(|error| KernelError::Protocol(format!("no netlink socket: {error}")))
+fn no_socket(error: &dyn std::fmt::Display) -> KernelError {
+    KernelError::Protocol(format!("no netlink socket: {error}"))
 }
 
-/// The devices of which a connection died.
+fn subscribe(group: u32) -> Result<NlSocketHandle, KernelError> {
+    let socket = NlSocketHandle::connect(NlFamily::Generic, None, Groups::empty())
+        .map_err(|error| no_socket(&error))?;
+    let group = Groups::new_groups(&[group]);
+    socket.add_mcast_membership(group).map_err(|error| no_socket(&error))?;
+    Ok(socket)
+}
+
+/// The events of connections that die.
 pub(super) struct DeadLinks {
-    /// It owns the thread that receives the events.
-    _router: NlRouter,
-    events: NlRouterReceiverHandle<u16, Message>,
+    group: u32,
+    socket: NlSocketHandle,
 }
 
 impl DeadLinks {
-    /// Waits for the next one. Returns `None` at the end of the events.
-    pub(super) fn next(&mut self) -> Option<u32> {
+    /// Waits for the next one, and returns its device. After an error, events may be lost: the
+    /// kernel drops those that find no room in the socket.
+    pub(super) fn next(&mut self) -> Result<u32, KernelError> {
+        let failed = |error: &dyn std::fmt::Display| KernelError::Protocol(error.to_string());
         loop {
-            let event = self.events.next()?.ok()?;
-            let Some(message) = event.get_payload() else { continue };
-            if *message.cmd() == LINK_DEAD {
-                let attributes = message.attrs().get_attr_handle();
-                if let Ok(index) = attributes.get_attr_payload_as::<u32>(INDEX) {
-                    return Some(index);
+            let (events, _) = self.socket.recv::<u16, Message>().map_err(|error| failed(&error))?;
+            // The kernel sends each event by itself.
+            for event in events {
+                let event = event.map_err(|error| failed(&error))?;
+                let Some(message) = event.get_payload() else { continue };
+                let index = message.attrs().get_attr_handle().get_attr_payload_as::<u32>(INDEX);
+                if let (LINK_DEAD, Ok(index)) = (*message.cmd(), index) {
+                    return Ok(index);
                 }
             }
         }
+    }
+
+    /// Subscribes again after an error.
+    pub(super) fn reopen(&mut self) -> Result<(), KernelError> {
+        self.socket = subscribe(self.group)?;
+        Ok(())
     }
 }
 

@@ -3,7 +3,7 @@
 //! All checks come before the first change to the system.
 
 mod progress;
-mod signals;
+pub(crate) mod signals;
 mod stop;
 mod terminal;
 mod text;

@@ -1,5 +1,5 @@
 //! SIGINT, SIGTERM and SIGHUP: the first stops the server in order, a later one at once. If there
-//! is a manifest to read again, SIGHUP does that instead.
+//! is a manifest to read again, SIGHUP does that instead. `corewise attach` waits for them, too.
 
 use std::ffi::c_int;
 use std::io;
@@ -57,7 +57,7 @@ impl StopRequests {
 /// SIGHUP counts only if it is not ignored: a server started under nohup outlives its terminal.
 /// SIGXFSZ never counts: a client that writes beyond the largest file size (`ulimit -f`) gets an
 /// error, and the other clients continue.
-pub(super) fn watch(
+pub(crate) fn watch(
     hang_up: impl Fn() -> bool + Send + 'static,
     came: impl Fn(&'static str) + Send + 'static,
 ) -> io::Result<()> {

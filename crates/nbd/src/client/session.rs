@@ -40,9 +40,6 @@ pub struct RemoteSession {
 }
 
 impl RemoteSession {
-    /// Transmission flag of an export that refuses changes.
-    pub const READ_ONLY: u16 = TransmissionFlags::READ_ONLY.0;
-
     /// Connects, and chooses the export. Blocks for up to [`RemoteOptions::connect_timeout`], and
     /// while a name is resolved.
     ///
@@ -89,7 +86,7 @@ impl RemoteSession {
     /// can use this one, too.
     pub fn supports(&self, flags: u16) -> bool {
         let lost = flags & RELIED_ON & !self.flags();
-        lost == 0 && (flags & Self::READ_ONLY != 0 || !self.read_only())
+        lost == 0 && (flags & TransmissionFlags::READ_ONLY.0 != 0 || !self.read_only())
     }
 
     /// Returns true if a flush on one connection covers all of them.
