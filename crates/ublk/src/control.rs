@@ -20,6 +20,8 @@ use crate::error::Error;
 /// The path of the control device.
 pub(crate) const CONTROL: &str = "/dev/ublk-control";
 
+/// Time that the kernel has for a command that waits for no request.
+pub(crate) const PROMPT: Duration = Duration::from_secs(10);
 /// Pause between two tries of a command that the kernel isn't ready for.
 const PAUSE: Duration = Duration::from_millis(10);
 

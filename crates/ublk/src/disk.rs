@@ -17,15 +17,16 @@ use corewise_sync::{Mutex, Parker, time};
 use corewise_topology::CpuId;
 
 use crate::abi::{Basic, DeviceInfo, Discard, Params, attribute, control, feature, state};
-use crate::control::{Command, Control};
+use crate::control::{Command, Control, PROMPT};
 use crate::error::Error;
+use crate::left::{Mark, MarkLock, delete, find, resume};
 use crate::queue::{DEPTH, MOST_BYTES, Queue, QueueFacts};
 use crate::rings::{Descriptors, NewQueue, Port, Served, ServedSender};
 
-/// Time that the kernel has for a command that waits for no request.
-const PROMPT: Duration = Duration::from_secs(10);
 /// Time that the kernel has to make a disk, which reads its partition table.
 const START: Duration = Duration::from_secs(60);
+/// Time for a takeover that failed to let its queues go.
+const UNDO: Duration = Duration::from_secs(1);
 /// Pause between two tries to open a node that `devtmpfs` or `udev` has to make.
 const NODE_PAUSE: Duration = Duration::from_millis(2);
 /// CPUs that share a queue.
@@ -106,36 +107,6 @@ pub struct DiskOptions {
     pub may_lose: bool,
 }
 
-/// The word by which the next server finds a disk: which data it has, and for whom. The kernel
-/// keeps it. The same texts give the same mark in each process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Mark(u64);
-
-impl Mark {
-    /// Creates the mark of a disk from two texts: which data it has, and which export of which
-    /// server it is.
-    pub fn of(data: &str, place: &str) -> Mark {
-        // FNV-1a, of which 31 and 32 bits are kept; never 0.
-        let hash = |text: &str| {
-            let hash = text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-            });
-            (hash ^ hash >> 32) & u64::from(u32::MAX)
-        };
-        Mark(hash(data) << 32 | hash(place) | 1)
-    }
-
-    /// Returns the word.
-    pub fn word(self) -> u64 {
-        self.0
-    }
-
-    /// Returns true if a disk with that word has the same data.
-    fn has_data_of(self, word: u64) -> bool {
-        self.0 >> 32 == word >> 32
-    }
-}
-
 impl fmt::Debug for Disks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Disks").field("rings", &self.rings).finish_non_exhaustive()
@@ -155,6 +126,7 @@ impl Disks {
     /// If the kernel has no ublk or refuses the disk, or if the disk that was left is not like the
     /// device.
     pub fn add(&self, shared: &Arc<SharedDevice>, options: DiskOptions) -> Result<Disk, Error> {
+        let _lock = MarkLock::take(options.mark)?;
         let mut control = Control::open(START)?;
         let abilities = Abilities::of(&mut control)?;
         let geometry = shared.device().geometry();
@@ -170,25 +142,32 @@ impl Disks {
             }
         };
         let disk = info.device;
-        // From here on an error takes a new disk away, and leaves one that was taken over.
-        let undo = |error: Error| {
-            if !taken_over {
-                let _ = Control::open(PROMPT)
-                    .map(|mut control| control.plain(Command::new(control::DEL_DEV, disk)));
-            }
-            error
-        };
-        let queues = self.serve(&mut control, &info, shared, &options, taken_over).map_err(undo)?;
         let (start, what) = match taken_over {
             true => (control::END_USER_RECOVERY, "hand over"),
             false => (control::START_DEV, "start"),
         };
         let pid = u64::from(std::process::id());
-        control
-            .plain(Command::new(start, disk).data(pid))
-            .map_err(|error| undo(Error::command(what, disk)(error)))?;
+        let mut queues = Vec::new();
+        let served = self
+            .serve(&mut control, &info, shared, &options, taken_over, &mut queues)
+            .and_then(|()| {
+                let started = control.plain(Command::new(start, disk).data(pid));
+                started.map(drop).map_err(Error::command(what, disk))
+            });
         let (shared, mark) = (Arc::clone(shared), options.mark);
         let this = Disk { number: disk, mark, abilities, shared, queues, taken_over };
+        if let Err(error) = served {
+            match taken_over {
+                // The kernel can't take back what the threads fetch before they end, and it may
+                // still end the takeover: no request may go to the device then.
+                true => _ = this.leave(UNDO),
+                false => {
+                    let _ = Control::open(PROMPT)
+                        .map(|mut control| control.plain(Command::new(control::DEL_DEV, disk)));
+                }
+            }
+            return Err(error);
+        }
         // The disk is served, so an error here is none of the disk's.
         if let Err(error) = this.grow() {
             tracing::warn!(disk, %error, "the disk keeps its former size");
@@ -196,7 +175,7 @@ impl Disks {
         Ok(this)
     }
 
-    /// Hands the queues of a disk to the threads of the rings.
+    /// Hands the queues of a disk to the threads of the rings, and adds them to `queues`.
     fn serve(
         &self,
         control: &mut Control,
@@ -204,11 +183,11 @@ impl Disks {
         shared: &Arc<SharedDevice>,
         options: &DiskOptions,
         taken_over: bool,
-    ) -> Result<Vec<DiskQueue>, Error> {
+        queues: &mut Vec<DiskQueue>,
+    ) -> Result<(), Error> {
         let node = open_node(info.device)
             .map_err(Error::command("open the control file of", info.device))?;
         let file = Arc::new(OwnedFd::from(node));
-        let mut queues = Vec::new();
         let ports = self.ports()?;
         for id in 0..info.queues {
             let port = ports.of_queue(control, info, id);
@@ -241,7 +220,7 @@ impl Disks {
         if queues.iter().any(|queue| queue.served.number().is_none()) {
             return Err(Error::Thread(io::Error::other("ublk has panicked on one of them")));
         }
-        Ok(queues)
+        Ok(())
     }
 
     /// Returns the ports, and starts the rings if need be.
@@ -269,84 +248,6 @@ impl Ports {
 fn cpus(bits: &[u8]) -> impl Iterator<Item = CpuId> + '_ {
     let is_set = |n: &usize| bits[n / 8] & 1 << (n % 8) != 0;
     (0..bits.len() * 8).filter(is_set).map(|n| CpuId::new(n as u32))
-}
-
-/// Returns the disk with a mark, if a former server left it. A disk with this mark that was never
-/// started, or that ended with its server, is taken away. Fails if a disk that waits has the same
-/// data for another server: its file system isn't to be changed below it.
-fn find(control: &mut Control, options: &DiskOptions) -> Result<Option<DeviceInfo>, Error> {
-    let mark = options.mark;
-    if mark == Mark::default() {
-        return Ok(None);
-    }
-    let mut found = None;
-    for disk in disks() {
-        let Ok(info) = control.info(disk) else { continue };
-        let (has_server, can_wait) =
-            (has_server(&info), info.features & feature::USER_RECOVERY != 0);
-        let waits = can_wait && info.state != state::DEAD && !has_server;
-        if info.mark != mark.word() {
-            let is_ours = options.others.contains(&Mark(info.mark));
-            if waits && options.outlives && mark.has_data_of(info.mark) && !is_ours {
-                return Err(Error::Left { disk });
-            }
-            continue;
-        }
-        if has_server {
-            return Err(Error::Taken { disk, process: info.server });
-        }
-        if info.state == state::DEAD || !can_wait {
-            let _ = control.plain(Command::new(control::STOP_DEV, disk));
-            let _ = delete(control, disk);
-            continue;
-        }
-        if options.is_new {
-            return Err(Error::NewData { disk });
-        }
-        found = Some(info);
-    }
-    Ok(found)
-}
-
-/// Returns the numbers of the machine's ublk devices.
-fn disks() -> Vec<u32> {
-    let folder = std::fs::read_dir("/sys/class/ublk-char").into_iter().flatten();
-    let number = |entry: io::Result<std::fs::DirEntry>| {
-        entry.ok()?.file_name().to_str()?.strip_prefix("ublkc")?.parse().ok()
-    };
-    folder.filter_map(number).collect()
-}
-
-/// Returns true if a process that is alive serves the device.
-fn has_server(info: &DeviceInfo) -> bool {
-    let is_alive = |process: i32| std::path::Path::new(&format!("/proc/{process}")).exists();
-    info.state == state::LIVE && info.server > 0 && is_alive(info.server)
-}
-
-/// Begins the takeover of a disk that a former server left.
-fn resume(control: &mut Control, info: &DeviceInfo, wanted: &Params) -> Result<(), Error> {
-    let disk = info.device;
-    let found = control.params(disk).map_err(Error::command("describe", disk))?;
-    let (old, new) = (found.basic, wanted.basic);
-    let changed = |what, disk_has: u64, device_has: u64| {
-        Err(Error::Changed { disk, what, disk_has, device_has })
-    };
-    if old.sectors > new.sectors {
-        return changed("size in bytes", old.sectors * 512, new.sectors * 512);
-    }
-    if old.logical_shift != new.logical_shift {
-        return changed("block size", 1 << old.logical_shift, 1 << new.logical_shift);
-    }
-    if old.attributes != new.attributes {
-        return changed("attributes", old.attributes.into(), new.attributes.into());
-    }
-    // The kernel is busy while it winds the former server up.
-    match control.patiently(Command::new(control::START_USER_RECOVERY, disk)) {
-        // A server that died in the middle of its takeover had begun it: before Linux 6.15 the
-        // kernel refuses to begin again, and goes on.
-        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(()),
-        result => result.map(drop).map_err(Error::command("begin the takeover of", disk)),
-    }
 }
 
 /// Makes a new device, which has no disk yet.
@@ -652,59 +553,6 @@ impl Disk {
         }
         is_quiet
     }
-}
-
-/// Deletes a device that has no disk any more. Its number is free once its last user has closed it.
-fn delete(control: &mut Control, number: u32) -> Result<(), Error> {
-    control
-        .plain(Command::new(control::DEL_DEV_ASYNC, number))
-        .map(drop)
-        .map_err(Error::command("take away", number))
-}
-
-/// Ends a disk that nobody serves, whose users get errors from then on: `corewise detach`.
-///
-/// # Errors
-/// If it has a server that is alive, or the kernel refuses.
-pub fn discard_left(number: u32) -> Result<(), Error> {
-    let mut control = Control::open(PROMPT)?;
-    let info = control.info(number).map_err(Error::command("describe", number))?;
-    if has_server(&info) {
-        return Err(Error::Taken { disk: number, process: info.server });
-    }
-    control
-        .plain(Command::new(control::STOP_DEV, number))
-        .map_err(Error::command("stop", number))?;
-    delete(&mut control, number)
-}
-
-/// A disk of this machine, of any server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct FoundDisk {
-    /// Number in its path.
-    pub number: u32,
-    /// Process that serves it, if one does.
-    pub server: Option<u32>,
-    /// Size in bytes.
-    pub size: u64,
-}
-
-/// Returns the disks of this machine, of any server.
-///
-/// # Errors
-/// If the kernel has no ublk, or the process may not use it.
-pub fn list() -> Result<Vec<FoundDisk>, Error> {
-    let mut control = Control::open(PROMPT)?;
-    let mut found = Vec::new();
-    for number in disks() {
-        let (Ok(info), Ok(params)) = (control.info(number), control.params(number)) else {
-            continue;
-        };
-        let server = u32::try_from(info.server).ok().filter(|_| info.state == state::LIVE);
-        found.push(FoundDisk { number, server, size: params.basic.sectors * 512 });
-    }
-    Ok(found)
 }
 
 #[cfg(test)]

@@ -29,6 +29,8 @@ pub enum Error {
         /// Number of the process.
         process: i32,
     },
+    /// Another process makes, takes over or ends a disk with the same mark now.
+    InWork,
     /// The disk that a former server left isn't like the device.
     Changed {
         /// Number of the disk.
@@ -96,6 +98,10 @@ impl fmt::Display for Error {
             Error::Taken { disk, process } => {
                 write!(f, "/dev/ublkb{disk} is served by process {process}: end that process first")
             }
+            Error::InWork => f.write_str(
+                "another process makes, takes over or ends this disk now: an export is a disk of one \
+                 server at a time",
+            ),
             Error::Changed { disk, what, disk_has, device_has } => write!(
                 f,
                 "/dev/ublkb{disk}, which a former server left, has {what} {disk_has}, and the device has \

@@ -41,22 +41,22 @@
 //! interface itself is three commands of a ring and a dozen of the control device.
 //!
 //! In reading order: `abi` (the kernel's numbers), `error`, `control` (commands), `queue` (the
-//! states of tags), `rings` (the threads), `disk`.
+//! states of tags), `rings` (the threads), `left` (disks without a server), `disk`.
 #![cfg(target_os = "linux")]
 
 mod abi;
 mod control;
 mod disk;
 mod error;
+mod left;
 mod queue;
 mod rings;
 #[cfg(test)]
 mod tests;
 
-pub use disk::{
-    Abilities, Disk, DiskOptions, DiskStatus, Disks, FoundDisk, Mark, Removal, discard_left, list,
-};
+pub use disk::{Abilities, Disk, DiskOptions, DiskStatus, Disks, Removal};
 pub use error::Error;
+pub use left::{FoundDisk, Mark, discard_left, list};
 
 /// The README's example is a test too.
 #[cfg(doctest)]

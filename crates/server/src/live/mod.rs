@@ -88,8 +88,9 @@ pub(crate) struct Live {
     pub(crate) has: Mutex<Option<Manifest>>,
     /// L: is the lock, held for a moment, a leaf; guards the description of the change in progress.
     pub(crate) doing: Mutex<InProgress>,
-    /// L: is the lock; guards the names of exports that are removed when their last client leaves.
-    pub(crate) hiding: Mutex<BTreeSet<String>>,
+    /// L: is the lock; guards the exports that are removed when their last client leaves, each with
+    /// the token of that removal.
+    pub(crate) hiding: Mutex<BTreeMap<String, Arc<()>>>,
     /// L: is the lock, taken inside that of `has`; guards the manifest's legs of mirrors whose legs
     /// were changed since.
     pub(crate) written: Mutex<WrittenLegs>,
@@ -560,7 +561,7 @@ impl Live {
     fn hidden_and_wanted(&self, new: &Manifest, changes: &Changes) -> Vec<String> {
         let stays =
             |name: &&String| new.export(name).is_some() && !changes.remove_exports.contains(name);
-        self.hiding.lock().iter().filter(stays).cloned().collect()
+        self.hiding.lock().keys().filter(stays).cloned().collect()
     }
 
     /// Returns the exports, with the clients of all front ends.
@@ -573,7 +574,7 @@ impl Live {
     fn hide(&self, exports: &[String], mode: Mode) -> Result<Vec<String>, Error> {
         let hiding = self.hiding.lock().clone();
         if let Some(name) =
-            exports.iter().find(|name| hiding.contains(*name)).filter(|_| mode == Mode::Hide)
+            exports.iter().find(|name| hiding.contains_key(*name)).filter(|_| mode == Mode::Hide)
         {
             return Err(Error::refused(format!(
                 "the export '{name}' is hidden already; the server removes it with its last client"
@@ -596,7 +597,7 @@ impl Live {
             }
         }
         if mode == Mode::Safe && !used.is_empty() {
-            for name in exports.iter().filter(|name| !hiding.contains(*name)) {
+            for name in exports.iter().filter(|name| !hiding.contains_key(*name)) {
                 self.server.show_export(name);
             }
             let used = used.iter().map(|(name, clients)| {
@@ -613,7 +614,9 @@ impl Live {
 
     /// Removes a device or export when its exports have no client any more. Starts a thread.
     fn remove_when_unused(self: &Arc<Self>, name: &str, exports: Vec<String>) -> Result<(), Error> {
-        self.hiding.lock().extend(exports.iter().cloned());
+        let token = Arc::new(());
+        let hiding = exports.iter().map(|export| (export.clone(), Arc::clone(&token)));
+        self.hiding.lock().extend(hiding);
         let (theirs, wanted, hidden) = (Arc::clone(self), name.to_string(), exports.clone());
         let wait = move || {
             let unused = exports.iter().all(|export| theirs.server.wait_until_unused(export));
@@ -621,8 +624,10 @@ impl Live {
             // A change in progress ends some time.
             let mut has = theirs.has.lock();
             let mut hiding = theirs.hiding.lock();
-            let still = exports.iter().all(|export| hiding.contains(export));
-            hiding.retain(|export| !exports.contains(export));
+            // Another removal may have hidden an export again that was shown meanwhile.
+            let is_ours = |of: &Arc<()>| Arc::ptr_eq(of, &token);
+            let still = exports.iter().all(|export| hiding.get(export).is_some_and(is_ours));
+            hiding.retain(|_, of| !is_ours(of));
             drop(hiding);
             // Otherwise it was removed in another way meanwhile, or is shown again.
             if unused && still {
