@@ -75,7 +75,7 @@ pub use request::error::{IoError, IoErrorKind};
 pub use request::geometry::Geometry;
 pub use request::read_only::ReadOnlyLatch;
 pub use request::{
-    AlignedBuf, Buffer, BufferPool, Extent, ExtentKind, Extents, Flags, Op, Payload,
+    AlignedBuf, Buffer, BufferMemory, BufferPool, Extent, ExtentKind, Extents, Flags, Op, Payload,
 };
 pub use sched::{Deadline, IoScheduler};
 pub use state::completer::{Completer, CompleterStats, RqAffinity};

@@ -86,7 +86,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             DeviceState, Error, Event<'static>, Graph, GraphError, HangPolicy, History, Need, OverdueCallback, Pending,
             PendingState, ProbeContext<'static>, ProbeCost, ProbeDone, ProbeError, ProbeOutcome, ProbeType, Remaining,
             RemainingState, ShutdownDone, ShutdownError, ShutdownMode, ShutdownOptions, ShutdownReport;
-        blockmq: AlignedBuf, Buffer, BufferPool, Completed, Completer, CompleterStats, Deadline, DiskStats,
+        blockmq: AlignedBuf, Buffer, BufferMemory, BufferPool, Completed, Completer, CompleterStats, Deadline, DiskStats,
             Displaced, Dispatch, Extent,
             ExtentKind, Extents, Flags, FreezeGuard, Geometry, HctxStats, HeldRequest, HwQueues, Info, IoError, IoErrorKind, IoScheduler, IoStats,
             NowaitError, Op, OpStats, PartDone, Payload, Plug, Queue, QueueBuilder, QuiesceGuard, ReadOnlyLatch, RefusedRequest, Request, RequestMut<'static>,

@@ -20,7 +20,7 @@ use crate::abi::{Basic, DeviceInfo, Discard, Params, attribute, control, feature
 use crate::control::{Command, Control, PROMPT};
 use crate::error::Error;
 use crate::left::{Mark, MarkLock, delete, find, resume};
-use crate::queue::{DEPTH, MOST_BYTES, Queue, QueueFacts};
+use crate::queue::{DEPTH, MOST_BYTES, Queue, QueueFacts, TagMemory};
 use crate::rings::{Descriptors, NewQueue, Port, Served, ServedSender};
 
 /// Time that the kernel has to make a disk, which reads its partition table.
@@ -193,6 +193,8 @@ impl Disks {
             let port = ports.of_queue(control, info, id);
             let descriptors = Descriptors::map(&file, id, info.depth)
                 .map_err(Error::command("map the requests of", info.device))?;
+            let memory = TagMemory::map(info.depth, info.max_bytes)
+                .map_err(Error::command("map the memory of", info.device))?;
             let facts = Arc::new(QueueFacts::default());
             let served = Arc::new(Served::default());
             let client = Client::new(shared, Peer::Kernel.into(), Waker::from(Arc::clone(port)));
@@ -202,11 +204,10 @@ impl Disks {
             let client = Arc::new(client);
             let feed = Feed::new(Arc::clone(&client), options.limiters.clone());
             let (theirs, now) = (Arc::clone(&facts), time::now());
-            let shape = (info.depth, info.max_bytes);
             let to = Arc::clone(port);
             let make = move |number| {
                 let deliver = Arc::new(move |slot| to.deliver(slot));
-                Queue::new(number, shape, feed, deliver, theirs, now)
+                Queue::new(number, memory, feed, deliver, theirs, now)
             };
             port.serve(NewQueue {
                 make: Box::new(make),

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use bytes::{Buf, Bytes, BytesMut};
 
 use super::extents::Extents;
-use super::pool::Region;
+use super::pool::{MemoryParts, Region};
 
 /// Memory that a caller lends to a request. It is never copied: a device reads from it or writes to
 /// it in place.
@@ -180,6 +180,8 @@ enum Owner {
     Own(Layout),
     /// A [`BufferPool`](super::BufferPool).
     Pool(Arc<Region>, u32),
+    /// The caller, by a [`BufferMemory`](super::BufferMemory).
+    Theirs(Arc<MemoryParts>),
 }
 
 // SAFETY: it owns its memory as a Vec does.
@@ -208,6 +210,11 @@ impl AlignedBuf {
         Self { base: region.place(tag), len: 0, owner: Owner::Pool(region, tag) }
     }
 
+    /// Makes a buffer in memory of the caller.
+    pub(super) fn within(base: NonNull<u8>, parts: Arc<MemoryParts>) -> Self {
+        Self { base, len: 0, owner: Owner::Theirs(parts) }
+    }
+
     /// Creates a buffer full of zeroes, like [`AlignedBuf::new`].
     ///
     /// # Panics
@@ -224,6 +231,7 @@ impl AlignedBuf {
         match &self.owner {
             Owner::Own(layout) => layout.size(),
             Owner::Pool(region, _) => region.capacity(),
+            Owner::Theirs(parts) => parts.capacity,
         }
     }
 
@@ -231,6 +239,7 @@ impl AlignedBuf {
         match &self.owner {
             Owner::Own(layout) => layout.align(),
             Owner::Pool(region, _) => region.align(),
+            Owner::Theirs(parts) => parts.align,
         }
     }
 
@@ -297,6 +306,7 @@ impl Drop for AlignedBuf {
             // SAFETY: allocated with this layout, and freed once.
             Owner::Own(layout) => unsafe { dealloc(self.base.as_ptr(), *layout) },
             Owner::Pool(region, tag) => region.put(*tag),
+            Owner::Theirs(_) => {}
         }
     }
 }

@@ -7,7 +7,7 @@ pub(crate) use buffer::write_copy;
 pub use buffer::{AlignedBuf, Buffer, Payload};
 pub(crate) use extents::FoundExtents;
 pub use extents::{Extent, ExtentKind, Extents};
-pub use pool::BufferPool;
+pub use pool::{BufferMemory, BufferPool};
 
 mod buffer;
 pub(crate) mod error;

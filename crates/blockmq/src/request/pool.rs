@@ -20,21 +20,12 @@ pub struct BufferPool {
 
 pub(super) struct Region {
     base: NonNull<u8>,
-    align: usize,
-    owner: MemoryOwner,
+    layout: Layout,
     /// Number of bytes from one buffer to the next.
     stride: usize,
     capacity: usize,
     /// The set of the buffers that are taken.
     taken: TagSet,
-}
-
-/// The owner of a pool's memory.
-enum MemoryOwner {
-    /// The pool, which allocated it.
-    Own(Layout),
-    /// A value of the caller, whose drop frees it.
-    Theirs { _owner: Box<dyn Send + Sync> },
 }
 
 // SAFETY: it owns its memory, and only the owner of a tag reaches that tag's piece.
@@ -57,27 +48,8 @@ impl BufferPool {
         // SAFETY: the layout isn't empty.
         let base = unsafe { alloc_zeroed(layout) };
         let Some(base) = NonNull::new(base) else { handle_alloc_error(layout) };
-        let (taken, owner) = (TagSet::new(buffers, cpus()), MemoryOwner::Own(layout));
-        Self { region: Arc::new(Region { base, align, owner, stride, capacity, taken }) }
-    }
-
-    /// Creates a pool of `buffers` buffers (at least 1) of `capacity` bytes each, one behind the
-    /// other, in memory of the caller. `owner` is dropped with the pool and its last buffer.
-    ///
-    /// # Safety
-    /// `base` is a multiple of `align`, and begins `buffers` times `capacity` bytes that stay valid
-    /// for reads and writes until `owner` is dropped. While a buffer is in the pool or with its
-    /// holder, nothing but that holder, and the system on its behalf, accesses its bytes.
-    pub unsafe fn over(
-        base: NonNull<u8>,
-        buffers: u32,
-        capacity: usize,
-        align: usize,
-        owner: Box<dyn Send + Sync>,
-    ) -> Self {
-        let (taken, owner) =
-            (TagSet::new(buffers.max(1), cpus()), MemoryOwner::Theirs { _owner: owner });
-        Self { region: Arc::new(Region { base, align, owner, stride: capacity, capacity, taken }) }
+        let taken = TagSet::new(buffers, cpus());
+        Self { region: Arc::new(Region { base, layout, stride, capacity, taken }) }
     }
 
     /// Returns an empty buffer, which goes back to the pool when it is dropped; `None` if all are
@@ -115,7 +87,7 @@ impl Region {
     }
 
     pub(super) fn align(&self) -> usize {
-        self.align
+        self.layout.align()
     }
 
     pub(super) fn put(&self, tag: u32) {
@@ -125,10 +97,44 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        if let MemoryOwner::Own(layout) = self.owner {
-            // SAFETY: allocated with this layout, and freed once; each buffer holds the region.
-            unsafe { dealloc(self.base.as_ptr(), layout) };
-        }
+        // SAFETY: allocated with this layout, and freed once; each buffer holds the region.
+        unsafe { dealloc(self.base.as_ptr(), self.layout) };
+    }
+}
+
+/// Memory of the caller that is cut into buffers. Clones are the same memory, whose owner is
+/// dropped with the last of them and the last buffer.
+#[derive(Clone)]
+pub struct BufferMemory {
+    parts: Arc<MemoryParts>,
+}
+
+pub(super) struct MemoryParts {
+    pub(super) align: usize,
+    pub(super) capacity: usize,
+    _owner: Box<dyn Send + Sync>,
+}
+
+impl BufferMemory {
+    /// Creates the memory of buffers of `capacity` bytes each, at multiples of `align`.
+    pub fn new(capacity: usize, align: usize, owner: Box<dyn Send + Sync>) -> Self {
+        Self { parts: Arc::new(MemoryParts { align, capacity, _owner: owner }) }
+    }
+
+    /// Returns the empty buffer at `base`.
+    ///
+    /// # Safety
+    /// `base` is a multiple of the alignment, and begins bytes for a buffer that stay valid for
+    /// reads and writes until the owner is dropped. While the buffer is there, nothing but its
+    /// holder, and the system on its behalf, accesses them.
+    pub unsafe fn buffer(&self, base: NonNull<u8>) -> AlignedBuf {
+        AlignedBuf::within(base, Arc::clone(&self.parts))
+    }
+}
+
+impl fmt::Debug for BufferMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufferMemory").field("capacity", &self.parts.capacity).finish()
     }
 }
 

@@ -19,7 +19,7 @@ use std::ptr::{self, NonNull};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use corewise_blockmq::{AlignedBuf, Buffer, BufferPool, Completed, Flags, Payload, Request};
+use corewise_blockmq::{AlignedBuf, Buffer, BufferMemory, Completed, Flags, Payload, Request};
 use corewise_export::{Counts, Feed, Next};
 use corewise_sync::atomic::{Ordering, aside};
 use corewise_sync::inbox::{HasLink, Link};
@@ -89,14 +89,14 @@ enum TagState {
     Dead,
 }
 
+/// The part of a tag that its requests need. A queue at rest has none.
 struct Tag {
-    state: TagState,
     /// Memory of its requests; `None` while a request has it.
     buffer: Option<AlignedBuf>,
     /// Address of that memory, for the kernel.
     address: u64,
-    /// Place of its results, made with its first request: a queue at rest uses few tags.
-    slot: Option<Arc<Slot>>,
+    /// Place of its results.
+    slot: Arc<Slot>,
     /// Arrival of its request.
     came: Instant,
 }
@@ -113,9 +113,10 @@ pub(crate) struct Queue {
     /// Number among the queues of its thread.
     number: u32,
     feed: Feed,
-    tags: Vec<Tag>,
-    /// Number of bytes that the memory of a tag has.
-    most: u32,
+    memory: TagMemory,
+    states: Box<[TagState]>,
+    /// Tags, each made with its first request.
+    tags: Box<[Option<Box<Tag>>]>,
     deliver: Deliver,
     facts: Arc<QueueFacts>,
     /// Number of tags in each state that isn't `Kernel`.
@@ -127,51 +128,38 @@ pub(crate) struct Queue {
     fed: bool,
     /// When the feed has to be submitted again.
     next: Next,
-    /// True if the memory of all tags is one mapping.
-    is_mapped: bool,
-    /// True if memory of tags has been used since it was last given back.
+    /// True if there were requests since memory was last given back.
     used: bool,
     /// Time from which that memory is given back, unless further requests come.
     rests: Instant,
 }
 
 impl Queue {
-    /// Creates a queue with `depth` tags, all of them the kernel's, for requests of up to `most`
-    /// bytes. `number` is its number among the queues of its thread.
+    /// Creates a queue with the tags that `memory` is for, all of them the kernel's. `number` is its
+    /// number among the queues of its thread.
     pub(crate) fn new(
         number: u32,
-        (depth, most): (u16, u32),
+        memory: TagMemory,
         feed: Feed,
         deliver: Deliver,
         facts: Arc<QueueFacts>,
         now: Instant,
     ) -> Queue {
-        // The system refuses a mapping only if the process may have no more memory.
-        let pool = pool(depth, most).ok();
-        let tag = |_| {
-            // The pool has one for each tag.
-            let lent = pool.as_ref().and_then(BufferPool::get);
-            let mut buffer = lent.unwrap_or_else(|| AlignedBuf::zeroed(most as usize, ALIGN));
-            let address = address(&mut buffer);
-            Tag { state: TagState::Kernel, buffer: Some(buffer), address, slot: None, came: now }
-        };
-        let tags = (0..depth).map(tag).collect();
-        let (in_device, held, dead) = (0, 0, 0);
-        let (leaving, fed, next) = (false, false, Next::Idle);
+        let depth = usize::from(memory.depth);
         Queue {
             number,
             feed,
-            tags,
-            most,
+            memory,
+            states: vec![TagState::Kernel; depth].into(),
+            tags: (0..depth).map(|_| None).collect(),
             deliver,
             facts,
-            in_device,
-            held,
-            dead,
-            leaving,
-            fed,
-            next,
-            is_mapped: pool.is_some(),
+            in_device: 0,
+            held: 0,
+            dead: 0,
+            leaving: false,
+            fed: false,
+            next: Next::Idle,
             used: false,
             rests: now,
         }
@@ -179,7 +167,7 @@ impl Queue {
 
     /// Returns the memory of each tag, with which its first request is fetched.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = (u16, u64)> {
-        (0..).zip(&self.tags).map(|(number, tag)| (number, tag.address))
+        (0..self.memory.depth).map(|tag| (tag, self.memory.address(tag)))
     }
 
     /// Takes a request that the kernel delivers for a tag. Returns an answer if it doesn't go to
@@ -190,16 +178,26 @@ impl Queue {
         descriptor: Descriptor,
         now: Instant,
     ) -> Option<Answer> {
-        let at = self.tags.get_mut(usize::from(tag))?;
-        if at.state != TagState::Kernel {
+        let state = self.states.get_mut(usize::from(tag))?;
+        if *state != TagState::Kernel {
             tracing::error!(tag, "ublk delivered a request for a tag that it doesn't own");
             return None;
         }
         if self.leaving {
-            at.state = TagState::Held;
+            *state = TagState::Held;
             self.held += 1;
             return None;
         }
+        self.used = true;
+        let (memory, number) = (&self.memory, self.number);
+        let at = self.tags[usize::from(tag)].get_or_insert_with(|| {
+            let (link, done) = (Link::new(), Mutex::new(None));
+            let slot = Arc::new(Slot { link, queue: number, tag, done });
+            let address = memory.address(tag);
+            // SAFETY: a buffer of this place goes with its tag, and the tag is new.
+            let buffer = Some(unsafe { memory.buffer(tag) });
+            Box::new(Tag { buffer, address, slot, came: now })
+        });
         at.came = now;
         let address = at.address;
         let rq = match request(&descriptor, &mut at.buffer) {
@@ -208,15 +206,10 @@ impl Queue {
         };
         let is_durable = descriptor.is_fua() && rq.op().is_change();
         let rq = if is_durable { self.feed.client().durable(rq) } else { rq };
-        at.state = TagState::Device;
+        *state = TagState::Device;
         self.in_device += 1;
-        self.used |= rq.op().has_bytes();
         self.fed = true;
-        let slot = at.slot.get_or_insert_with(|| {
-            let (link, done) = (Link::new(), Mutex::new(None));
-            Arc::new(Slot { link, queue: self.number, tag, done })
-        });
-        let (slot, deliver) = (Arc::clone(slot), Arc::clone(&self.deliver));
+        let (slot, deliver) = (Arc::clone(&at.slot), Arc::clone(&self.deliver));
         let push = || {
             self.feed.push(rq, move |done| {
                 *slot.done.lock() = Some(done);
@@ -231,17 +224,17 @@ impl Queue {
 
     /// Records that the kernel delivers no further request for a tag.
     pub(crate) fn died(&mut self, tag: u16) {
-        let Some(at) = self.tags.get_mut(usize::from(tag)) else { return };
-        if at.state == TagState::Kernel {
-            at.state = TagState::Dead;
+        let Some(state) = self.states.get_mut(usize::from(tag)) else { return };
+        if *state == TagState::Kernel {
+            *state = TagState::Dead;
             self.dead += 1;
         }
     }
 
     /// Takes the result of a request, and returns the answer. The tag is the kernel's then.
     pub(crate) fn ended(&mut self, tag: u16, now: Instant) -> Option<Answer> {
-        let at = self.tags.get_mut(usize::from(tag))?;
-        let done = at.slot.as_ref()?.done.lock().take()?;
+        let at = self.tags.get_mut(usize::from(tag))?.as_mut()?;
+        let done = at.slot.done.lock().take()?;
         let (op, len) = (done.op, done.len);
         let mut result = match &done.result {
             Ok(()) if op.has_bytes() => len as i32,
@@ -253,7 +246,7 @@ impl Queue {
             // The kernel takes the bytes of a read from the address that the answer has, and writes
             // those of the tag's next request there: no device may have lost that memory.
             _ if op.has_bytes() => {
-                at.buffer = Some(AlignedBuf::zeroed(self.most as usize, ALIGN));
+                at.buffer = Some(AlignedBuf::zeroed(self.memory.most as usize, ALIGN));
                 result = -libc::EIO;
             }
             _ => {}
@@ -261,7 +254,7 @@ impl Queue {
         if let Some(buffer) = &mut at.buffer {
             at.address = address(buffer);
         }
-        at.state = TagState::Kernel;
+        self.states[usize::from(tag)] = TagState::Kernel;
         self.in_device -= 1;
         self.rests = now + REST;
         let bytes = (result >= 0).then_some(len);
@@ -311,15 +304,15 @@ impl Queue {
             return;
         }
         self.used = false;
-        let memory = self.tags.iter().map(|tag| tag.address).min().unwrap_or_default();
-        let memory = ptr::with_exposed_provenance_mut(memory as usize);
-        if self.is_mapped {
-            let length = self.tags.len() * self.most as usize;
-            // SAFETY: the mapping of the tags' memory, none of which holds bytes that matter: the
-            // device has no request, and the kernel writes those of a new one in calls of this
-            // thread, which has taken all that these calls delivered. Such a page reads as zeroes.
-            let _ = unsafe { madvise(memory, length, Advice::LinuxDontNeed) };
+        for (number, at) in (0..).zip(&mut self.tags) {
+            // One that has lost its place keeps its memory, of which the kernel knows.
+            let place = self.memory.address(number);
+            at.take_if(|at| at.buffer.is_some() && at.address == place);
         }
+        // SAFETY: no tag's memory holds bytes that matter: the device has no request, and the
+        // kernel writes those of a new one in calls of this thread, which has taken all that these
+        // calls delivered.
+        unsafe { self.memory.forget() };
     }
 
     /// Returns the moment at which memory is to be given back.
@@ -347,7 +340,7 @@ impl Queue {
 
     /// Returns true if neither the kernel nor the device will come back to any tag.
     pub(crate) fn is_gone(&self) -> bool {
-        self.dead + self.held == self.tags.len()
+        self.dead + self.held == self.states.len()
     }
 
     /// Returns what other threads read.
@@ -363,38 +356,72 @@ fn address(buffer: &mut AlignedBuf) -> u64 {
     buffer.spare_capacity_mut().as_mut_ptr().expose_provenance() as u64
 }
 
-/// Anonymous memory, of which a page is taken once it is used.
+/// The memory of a queue's requests, with a place for each tag. A page is taken once it is used.
+pub(crate) struct TagMemory {
+    /// Address of the first place.
+    base: u64,
+    depth: u16,
+    /// Number of bytes of a place: those of the largest request.
+    most: u32,
+    buffers: BufferMemory,
+}
+
 struct Mapping {
-    base: NonNull<u8>,
+    base: u64,
     length: usize,
 }
 
-// SAFETY: it owns its memory, and reads nothing there.
-unsafe impl Send for Mapping {}
-// SAFETY: as above.
-unsafe impl Sync for Mapping {}
-
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `pool`, whose buffers are gone.
-        let _ = unsafe { munmap(self.base.as_ptr().cast(), self.length) };
+        let base = ptr::with_exposed_provenance_mut(self.base as usize);
+        // SAFETY: mapped by `TagMemory::map`, and no buffer is left there.
+        let _ = unsafe { munmap(base, self.length) };
     }
 }
 
-/// Makes the buffers of `depth` tags, of which most are never used as a whole.
-fn pool(depth: u16, most: u32) -> io::Result<BufferPool> {
-    let length = usize::from(depth) * most as usize;
-    let (prot, flags) =
-        (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
-    // SAFETY: a new mapping, which nothing else names.
-    let base = unsafe { mmap_anonymous(ptr::null_mut(), length, prot, flags) }?;
-    // Most of a huge page would never be used.
-    // SAFETY: advice that changes no content. A kernel without huge pages refuses it.
-    let _ = unsafe { madvise(base, length, Advice::LinuxNoHugepage) };
-    let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-    let mapping = Box::new(Mapping { base, length });
-    // SAFETY: a page-aligned mapping of this length, which goes with its owner.
-    Ok(unsafe { BufferPool::over(base, depth.into(), most as usize, ALIGN, mapping) })
+impl TagMemory {
+    /// Maps the memory of `depth` tags. Fails if the process may have no more memory.
+    pub(crate) fn map(depth: u16, most: u32) -> io::Result<TagMemory> {
+        let length = usize::from(depth) * most as usize;
+        let (prot, flags) =
+            (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: a new mapping, which nothing else names.
+        let base = unsafe { mmap_anonymous(ptr::null_mut(), length, prot, flags) }?;
+        // Most of a huge page would never be used.
+        // SAFETY: advice that changes no content. A kernel without huge pages refuses it.
+        let _ = unsafe { madvise(base, length, Advice::LinuxNoHugepage) };
+        let base = base.expose_provenance() as u64;
+        let buffers = BufferMemory::new(most as usize, ALIGN, Box::new(Mapping { base, length }));
+        Ok(TagMemory { base, depth, most, buffers })
+    }
+
+    /// Returns the address of a tag's place.
+    fn address(&self, tag: u16) -> u64 {
+        self.base + u64::from(tag) * u64::from(self.most)
+    }
+
+    /// Returns the buffer of a tag's place.
+    ///
+    /// # Safety
+    /// The tag is below the depth, and has no other buffer of its place.
+    unsafe fn buffer(&self, tag: u16) -> AlignedBuf {
+        let place = ptr::with_exposed_provenance_mut(self.address(tag) as usize);
+        let place = NonNull::new(place).expect("no mapping begins at 0");
+        // SAFETY: the place lies in the mapping, which the buffers own. Each is at a multiple of a
+        // page, and has one buffer: the caller says so.
+        unsafe { self.buffers.buffer(place) }
+    }
+
+    /// Gives the pages back. They read as zeroes from then on.
+    ///
+    /// # Safety
+    /// Nobody needs the bytes, and the kernel writes none meanwhile.
+    unsafe fn forget(&self) {
+        let base = ptr::with_exposed_provenance_mut(self.base as usize);
+        let length = usize::from(self.depth) * self.most as usize;
+        // SAFETY: it is the whole mapping, and the caller answers for its bytes.
+        let _ = unsafe { madvise(base, length, Advice::LinuxDontNeed) };
+    }
 }
 
 /// Makes the request of a descriptor, with the tag's memory if it has bytes. Fails with an error

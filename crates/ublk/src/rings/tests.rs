@@ -19,6 +19,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::*;
 use crate::abi::op;
+use crate::queue::TagMemory;
 use crate::tests::{ChannelDevice, Ram};
 
 /// More than any machine needs for any of these steps.
@@ -130,7 +131,8 @@ fn serve(
             let _ = &dropped;
             port.deliver(slot);
         });
-        Queue::new(number, (depth, 128 << 10), feed, deliver, theirs, time::now())
+        let memory = TagMemory::map(depth, 128 << 10).unwrap();
+        Queue::new(number, memory, feed, deliver, theirs, time::now())
     };
     thread.port.serve(NewQueue {
         make: Box::new(make),

@@ -31,7 +31,8 @@ fn a_device_that_panics_fails_its_requests_and_no_others() {
         // Each tag has its memory, and the client no places.
         kernel.queue.leave();
         assert!(
-            kernel.queue.is_quiet() && kernel.queue.tags.iter().all(|tag| tag.buffer.is_some())
+            kernel.queue.is_quiet()
+                && kernel.queue.tags.iter().flatten().all(|tag| tag.buffer.is_some())
         );
         assert!(kernel.queue.feed.client().turn().is_empty());
     }
@@ -204,6 +205,33 @@ fn a_request_that_comes_back_without_its_memory_fails_and_the_tag_gets_other_mem
     }
     assert_eq!(kernel.run(0, op::READ, 0, 0, 8), 4096);
     assert_eq!(kernel.bytes(0, 4096), [op::DISCARD; 4096]);
+    // The kernel knows the other memory, so a rest leaves it.
+    let address = kernel.addresses[0];
+    kernel.queue.rest(kernel.queue.rests);
+    assert_eq!(kernel.queue.tags[0].as_ref().map(|tag| tag.address), Some(address));
+    drop(kernel);
+    ram.end();
+}
+
+#[test]
+fn a_queue_at_rest_has_no_tags_and_serves_as_before() {
+    let ram = Ram::new(1 << 20);
+    let mut kernel = Kernel::over(ram.device(), 2);
+    let tags = |kernel: &Kernel| kernel.queue.tags.iter().flatten().count();
+    assert_eq!(tags(&kernel), 0);
+    kernel.fill(0, &[7; 4096]);
+    assert_eq!(kernel.run(0, op::WRITE, 0, 0, 8), 4096);
+    // A request in the device keeps all tags.
+    let late = kernel.queue.rests;
+    kernel.deliver(1, op::FLUSH, 0, 0, 0);
+    kernel.queue.rest(late);
+    assert_eq!(tags(&kernel), 2);
+    kernel.submit();
+    assert_eq!(kernel.answers(), [(1, 0)]);
+    kernel.queue.rest(kernel.queue.rests);
+    assert_eq!((tags(&kernel), kernel.bytes(0, 4096)), (0, vec![0; 4096]));
+    assert_eq!(kernel.run(0, op::READ, 0, 0, 8), 4096);
+    assert_eq!(kernel.bytes(0, 4096), [7; 4096]);
     drop(kernel);
     ram.end();
 }

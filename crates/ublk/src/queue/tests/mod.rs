@@ -52,7 +52,8 @@ impl Kernel {
         // A queue that is dropped ends requests that nobody waits for.
         let deliver = Arc::new(move |slot| _ = tx.send(slot));
         let theirs = Arc::clone(&facts);
-        let queue = Queue::new(7, (depth, most), feed, deliver, theirs, time::now());
+        let memory = TagMemory::map(depth, most).unwrap();
+        let queue = Queue::new(7, memory, feed, deliver, theirs, time::now());
         let addresses = queue.addresses().map(|(_, address)| address).collect();
         Kernel { queue, addresses, ended, facts, wakes }
     }

@@ -105,7 +105,7 @@ fn check_order(device: &Arc<Keeper>, events: &[Event]) {
         assert_eq!((kernel.in_flight(), accepted), (in_device as u64, answered + in_device as u64));
         assert_eq!(device.len(), submitted.iter().filter(|&&is| is).count());
         assert_eq!(kernel.requests(), [answered, 0]);
-        assert_eq!(kernel.queue.tags.iter().map(|tag| tag.state).collect::<Vec<_>>(), model);
+        assert_eq!(kernel.queue.states.to_vec(), model);
     }
     // Requests that the device has end without a queue.
     drop(kernel);
