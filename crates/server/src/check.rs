@@ -35,13 +35,13 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
         let subject = || Subject::Device(Ok(device.name.clone()));
         problems.extend(found.into_iter().map(|(at, why)| Problem::new(at, subject(), why)));
     }
-    let of_disks = manifest.exports.iter().filter(|export| export.ublk);
+    let of_disks = manifest.exports.iter().filter(|export| export.ublk.is_some());
     problems.extend(of_disks.filter_map(|export| {
         let subject = Subject::Export(Ok(export.name.clone()));
         Some(Problem::new(export.place, subject, format!("ublk: {}", link(export).err()?)))
     }));
     if let Err(error) = Abilities::probe() {
-        let of_disk = manifest.exports.iter().filter(|export| export.ublk);
+        let of_disk = manifest.exports.iter().filter(|export| export.ublk.is_some());
         problems.extend(of_disk.map(|export| {
             let subject = Subject::Export(Ok(export.name.clone()));
             Problem::new(export.place, subject, format!("ublk: {error}"))

@@ -54,13 +54,13 @@ pub mod units;
 
 pub use check::{check, front_ends};
 pub use cleanup::Cleanup;
-pub use drivers::remove_links;
+pub use drivers::{DiskRecord, remove_links};
 pub use error::{Error, ErrorKind};
 pub use handle::Handle;
 
 pub use manifest::unreachable;
 pub use observer::{Blocker, ClientLimits, Notice, Observer, Phase, Ready, Severity, ShownExport};
-pub use process_limits::{ProcessLimits, raise_open_files};
+pub use process_limits::{ProcessLimits, become_io_flusher, raise_open_files};
 pub use server::{Options, Server};
 
 pub use source::Source;

@@ -119,6 +119,15 @@ pub fn raise_open_files() {
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
 }
 
+/// Marks this thread, and those that it starts from now on, as ones that serve disks of their own
+/// machine: memory for them is never freed by writes to a disk, which could wait for them. Needs
+/// `CAP_SYS_RESOURCE`.
+pub fn become_io_flusher() {
+    if let Err(error) = rustix::process::configure_io_flusher_behavior(true) {
+        tracing::debug!(%error, "memory for this process may wait for writes to its own disks");
+    }
+}
+
 /// The least memory of clients, in the manifest and by default, in bytes.
 const LEAST: u64 = 64 << 20;
 

@@ -1,6 +1,7 @@
 //! The reports of a server to its observer, and to listeners on the control socket.
 
 use std::fmt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -37,6 +38,21 @@ pub(crate) enum Audience {
     Listeners,
     /// Observer. `left_out` is the number of similar events left out before.
     People { left_out: Option<u64> },
+}
+
+/// An event of a disk of this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DiskEvent {
+    Made,
+    /// A former server had left it.
+    TakenOver,
+    /// The server ends, and the disk stays for the next one.
+    Left,
+    Removed,
+    /// The disk has the new size of its device.
+    Grew,
+    /// A former server left it, and this one doesn't serve its export.
+    Waits,
 }
 
 impl Report {
@@ -364,6 +380,27 @@ impl Report {
             rest.extend(from);
         }
         self.publish(what, rest);
+    }
+
+    /// Reports an event of a disk of this machine, which is the export `export`. Any thread may
+    /// call it.
+    pub(crate) fn disk(&self, export: &str, disk: &Path, happened: DiskEvent) {
+        let (event, (key, words)) = match happened {
+            DiskEvent::Made => ("attached", ("what", "made")),
+            DiskEvent::TakenOver => ("attached", ("what", "taken_over")),
+            DiskEvent::Left => {
+                ("left", ("why", "the server ends, and the disk waits for the next"))
+            }
+            DiskEvent::Removed => ("left", ("why", "the disk was taken away")),
+            DiskEvent::Grew => ("disk", ("what", "grew")),
+            DiskEvent::Waits => ("disk", ("what", "waits")),
+        };
+        let mut rest = json!({"export": export, "disk": disk, key: words});
+        if event != "disk" {
+            // A disk is a client without a number.
+            rest["client"] = 0.into();
+        }
+        self.publish(event, rest);
     }
 
     /// Reports the end of the server.

@@ -108,7 +108,22 @@ impl ServerStatus {
         let beat = *self.beat.lock();
         let silent = beat.map(|beat| now().saturating_duration_since(beat)).unwrap_or_default();
         let now = wall().as_secs_f64();
-        ServerFacts { phase, left_out, hanging, lost_sockets, certificate, silent, unread, now }
+        ServerFacts {
+            phase,
+            left_out,
+            hanging,
+            lost_sockets,
+            waiting: Vec::new(),
+            certificate,
+            silent,
+            unread,
+            now,
+        }
+    }
+
+    /// Returns true once clients were accepted.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.serves.load(Ordering::Relaxed)
     }
 
     /// Records that clients are accepted on these endpoints.

@@ -433,7 +433,7 @@ impl Disk {
 
     /// Returns true if somebody else has taken the disk away: the kernel has given up all tags.
     /// Then its number may be that of another disk.
-    fn was_taken_away(&self) -> bool {
+    pub fn was_taken_away(&self) -> bool {
         self.queues.iter().all(|queue| queue.facts.was_given_up())
     }
 

@@ -1,5 +1,5 @@
-//! Disks that a former server has left: how they are found, taken over or ended. No two processes do
-//! that, or make a disk, with the same mark at once.
+//! Disks that a former server has left: how they are found, taken over or ended. No two processes
+//! do that, or make a disk, with the same mark at once.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
@@ -211,12 +211,14 @@ pub struct FoundDisk {
     pub mark: Mark,
 }
 
-/// Returns the disks of this machine, of any server. Blocks for a moment.
+/// Returns the disks of this machine, of any server, whose numbers are `wanted`. Blocks for a
+/// moment.
 ///
 /// # Errors
 /// If the kernel has no ublk, or the process may not use it.
-pub fn list() -> Result<Vec<FoundDisk>, Error> {
-    let disks = disks();
+pub fn list(wanted: impl Fn(u32) -> bool) -> Result<Vec<FoundDisk>, Error> {
+    let mut disks = disks();
+    disks.retain(|number| wanted(*number));
     if disks.is_empty() {
         return Ok(Vec::new());
     }

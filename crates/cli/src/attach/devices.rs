@@ -43,6 +43,12 @@ pub(super) struct Device {
     pub(super) flags: u16,
 }
 
+/// Returns the size of the device of this name in bytes.
+pub(super) fn size(block: &Path, name: &str) -> Option<u64> {
+    let sectors = std::fs::read_to_string(block.join(name).join("size")).ok()?;
+    Some(sectors.trim().parse::<u64>().ok()?.saturating_mul(SECTOR))
+}
+
 /// Returns the path of a device.
 pub(super) fn path(index: u32) -> String {
     format!("/dev/nbd{index}")
@@ -62,7 +68,7 @@ impl Device {
         };
         // The kernel shows it as long as the device has connections.
         let process = read("pid")?.parse().ok()?;
-        let size = read("size")?.parse::<u64>().ok()?.saturating_mul(SECTOR);
+        let size = size(block, &format!("nbd{index}"))?;
         let read_only = read("ro").is_some_and(|ro| ro == "1");
         let backend = read("backend");
         // The mark stands behind the last blank, which no URI has.
@@ -72,7 +78,7 @@ impl Device {
         let block_size = block_size.unwrap_or(SECTOR as u32);
         let queues = std::fs::read_dir(folder.join("mq")).into_iter().flatten().count();
         let connections = u16::try_from(queues).unwrap_or(u16::MAX).max(1);
-        // What the kernel learned from the first connection.
+        // The kernel learned these from the first connection.
         let is = |name: &str, value: &str| read(name).is_some_and(|text| text == value);
         let some = |name: &str| read(name).is_some_and(|text| text != "0");
         let flags = [

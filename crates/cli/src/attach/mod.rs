@@ -19,7 +19,7 @@ use corewise::sync::Parker;
 use corewise::ublk;
 use corewise_server::block_use::is_in_use;
 use corewise_server::text::Columns;
-use corewise_server::{remove_links, source, units};
+use corewise_server::{DiskRecord, become_io_flusher, remove_links, source, units};
 use rustix::io::Errno;
 
 use crate::args::{self, DetachedDevice};
@@ -90,6 +90,8 @@ pub(crate) fn attach(args: &args::Attach) -> Result<(), Failure> {
         // A hang-up of the terminal, or Ctrl-C there, is for other processes.
         let _ = rustix::process::setsid();
     }
+    // Its threads for TLS carry the writes of the disk.
+    become_io_flusher();
     let options = options(args, uri)?;
     let kernel = KernelClient::open().map_err(|error| refused("attach", &error))?;
     let (tell, happenings) = channel();
@@ -156,23 +158,45 @@ pub(crate) fn detach(args: &args::Detach) -> Result<(), Failure> {
         }
         DetachedDevice::Ublk(number) => {
             ublk::discard_left(number).map_err(|error| Failure::new(error.to_string()))?;
-            remove_links(Path::new(&path));
+            remove_links(number);
         }
     }
     say(format_args!("detached {path}"));
     Ok(())
 }
 
+/// A disk of ublk.
+struct UblkDisk {
+    device: String,
+    size: u64,
+    /// Process that serves it. `None`: it waits for the next server.
+    process: Option<u32>,
+    record: Option<DiskRecord>,
+}
+
 /// Returns the disks of ublk, if this process may ask for them.
-fn disks() -> Vec<ublk::FoundDisk> {
-    ublk::list().unwrap_or_default()
+fn disks() -> Vec<UblkDisk> {
+    let found = ublk::list(|_| true).unwrap_or_default();
+    let disk = |disk: ublk::FoundDisk| {
+        let ublk::FoundDisk { number, server, mark, .. } = disk;
+        let name = format!("ublkb{number}");
+        let size = devices::size(Path::new("/sys/block"), &name).unwrap_or_default();
+        let record = DiskRecord::of(number, mark);
+        UblkDisk { device: format!("/dev/{name}"), size, process: server, record }
+    };
+    found.into_iter().map(disk).collect()
 }
 
 fn list(json: bool) -> Result<(), Failure> {
     let (devices, disks) = (Device::all(), disks());
-    let of_disk = |disk: &ublk::FoundDisk| {
-        let device = format!("/dev/ublkb{}", disk.number);
-        serde_json::json!({ "device": device, "size": disk.size, "process": disk.server })
+    let of_disk = |disk: &UblkDisk| {
+        let UblkDisk { device, size, process, record } = disk;
+        let export = record.as_ref().map(|record| &record.export);
+        let manifest = record.as_ref().map(|record| &record.manifest);
+        serde_json::json!({
+            "device": device, "size": size, "process": process,
+            "export": export, "manifest": manifest,
+        })
     };
     if json {
         let disks: Vec<_> = disks.iter().map(of_disk).collect();
@@ -182,9 +206,16 @@ fn list(json: bool) -> Result<(), Failure> {
         println!("no device is attached");
     } else {
         let head = ["device", "size", "process", "export"];
-        let row = |disk: &ublk::FoundDisk| {
-            let process = disk.server.map_or("(waits)".to_string(), |server| server.to_string());
-            vec![format!("/dev/ublkb{}", disk.number), units::size(disk.size), process, "-".into()]
+        let row = |disk: &UblkDisk| {
+            let process = disk.process.map_or("(waits)".to_string(), |server| server.to_string());
+            let export = disk.record.as_ref().map_or("-".to_string(), |record| {
+                let DiskRecord { export, manifest, .. } = record;
+                match export.is_empty() {
+                    true => format!("the empty name, of {manifest}"),
+                    false => format!("{export}, of {manifest}"),
+                }
+            });
+            vec![disk.device.clone(), units::size(disk.size), process, export]
         };
         let rows = devices.iter().map(|device| device.row().to_vec());
         let rows = rows.chain(disks.iter().map(row)).collect();

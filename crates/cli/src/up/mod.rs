@@ -52,6 +52,7 @@ pub(crate) fn run(args: args::Up, bars: Bars) -> Result<(), Failure> {
     // Cleans up even after a panic in the code below.
     let cleaner = Cleaner(Arc::clone(&cleanup));
     corewise_server::raise_open_files();
+    corewise_server::become_io_flusher();
     let limits = ProcessLimits::now();
     let duration = args.duration;
     let outcome = match prepare(args, source, passed, limits, &stop, cleanup, bars) {

@@ -224,7 +224,9 @@ fn facts(live: &Live, devices: &[Device]) -> ServerFacts {
     let stuck = live.stuck.lock().clone();
     let metrics = live.metrics.lock().as_ref().and_then(|one| one.path().map(Path::to_path_buf));
     let (ended, unread) = (live.has_ended(), live.report.observer.unread());
-    live.status.facts(ended, &stuck, devices, &live.cleanup, metrics.as_deref(), unread)
+    let facts =
+        live.status.facts(ended, &stuck, devices, &live.cleanup, metrics.as_deref(), unread);
+    ServerFacts { waiting: live.front_ends.waiting(), ..facts }
 }
 
 fn all_but_pools(view: &ServerView) -> Answer {

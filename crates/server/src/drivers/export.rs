@@ -29,8 +29,8 @@ pub(crate) fn offer(export: &manifest::Export, shared: Arc<SharedDevice>) -> Exp
         (export.limit, Export::rate as fn(Export, Rate) -> Export),
         (export.client_limit, Export::client_rate),
     ] {
-        if let Some(manifest::Limit { iops, bytes }) = limit {
-            offer = set(offer, Rate { requests: iops, bytes });
+        if let Some(limit) = limit {
+            offer = set(offer, limit.into());
         }
     }
     if let Some(uids) = &export.allow_uids {
@@ -118,16 +118,23 @@ struct BoundExport {
     notes: Arc<Warnings>,
 }
 
+impl BoundExport {
+    fn note(&self, note: Option<String>) {
+        if let Some(note) = note {
+            self.notes.add(format!("export '{}': {note}", self.name));
+        }
+    }
+}
+
 impl Bound for BoundExport {
     /// Answers the requests in flight, closes the connections, flushes.
     fn shutdown(&self) -> Result<(), ShutdownError> {
         let drain = self.settings.now().drain;
         let closed = self.front_ends.close(&self.name, drain).map_err(ShutdownError::new);
+        let closed = closed.map(|note| self.note(note));
         let Some(report) = self.server.remove_export(&self.name, drain) else { return closed };
-        if let Some(who) = disconnected(&report) {
-            // This is no failure: nothing acknowledged is lost, and the user set the deadline.
-            self.notes.add(format!("export '{}': {who}", self.name));
-        }
+        // This is no failure: nothing acknowledged is lost, and the user set the deadline.
+        self.note(disconnected(&report));
         flushed(&report).and(closed)
     }
 }

@@ -1,15 +1,18 @@
 //! The bring-up in a change: new volumes and exports, and exports that replace others.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use corewise::device::{BringUpOptions, Event, PendingState, ProbeOutcome};
 use corewise::timeline::Timeline;
 
 use super::Live;
 use super::removal::USUAL;
+use crate::control::Mode;
 use crate::control::changes::{ChangeReport, StepFailure, StepKind};
 use crate::drivers::Volume;
 use crate::drivers::export::offer;
+use crate::error::Error;
 use crate::manifest::{self, Changes, Manifest, export_name};
 use crate::observer::ShownExport;
 use crate::plan::{self, Plan};
@@ -113,39 +116,28 @@ impl Live {
         Some(up.timeline())
     }
 
-    /// Makes or ends the front ends of an export that changes. Returns a note about a disk that
-    /// stays as it was.
-    fn replace_front_ends(
+    /// Refuses a change that ends disks in use, unless the mode says otherwise.
+    pub(super) fn refuse_ending_disks(
         &self,
-        export: &manifest::Export,
-        volume: &Volume,
-    ) -> Result<Option<String>, String> {
-        let name = &export.name;
-        let socket = export.vhost_user.as_ref().map(|at| at.value.path.clone());
-        let has_disk = self.front_ends.path(name).is_some();
-        if has_disk == export.ublk && self.front_ends.socket(name) == socket {
-            return Ok(has_disk.then(|| {
-                format!(
-                    "{}: the disk keeps its former limits and access until the export is removed \
-                     and added again",
-                    export_name(name)
-                )
-            }));
+        exports: &[manifest::Export],
+        mode: Mode,
+    ) -> Result<(), Error> {
+        let used = exports.iter().find_map(|export| self.front_ends.ends_in_use(export));
+        match used.filter(|_| mode == Mode::Safe) {
+            Some(path) => Err(Error::refused(format!(
+                "{} is in use, and the change would end it: unmount it, or shut its virtual \
+                 machine down; --mode soft takes the disk away from its users",
+                path.display()
+            ))),
+            None => Ok(()),
         }
-        if let Some(path) = self.front_ends.in_use(name) {
-            let path = path.display();
-            return Err(format!(
-                "{path} is in use: unmount it, or remove the export with --mode soft"
-            ));
-        }
-        self.front_ends.close(name, self.settings.now().drain)?;
-        self.front_ends.open(export, volume).map(|()| None)
     }
 
     /// Replaces exports whose clients stay.
     pub(super) fn replace(
         &self,
         exports: &[&manifest::Export],
+        time: Duration,
         has: &mut Manifest,
         changed: &mut ChangeReport,
     ) {
@@ -154,10 +146,20 @@ impl Live {
             let volume = volume.ok_or("its device is not up".to_string());
             let done = volume.and_then(|volume| {
                 let shared = volume.shared().map_err(|error| error.to_string())?;
+                let had_disk = self.front_ends.path(&export.name);
+                // This comes first, since a machine may have no disks.
+                changed.notes.extend(self.front_ends.replace(export, &volume, time)?);
                 let done = self.server.replace_export(offer(export, Arc::clone(&shared)));
                 done.map_err(|error| error.to_string())?;
-                changed.notes.extend(self.replace_front_ends(export, &volume)?);
                 let disk = self.front_ends.path(&export.name);
+                let old = has.export(&export.name);
+                if had_disk.is_some() && had_disk == disk && old.is_some_and(differs(export)) {
+                    changed.notes.push(format!(
+                        "{}: the disk keeps its former limits and access until the export is removed \
+                         and added again",
+                        export_name(&export.name)
+                    ));
+                }
                 Ok(ShownExport::new(export, &**shared.device(), disk))
             });
             match done {
@@ -176,4 +178,11 @@ impl Live {
             }
         }
     }
+}
+
+/// Compares what a disk got from its export when it was made.
+fn differs(export: &manifest::Export) -> impl Fn(&manifest::Export) -> bool {
+    let of = |export: &manifest::Export| (export.limit, export.client_limit, export.read_only);
+    let wanted = of(export);
+    move |old| of(old) != wanted
 }

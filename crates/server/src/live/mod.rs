@@ -299,6 +299,7 @@ impl Live {
             ChangeRequest::Reload => self.forget_failed(old, |_| true),
             _ => self.forget_failed(old, |name| changes.adds(name)),
         }
+        self.refuse_ending_disks(&changes.replace_exports, mode)?;
         let kept = self.hide(&changes.remove_exports, mode)?;
         // This follows the last refusal, since a refusal changes nothing.
         for name in &shown_again {
@@ -365,9 +366,9 @@ impl Live {
         }
         let (last, first): (Vec<_>, Vec<_>) =
             changes.replace_exports.iter().partition(|export| export.default);
-        self.replace(&first, old, &mut changed);
+        self.replace(&first, deadline, old, &mut changed);
         let up = self.bring_up(&changes, &new, rolls_back, old, &mut changed);
-        self.replace(&last, old, &mut changed);
+        self.replace(&last, deadline, old, &mut changed);
         self.follow_checks(&changes, old);
         self.follow_legs(&changes, old, &mut changed);
         self.remove_legs(&changes.remove_legs, old, &mut changed)?;

@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::access::NodeAccess;
+use corewise::export::Rate;
+
+use super::access::{NodeAccess, ResolvedAccess};
 use super::keys::KeyDefault::Required;
 use super::keys::{CheckKeys, Keys, ValueKind, duration, flag, keys, number, size, text};
 use super::problem::{Located, Position, unseen};
@@ -40,8 +42,9 @@ keys! {
         /// have it.
         default: bool = flag(), Filled("false", "clients get the only export that is open to them");
         /// `true` makes the export a disk of this machine, too: `/dev/ublkbN`, with the link
-        /// `/dev/corewise/NAME`; see [front-ends.md](front-ends.md#ublk).
-        ublk: bool = flag(), Usual("false");
+        /// `/dev/corewise/NAME`. A table names its owner, group and mode; see
+        /// [front-ends.md](front-ends.md#ublk).
+        ublk: Option<UblkDisk> = ublk_disk(), Unset("`false`");
         /// Unix socket on which a virtual machine gets the export as a virtio disk
         /// (vhost-user-blk): a path, or a table with its owner, group and mode; see
         /// [front-ends.md](front-ends.md#vhost-user).
@@ -102,6 +105,45 @@ fn guest_socket() -> ValueKind<GuestSocket> {
     })
 }
 
+impl From<Limit> for Rate {
+    fn from(limit: Limit) -> Rate {
+        Rate { requests: limit.iops, bytes: limit.bytes }
+    }
+}
+
+/// The disk of this machine that an export is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UblkDisk {
+    /// Owner, group and mode of its nodes. `None` leaves them to the machine's rules.
+    pub access: Option<NodeAccess>,
+}
+
+impl UblkDisk {
+    /// Looks the names of its access up on this machine. May block.
+    ///
+    /// # Errors
+    /// The machine has no such user or group, in words.
+    pub(crate) fn resolve(&self) -> Result<Option<ResolvedAccess>, String> {
+        self.access.as_ref().map(NodeAccess::resolve).transpose()
+    }
+}
+
+/// Reads a disk: a flag, or a table with its access.
+fn ublk_disk() -> ValueKind<UblkDisk> {
+    let wanted = "true, false, or { group = \"postgres\" }";
+    ValueKind::new(move |fields, key| {
+        let place = fields.place(key);
+        let disk = match fields.is_flag(key) {
+            true => fields.boolean(key)?.value.then(UblkDisk::default),
+            false => {
+                let access = fields.inline(key, wanted, NodeAccess::read)?;
+                Some(UblkDisk { access: Some(access) })
+            }
+        };
+        disk.map(|disk| Located::new(disk, place))
+    })
+}
+
 fn limit() -> ValueKind<Limit> {
     let wanted = "a limit such as { iops = 1000, bytes = \"100M\" }, or one of the two";
     ValueKind::new(move |fields, key| {
@@ -150,6 +192,39 @@ impl CheckKeys for Export {
             let message = "'client_limit', of each client, is more than 'limit', of all of them";
             let help = "lower it, or leave it out: a client alone may have all of 'limit'";
             fields.refuse("client_limit", message, help);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn ublk(value: &str) -> Result<Option<UblkDisk>, String> {
+        let ram = "[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\n";
+        let text = format!("{ram}[[export]]\ndevice = \"a\"\nublk = {value}\n");
+        let read = super::super::read(&text, Path::new("/"));
+        match read.problems.first() {
+            Some(problem) => Err(problem.display("m").to_string()),
+            None => Ok(read.manifest.exports[0].ublk.clone()),
+        }
+    }
+
+    #[test]
+    fn a_disk_of_this_machine_is_a_flag_or_the_access_to_its_nodes() {
+        assert_eq!(ublk("false"), Ok(None));
+        assert_eq!(ublk("true"), Ok(Some(UblkDisk { access: None })));
+        let disk = ublk("{ group = 7 }").unwrap().unwrap().resolve().unwrap();
+        assert_eq!(disk, Some(ResolvedAccess { uid: None, gid: Some(7), mode: 0o660 }));
+        for (value, says) in [
+            ("\"yes\"", "'ublk' must be true, false, or { group"),
+            ("{ mode = \"0666\" }", "0666 has 0006 too much"),
+            ("{ user = \"me\" }", "unknown key 'user'"),
+        ] {
+            let why = ublk(value).unwrap_err();
+            assert!(why.contains(says), "{why}");
         }
     }
 }

@@ -33,7 +33,7 @@ pub use access::NodeAccess;
 pub(crate) use access::ResolvedAccess;
 pub(crate) use changes::{Changes, LegChange, against_record};
 pub(crate) use drivers::{Driver, Failing, FileDriver, Io, Mirror, Remote, driver_names};
-pub use export::{Export, GuestSocket, Limit};
+pub use export::{Export, GuestSocket, Limit, UblkDisk};
 pub(crate) use keys::{Keys, Reload};
 pub(crate) use model::export_name;
 pub(crate) use model::why_not;

@@ -323,6 +323,11 @@ impl<'t, 'i> Fields<'t, 'i> {
         list.into_iter().flatten().filter_map(name).collect()
     }
 
+    /// Returns true if the value of a key is `true` or `false`.
+    pub(super) fn is_flag(&self, key: &str) -> bool {
+        self.table.get(key).is_some_and(|value| value.get_ref().as_bool().is_some())
+    }
+
     /// Returns the text of a key, as it is written.
     pub(super) fn written(&self, key: &str) -> Option<&str> {
         self.table.get(key)?.get_ref().as_str()

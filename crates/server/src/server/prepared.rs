@@ -116,6 +116,9 @@ impl Components {
         let tick = move || {
             if let (Some(live), Some(disks)) = (live.upgrade(), disks.upgrade()) {
                 live.status.tick(&disks, &live.exports(), live.server.handshakes());
+                if live.status.has_begun() && !live.has_ended() {
+                    live.front_ends.tick();
+                }
             }
         };
         let ticks = self.workqueue.every(TICK, tick);
@@ -264,7 +267,7 @@ impl PreparedServer {
             path.display().to_string()
         });
         let place = place.unwrap_or_else(|| self.label.clone());
-        let front_ends = FrontEnds::new(&rings, place, Arc::clone(&server), self.report.clone());
+        let front_ends = FrontEnds::new(&rings, place, Arc::clone(&server), report.clone());
         front_ends.expect(&self.manifest.exports);
         let front_ends = Arc::new(front_ends);
         let exports = ExportDriver::new(

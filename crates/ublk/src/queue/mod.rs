@@ -135,8 +135,8 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Creates a queue with the tags that `memory` is for, all of them the kernel's. `number` is its
-    /// number among the queues of its thread.
+    /// Creates a queue with the tags that `memory` is for, all of them the kernel's. `number` is
+    /// its number among the queues of its thread.
     pub(crate) fn new(
         number: u32,
         memory: TagMemory,

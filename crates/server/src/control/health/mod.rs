@@ -20,7 +20,7 @@ use super::devices::Device;
 use super::disks::Disk;
 use super::served::Export;
 
-pub(crate) use server::{Certificate, LifePhase, LostSocket, ServerFacts, SocketUse};
+pub(crate) use server::{Certificate, LifePhase, LostSocket, ServerFacts, SocketUse, WaitingDisk};
 
 /// The health of a server or the severity of a reason, in one word.
 #[derive(
@@ -72,6 +72,8 @@ pub(crate) enum Fault {
     CheckOverdue,
     /// A device isn't up.
     DeviceDown,
+    /// A disk of this machine waits for a server, and this one doesn't serve it.
+    DiskWaits,
     /// A file or a folder that a volume uses isn't in its place, or was replaced.
     Displaced,
     /// A file was truncated or unlinked, or a flush of it failed.
@@ -122,6 +124,7 @@ impl Fault {
             Fault::CheckFound => "check_found",
             Fault::CheckOverdue => "check_overdue",
             Fault::DeviceDown => "device_down",
+            Fault::DiskWaits => "disk_waits",
             Fault::Displaced => "displaced",
             Fault::FileLost => "file_lost",
             Fault::FlushFailed => "flush_failed",

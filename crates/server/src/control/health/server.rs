@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::{Facts, Fault, HANGS, HealthState, Reason};
 use crate::control::devices::Device;
 use crate::control::served;
+use crate::manifest::export_name;
 use crate::units;
 
 /// The subject of faults that aren't about a device.
@@ -32,6 +33,8 @@ pub(crate) struct ServerFacts {
     /// Devices of which a change takes too long.
     pub(crate) hanging: Vec<String>,
     pub(crate) lost_sockets: Vec<LostSocket>,
+    /// Disks of the manifest that wait without a server.
+    pub(crate) waiting: Vec<WaitingDisk>,
     /// Certificate that expires first, if there are any.
     pub(crate) certificate: Option<Certificate>,
     /// Time since a work item of the volumes has last run. One is due each second.
@@ -40,6 +43,16 @@ pub(crate) struct ServerFacts {
     pub(crate) unread: Vec<(&'static str, u64)>,
     /// Time, in seconds since 1970.
     pub(crate) now: f64,
+}
+
+/// A disk of this machine that a former server of the manifest left, and that this one hasn't taken
+/// over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WaitingDisk {
+    /// Path of the disk.
+    pub(crate) disk: String,
+    /// Export that it was.
+    pub(crate) export: String,
 }
 
 /// A socket that no client can connect to any more.
@@ -113,6 +126,7 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
         reasons.push(Reason::new(Fault::Stalled, HealthState::Degraded, SERVER, what).todo(todo));
     }
     reasons.extend(server.lost_sockets.iter().map(socket_reason));
+    reasons.extend(server.waiting.iter().map(waiting_reason));
     reasons.extend(server.certificate.as_ref().filter(|one| one.is_due()).map(certificate_reason));
     reasons
 }
@@ -177,6 +191,16 @@ fn socket_reason(socket: &LostSocket) -> Reason {
     let what = format!("the socket {path} was removed or replaced, so {who} can't connect there");
     let todo = "Restart the server: connected clients continue until then";
     Reason::new(Fault::SocketGone, state, SERVER, what).part(path).todo(todo)
+}
+
+fn waiting_reason(WaitingDisk { disk, export }: &WaitingDisk) -> Reason {
+    let what = format!("{disk} waits for a server, and this one doesn't serve it: its I/O hangs");
+    let todo = format!(
+        "Give the manifest the export and its device as they were, then: corewise reload. Or end \
+         the disk, with I/O errors for its users: corewise detach --force {disk}"
+    );
+    let subject = export_name(export);
+    Reason::new(Fault::DiskWaits, HealthState::Lost, &subject, what).part(disk).todo(todo)
 }
 
 fn certificate_reason(certificate: &Certificate) -> Reason {

@@ -426,6 +426,17 @@ fn a_server_whose_workers_are_stuck_is_degraded() {
 }
 
 #[test]
+fn a_disk_that_waits_is_a_loss_and_the_line_says_how_to_end_it() {
+    let disk = WaitingDisk { disk: "/dev/ublkb3".to_string(), export: "data".to_string() };
+    let waits = ServerFacts { waiting: vec![disk], ..ServerFacts::default() };
+    let health = health(&[], &[], &[], &waits);
+    assert_eq!(health.state, HealthState::Lost);
+    assert_eq!(faults(&health), [(Fault::DiskWaits, "export:data")]);
+    let line = health.reasons[0].line();
+    assert!(line.ends_with("corewise detach --force /dev/ublkb3"), "{line}");
+}
+
+#[test]
 fn names_are_those_of_json_and_the_document_lists_them() {
     let document = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/monitoring.md");
     let document = std::fs::read_to_string(document).unwrap();
@@ -435,6 +446,7 @@ fn names_are_those_of_json_and_the_document_lists_them() {
         Fault::CheckFound,
         Fault::CheckOverdue,
         Fault::DeviceDown,
+        Fault::DiskWaits,
         Fault::FileLost,
         Fault::FlushFailed,
         Fault::LegOut,
