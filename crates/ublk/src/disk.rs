@@ -473,9 +473,14 @@ impl Disk {
         if self.was_taken_away() {
             return self.forget(control);
         }
-        control
-            .plain(Command::new(control::STOP_DEV, number))
-            .map_err(Error::command("stop", number))?;
+        let stopped = control.plain(Command::new(control::STOP_DEV, number));
+        if let Err(error) = stopped {
+            if error.kind() == io::ErrorKind::TimedOut {
+                // The kernel stops it once the requests are answered, and then deletes it.
+                let _ = Control::open(NODE_PAUSE).map(|mut late| delete(&mut late, number));
+            }
+            return Err(Error::command("stop", number)(error));
+        }
         self.delete(control)
     }
 

@@ -227,7 +227,7 @@ pub fn list(wanted: impl Fn(u32) -> bool) -> Result<Vec<FoundDisk>, Error> {
     for number in disks {
         let Ok(info) = control.info(number) else { continue };
         if info.state != state::DEAD {
-            let server = has_server(&info).then_some(info.server.cast_unsigned());
+            let server = has_server(&info).then_some(info.server as u32);
             found.push(FoundDisk { number, server, waits: waits(&info), mark: Mark(info.mark) });
         }
     }

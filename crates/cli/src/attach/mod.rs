@@ -33,7 +33,7 @@ use netlink::{DeadLinks, KernelClient, KernelError, NewDevice};
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 /// Time between two checks whether the device was detached: the kernel doesn't announce it.
-const LOOK: Duration = Duration::from_secs(10);
+const LOOK: Duration = Duration::from_secs(3);
 /// Seconds that requests wait for a connection, unless the user says else: a hundred years.
 const FOREVER: u64 = 100 * 366 * 24 * 3600;
 /// Largest text that the kernel keeps for a device: it shows it on a page of memory.
@@ -380,9 +380,16 @@ fn begin<'a>(
     })
 }
 
-/// Takes the lock of the process that replaces a device's connections.
+/// Takes the lock of the process that replaces a device's connections. If the device was detached
+/// just now, that process hasn't noticed yet.
 fn own(index: u32) -> Result<Ownership, Failure> {
-    Ownership::take(index).map_err(|why| {
+    let deadline = Instant::now() + 2 * LOOK;
+    let mut taken = Ownership::take(index);
+    while taken.is_err() && Device::of(index).is_none() && Instant::now() < deadline {
+        Parker::new().park_timeout(FIRST_PAUSE);
+        taken = Ownership::take(index);
+    }
+    taken.map_err(|why| {
         Failure::new(format!("{} is attached already: {why}", devices::path(index)))
             .help("leave the device out to attach another one")
     })

@@ -304,7 +304,7 @@ impl FrontEnds {
             self.open.lock().values().filter_map(|open| open.local.clone()).collect()
         };
         local().iter().for_each(|local| local.tick());
-        if self.ticks.fetch_add(1, Ordering::Relaxed).is_multiple_of(LOOK) {
+        if self.ticks.fetch_add(1, Ordering::Relaxed) % LOOK == 0 {
             context::blocking("disks are listed", || self.look_for_waiting(&local()));
         }
     }

@@ -133,9 +133,10 @@ impl LocalDisk {
         self.number == number
     }
 
-    /// Returns true if something has it mounted or open.
+    /// Returns true if something has it mounted or open, or waits for it.
     pub(super) fn is_in_use(&self) -> bool {
-        block_use::is_in_use(self.name())
+        self.status().is_some_and(|status| status.in_flight > 0)
+            || block_use::is_in_use(self.name())
     }
 
     /// Returns counters and load. `None`: the disk ends.
