@@ -35,7 +35,7 @@ impl Mark {
     }
 
     /// Returns true if a disk with that mark has the same data.
-    pub fn has_data_of(self, other: Mark) -> bool {
+    fn has_data_of(self, other: Mark) -> bool {
         self.0 >> 32 == other.0 >> 32
     }
 }

@@ -124,8 +124,8 @@ impl FrontEnds {
         opened.map(drop)
     }
 
-    /// Opens the front ends that an export asks for and lacks. Ends those that it has and doesn't ask
-    /// for, within `time`. Returns a note about a disk that ends later. Blocks.
+    /// Opens the front ends that an export asks for and lacks. Ends those that it has and doesn't
+    /// ask for, within `time`. Returns a note about a disk that ends later. Blocks.
     pub(crate) fn replace(
         &self,
         export: &manifest::Export,

@@ -202,8 +202,8 @@ impl LocalDisk {
         has_grown
     }
 
-    /// Ends the disk. If the server ends, and the disk is in use, the next server gets it. Returns a
-    /// note if the device doesn't answer the disk's requests. Blocks.
+    /// Ends the disk. If the server ends, and the disk is in use, the next server gets it. Returns
+    /// a note if the device doesn't answer the disk's requests. Blocks.
     pub(super) fn close(
         &self,
         server_ends: bool,
