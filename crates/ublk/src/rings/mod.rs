@@ -260,7 +260,6 @@ impl RingUser for Server {
             return;
         }
         let now = came.unwrap_or_else(time::now);
-        self.take_orders();
         self.submit(woken, now);
         // Requests that the device completed on the spot are in the inbox now.
         self.answer(time::now());
@@ -363,10 +362,13 @@ impl Server {
         }
     }
 
-    /// Answers what has ended.
+    /// Takes orders, and answers what has ended.
     fn answer(&mut self, now: Instant) {
         let port = Arc::clone(&self.port);
-        for slot in port.inbox.take() {
+        let slots = port.inbox.take();
+        // An order that came before a request ended holds for its answer, too.
+        self.take_orders();
+        for slot in slots {
             let Some(place) = self.place(slot.queue) else { continue };
             if let Some(answer) = place.queue.ended(slot.tag, now) {
                 let entry = place.entry(COMMIT_AND_FETCH_REQ, answer);
