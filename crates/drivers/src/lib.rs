@@ -39,6 +39,8 @@
 //! [`Delay`] holds go on at once.
 
 mod below;
+#[cfg(feature = "crypt")]
+mod crypt;
 mod delay;
 mod faulty;
 mod file;
@@ -52,6 +54,8 @@ mod partition;
 mod stripe;
 
 pub use below::{StackError, holds_data};
+#[cfg(feature = "crypt")]
+pub use crypt::{Crypt, CryptHeader, CryptOptions, Secret};
 pub use delay::{Delay, Delays};
 pub use faulty::{Fault, Faulty};
 pub use file::{
