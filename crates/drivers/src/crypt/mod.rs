@@ -13,6 +13,7 @@ mod xts;
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 use corewise_blockmq::{
@@ -34,7 +35,7 @@ const MOST: u32 = 256 << 10;
 
 /// Maximum bytes of a request that is encrypted without a worker. That takes about as long as
 /// waking one.
-const MOST_INLINE: u64 = 32 << 10;
+const MOST_INLINE: u64 = 64 << 10;
 
 /// Bytes of large writes that have their encrypted copies at once.
 const COPIES: u64 = 16 << 20;
@@ -267,6 +268,17 @@ fn too_small(area: &DataArea, whole: &Geometry) -> String {
 
 fn no_memory(error: io::Error) -> String {
     format!("the system has no memory for the key: {error}")
+}
+
+/// Returns the bytes of a device that the LUKS2 header there says are data, and whether a copy of
+/// the header is damaged; for fuzz tests. `None`: there is no header.
+pub fn header_data(device: &dyn BlockDevice) -> Result<Option<(Range<u64>, bool)>, String> {
+    let whole = device.geometry();
+    Ok(Luks::find(device)?.map(|luks| {
+        let (area, damaged) = (luks.area, luks.damage.is_some());
+        let size = area.size_on(whole.size, whole.block_size.max(area.sector)).unwrap_or_default();
+        (area.start..area.start + size, damaged)
+    }))
 }
 
 /// Returns the volume key that a secret is.

@@ -11,6 +11,7 @@ use corewise::sync::Mutex;
 use corewise::topology::{Machine, Subscription};
 use corewise::workqueue::Workqueue;
 
+use super::crypt::Secrets;
 use super::file::Files;
 use crate::cleanup::Cleanup;
 use crate::control::disks::Disks;
@@ -38,6 +39,9 @@ pub(crate) struct VolumeContext {
     pub(crate) disks: Arc<Disks>,
     /// Volumes that could not be brought up and may be missing.
     pub(crate) missing: Arc<MissingParts>,
+    /// Keys of encrypted devices.
+    #[cfg_attr(not(feature = "crypt"), expect(dead_code, reason = "no device is encrypted"))]
+    pub(crate) secrets: Arc<Secrets>,
 }
 
 /// Devices that may be missing at the start, since they are below a mirror, and devices that must

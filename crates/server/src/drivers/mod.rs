@@ -1,6 +1,7 @@
 //! Drivers of the device manager, which turn a manifest's devices into block devices and exports.
 
 mod context;
+pub(super) mod crypt;
 pub(super) mod export;
 pub(super) mod file;
 mod front_ends;

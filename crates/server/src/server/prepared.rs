@@ -20,6 +20,7 @@ use crate::cleanup::Cleanup;
 use crate::control::disks::Disks;
 use crate::control::place;
 use crate::drivers::CallTargets;
+use crate::drivers::crypt::Secrets;
 use crate::drivers::{
     ExportDriver, FrontEnds, MissingParts, VolumeContext, VolumeDriver, Warnings,
 };
@@ -70,6 +71,7 @@ pub(super) struct PreparedServer {
     pub(super) limits: ProcessLimits,
     /// Memory for clients by default, in bytes.
     pub(super) usual_memory: u64,
+    pub(super) secrets: Arc<Secrets>,
     pub(super) cleanup: Arc<Cleanup>,
     pub(super) cancel: Cancel,
 }
@@ -185,6 +187,10 @@ impl PreparedServer {
             too_much_memory,
             limits,
             usual_memory,
+            #[cfg(feature = "crypt")]
+            secrets: Arc::new(Secrets::new(options.secrets)),
+            #[cfg(not(feature = "crypt"))]
+            secrets: Arc::default(),
             cleanup: Cleanup::part_of(&options.cleanup),
             cancel: options.cancel,
             manifest,
@@ -254,6 +260,7 @@ impl PreparedServer {
             report: report.clone(),
             disks: Arc::clone(&disks),
             missing: Arc::clone(&missing),
+            secrets: Arc::clone(&self.secrets),
         };
         let settings = Arc::new(Settings::new(self.asked, &self.manifest.server));
         let status = ServerStatus::default();

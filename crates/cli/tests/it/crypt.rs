@@ -1,0 +1,201 @@
+//! Encrypted devices: their keys, and volumes that `cryptsetup` made, opens and changes.
+#![cfg(feature = "crypt")]
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use crate::common::client::{Client, FUA, pattern};
+use crate::common::server::Server;
+use crate::common::{COREWISE, Folder, Ran};
+
+/// Bytes of a header of Corewise and cryptsetup.
+const HEADER: u64 = 16 << 20;
+const SIZE: u64 = 32 << 20;
+
+/// The cheapest key slots of cryptsetup.
+const CHEAP: [&str; 4] = ["--pbkdf-memory", "32", "--pbkdf-force-iterations", "4"];
+
+/// Returns a manifest of an encrypted device `disk` over the file `disk.img`.
+fn manifest(keys: &str) -> String {
+    format!(
+        "[[device]]\nname = \"raw\"\ndriver = \"file\"\npath = \"disk.img\"\nsize = {SIZE}\n\
+         create = true\n\
+         [[device]]\nname = \"disk\"\ndriver = \"crypt\"\nover = [\"raw\"]\n{keys}\n\
+         [[export]]\ndevice = \"disk\"\n"
+    )
+}
+
+fn cryptsetup(folder: &Folder, args: &[&str]) -> Ran {
+    folder.client("cryptsetup", [&["--batch-mode"], args].concat())
+}
+
+/// Serves the device, checks that it has `text` at byte 8192, or writes it there first.
+fn serve(folder: &Folder, text: &[u8], writes: bool) {
+    let server = Server::start(folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "disk");
+    if writes {
+        client.write(8192, text, FUA).unwrap();
+    }
+    assert!(client.read(8192, text.len() as u32).unwrap() == text);
+    drop(client);
+    server.stop().ok();
+}
+
+#[test]
+fn cryptsetup_knows_a_new_volume_and_a_changed_passphrase_and_volume_key_open_it() {
+    let folder = Folder::new();
+    folder.write("key", "a passphrase");
+    folder.write("up.toml", manifest("create = true\nkey_file = \"key\""));
+    let text = pattern(1, 1 << 20);
+    serve(&folder, &text, true);
+    let mut raw = Vec::new();
+    File::open(folder.join("disk.img")).unwrap().read_to_end(&mut raw).unwrap();
+    assert!(!raw.windows(64).any(|found| found == &text[..64]), "the file has the plain text");
+    let dump = cryptsetup(&folder, &["luksDump", "disk.img"]).ok();
+    dump.says(&["aes-xts-plain64", "argon2id", "offset: 16777216", "sector: 512"]);
+    let test = ["open", "--test-passphrase", "disk.img", "--key-file"];
+    cryptsetup(&folder, &[&test[..], &["key"]].concat()).ok();
+    folder.write("new", "another one");
+    cryptsetup(&folder, &[&test[..], &["new"]].concat()).fails();
+    let change = ["luksChangeKey", "disk.img", "new", "--key-file", "key"];
+    cryptsetup(&folder, &[&change[..], &CHEAP].concat()).ok();
+    let wrong = folder.corewise(["up", "up.toml"]).fails();
+    wrong.complains(&["'raw': wrong key: it opens none of the 1 key slots"]);
+    folder.write("up.toml", manifest("key_file = \"new\""));
+    serve(&folder, &text, false);
+    // cryptsetup decrypts all data by the old volume key, and encrypts it by a new one.
+    let reencrypt = ["reencrypt", "--force-offline-reencrypt", "disk.img", "--key-file", "new"];
+    cryptsetup(&folder, &[&reencrypt[..], &CHEAP].concat()).ok();
+    serve(&folder, &text, false);
+    let mut now = vec![0; raw.len()];
+    File::open(folder.join("disk.img")).unwrap().read_exact(&mut now).unwrap();
+    assert!(now[HEADER as usize + 8192..][..512] != raw[HEADER as usize + 8192..][..512]);
+}
+
+#[test]
+fn a_volume_of_cryptsetup_opens_with_each_derivation_and_sector_size() {
+    for (kdf, sector) in [("argon2id", "512"), ("argon2i", "4096"), ("pbkdf2", "2048")] {
+        let folder = Folder::new();
+        let text = pattern(2, 1 << 20);
+        folder.write("key", "a passphrase\n");
+        let cost: &[&str] = match kdf {
+            "pbkdf2" => &["--pbkdf-force-iterations", "1000", "--hash", "sha512"],
+            _ => &CHEAP,
+        };
+        // It encrypts the data in place, and makes room for the header before it.
+        let mut plain = vec![0; SIZE as usize];
+        plain[8192..][..text.len()].copy_from_slice(&text);
+        std::fs::write(folder.join("disk.img"), &plain).unwrap();
+        let encrypt = [
+            "reencrypt",
+            "--encrypt",
+            "--reduce-device-size",
+            "32M",
+            "--key-file",
+            "key",
+            "--sector-size",
+            sector,
+            "--pbkdf",
+            kdf,
+            "disk.img",
+        ];
+        let image = File::options().write(true).open(folder.join("disk.img")).unwrap();
+        image.set_len(SIZE + (32 << 20)).unwrap();
+        cryptsetup(&folder, &[&encrypt[..], cost].concat()).ok();
+        let keys =
+            manifest("key_file = \"key\"").replace(&format!("size = {SIZE}\ncreate = true\n"), "");
+        folder.write("up.toml", keys);
+        serve(&folder, &text, false);
+    }
+}
+
+#[test]
+fn a_volume_key_of_cryptsetup_opens_the_data_without_the_header() {
+    let folder = Folder::new();
+    folder.write("key", "a passphrase");
+    folder.write("up.toml", manifest("create = true\nkey_file = \"key\""));
+    let text = pattern(4, 65536);
+    serve(&folder, &text, true);
+    let key = ["luksDump", "--dump-volume-key", "--volume-key-file", "vk", "--key-file", "key"];
+    cryptsetup(&folder, &[&key[..], &["disk.img"]].concat()).ok();
+    // The data alone, as a device of its own.
+    let mut image = File::open(folder.join("disk.img")).unwrap();
+    image.seek(SeekFrom::Start(HEADER)).unwrap();
+    let mut data = Vec::new();
+    image.read_to_end(&mut data).unwrap();
+    std::fs::write(folder.join("disk.img"), data).unwrap();
+    let plain = manifest("header = \"none\"\nkey_file = \"vk\"");
+    folder.write("up.toml", plain.replace(&format!("size = {SIZE}\ncreate = true\n"), ""));
+    serve(&folder, &text, false);
+}
+
+#[test]
+fn a_key_comes_from_a_file_the_environment_or_a_descriptor_and_without_any_the_error_says_so() {
+    let folder = Folder::new();
+    folder.write("key", "a passphrase");
+    std::fs::set_permissions(folder.join("key"), PermissionsExt::from_mode(0o644)).unwrap();
+    folder.write("up.toml", manifest("create = true\nkey_file = \"key\""));
+    let server = Server::start(&folder, &["up.toml"]);
+    let log = server.stop().ok();
+    log.complains(&["everybody on this machine may read the key file", "mode 0644"]);
+
+    let opens = |keys: &str, key: &str| {
+        folder.write("up.toml", manifest(keys));
+        let key_fd = if keys.contains("key_fd") { "3< key" } else { "" };
+        let script = format!("{key}; exec {COREWISE} up up.toml --for 0s {key_fd}");
+        let mut command = folder.command("setsid");
+        command.args(["sh", "-c", &script]).stdin(Stdio::null());
+        crate::common::run(command)
+    };
+    opens("key_env = \"KEY\"", "export KEY='a passphrase'").ok();
+    opens("key_env = \"KEY\"", "export KEY=wrong").fails().complains(&["wrong key"]);
+    opens("key_env = \"KEY\"", "true").fails().complains(&["the environment has no KEY"]);
+    opens("key_fd = 3", "true").ok();
+    let closed = opens("key_fd = 9", "true").fails();
+    closed.complains(&["device 'disk': cannot read the key from file descriptor 9"]);
+    opens("", "true").fails().complains(&["there is no terminal to ask for its key"]);
+    opens("key_file = \"none\"", "true").fails().complains(&["key file", "none"]);
+    folder.corewise(["up", "--check", "up.toml"]).fails().complains(&["key file"]);
+}
+
+#[test]
+fn a_device_with_other_data_is_never_made_anew_and_a_damaged_copy_is_shown() {
+    let folder = Folder::new();
+    folder.write("key", "a passphrase");
+    let mut other = vec![0; SIZE as usize];
+    other[(SIZE - 5) as usize] = 1;
+    std::fs::write(folder.join("disk.img"), &other).unwrap();
+    folder.write("up.toml", manifest("create = true\nkey_file = \"key\""));
+    folder.corewise(["up", "up.toml"]).fails().complains(&["'raw'", "other data"]);
+    assert!(std::fs::read(folder.join("disk.img")).unwrap() == other);
+    std::fs::remove_file(folder.join("disk.img")).unwrap();
+    let text = pattern(5, 4096);
+    serve(&folder, &text, true);
+    let mut image = std::fs::read(folder.join("disk.img")).unwrap();
+    image[5000] ^= 1;
+    std::fs::write(folder.join("disk.img"), image).unwrap();
+    let server = Server::start(&folder, &["up.toml"]);
+    let dump = folder.dump().to_string();
+    assert!(dump.contains("the first copy of the LUKS header is damaged"), "{dump}");
+    server.stop().ok();
+    serve(&folder, &text, false);
+}
+
+#[test]
+fn an_encrypted_device_grows_with_its_file_and_flushes_reach_it() {
+    let folder = Folder::new();
+    folder.write("key", "a passphrase");
+    folder.write("up.toml", manifest("create = true\nkey_file = \"key\""));
+    let server = Server::start(&folder, &["up.toml"]);
+    folder.corewise(["grow", "disk", "48M"]).ok();
+    let file = std::fs::metadata(folder.join("disk.img")).unwrap().len();
+    assert_eq!(file, (48 << 20) + HEADER);
+    let mut client = Client::new(&server.socket(), "disk");
+    client.write((48 << 20) - 4096, &pattern(6, 4096), 0).unwrap();
+    client.flush().unwrap();
+    drop(client);
+    server.stop().ok();
+}
