@@ -381,6 +381,12 @@ impl Driver for Crypt {
     }
 }
 
+/// Returns the bytes that count for the copy of a large write. A block larger than all of them
+/// takes its turn alone.
+fn copied(rq: &Started) -> u64 {
+    rq.len().min(COPIES)
+}
+
 impl CryptState {
     /// Reads below into the memory of the request, and decrypts there.
     fn read(this: &Arc<Self>, rq: Started) {
@@ -404,7 +410,7 @@ impl CryptState {
 
     /// Encrypts on a worker, once there is memory for the copy.
     fn write_large(this: &Arc<Self>, rq: Started) {
-        let len = rq.len();
+        let len = copied(&rq);
         let mut copies = this.copies.lock();
         // A write that comes later doesn't overtake those that wait.
         if !copies.waiting.is_empty() || copies.left < len {
@@ -416,7 +422,7 @@ impl CryptState {
     }
 
     fn write_on_worker(this: &Arc<Self>, rq: Started) {
-        let (state, len) = (Arc::clone(this), rq.len());
+        let (state, len) = (Arc::clone(this), copied(&rq));
         this.on_worker(move || Self::write(&state, rq, len));
     }
 
@@ -424,7 +430,7 @@ impl CryptState {
     fn give_back(this: &Arc<Self>, bytes: u64) {
         let mut copies = this.copies.lock();
         copies.left += bytes;
-        while let Some(len) = copies.waiting.front().map(|rq| rq.len()) {
+        while let Some(len) = copies.waiting.front().map(copied) {
             if copies.left < len {
                 return;
             }

@@ -14,6 +14,7 @@ mod with {
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
 
+    use corewise::blockmq::Driver;
     use corewise::device::ProbeError;
     use corewise::drivers::{Crypt, CryptHeader, CryptOptions, Secret};
     use corewise::sync::Mutex;
@@ -80,7 +81,11 @@ mod with {
             // Another try may find the part in order.
             secrets.given.lock().insert(device.to_owned(), secret);
         }
-        opened.map_err(ProbeError::failed)
+        let opened = opened.map_err(ProbeError::failed)?;
+        if let Some(damage) = opened.condition() {
+            context.notes.add(format!("device '{device}': {damage}"));
+        }
+        Ok(opened)
     }
 
     /// Checks that there is a key, if it comes from a file or the environment.
