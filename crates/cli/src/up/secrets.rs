@@ -68,7 +68,7 @@ impl SilentTerminal {
         let mut now = before.clone();
         // The keys that interrupt come as bytes, so the terminal is always restored.
         now.local_modes -= LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG;
-        tcsetattr(&terminal, OptionalActions::Flush, &now)?;
+        tcsetattr(&terminal, OptionalActions::Drain, &now)?;
         Ok(SilentTerminal { terminal, before })
     }
 

@@ -3,9 +3,12 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Stdio;
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{LocalModes, tcgetattr};
 
 use crate::common::client::{Client, FUA, pattern};
 use crate::common::server::Server;
@@ -53,7 +56,8 @@ fn cryptsetup_knows_a_new_volume_and_a_changed_passphrase_and_volume_key_open_it
     serve(&folder, &text, true);
     let mut raw = Vec::new();
     File::open(folder.join("disk.img")).unwrap().read_to_end(&mut raw).unwrap();
-    assert!(!raw.windows(64).any(|found| found == &text[..64]), "the file has the plain text");
+    let has_text = raw.chunks(512).any(|sector| sector == &text[..512]);
+    assert!(!has_text, "the file has the plain text");
     let dump = cryptsetup(&folder, &["luksDump", "disk.img"]).ok();
     dump.says(&["aes-xts-plain64", "argon2id", "offset: 16777216", "sector: 512"]);
     let test = ["open", "--test-passphrase", "disk.img", "--key-file"];
@@ -159,6 +163,51 @@ fn a_key_comes_from_a_file_the_environment_or_a_descriptor_and_without_any_the_e
     opens("", "true").fails().complains(&["there is no terminal to ask for its key"]);
     opens("key_file = \"none\"", "true").fails().complains(&["key file", "none"]);
     folder.corewise(["up", "--check", "up.toml"]).fails().complains(&["key file"]);
+}
+
+/// Runs a server on a terminal of its own. Answers each question by the next of these texts.
+fn on_terminal(folder: &Folder, answers: &[&str]) -> (std::process::Output, bool) {
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let slave = ptsname(&master, Vec::new()).unwrap().into_string().unwrap();
+    let slave = File::options().read(true).write(true).open(slave).unwrap();
+    let mut command = folder.command("setsid");
+    command.args(["--ctty", "--wait", COREWISE, "up", "up.toml", "--for", "0s"]);
+    command.stdin(slave.try_clone().unwrap()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let child = command.spawn().unwrap();
+    let mut terminal = File::from(master);
+    for answer in answers {
+        let mut shown = Vec::new();
+        while !shown.ends_with(b": ") {
+            let mut byte = [0];
+            terminal.read_exact(&mut byte).unwrap();
+            shown.extend(byte);
+        }
+        assert!(!String::from_utf8_lossy(&shown).contains("pass"), "the key is shown");
+        terminal.write_all(answer.as_bytes()).unwrap();
+    }
+    let output = child.wait_with_output().unwrap();
+    (output, tcgetattr(&slave).unwrap().local_modes.contains(LocalModes::ECHO))
+}
+
+#[test]
+fn a_key_is_asked_for_on_the_terminal_which_does_not_show_it() {
+    let folder = Folder::new();
+    folder.write("up.toml", manifest("create = true"));
+    for (answers, is_ok, says) in [
+        (&["a pass\n", "another\n"][..], false, "the two keys differ"),
+        (&["a pass\x03"], false, "interrupted"),
+        (&["\n"], false, "it is empty"),
+        (&["x\x15a pasx\x7fs\n", "a pass\r"], true, ""),
+        (&["a pass\n", "a pass\n"], true, ""),
+        (&["wrong\n", "wrong\n"], false, "wrong key"),
+    ] {
+        let (output, echoes) = on_terminal(&folder, answers);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() == is_ok && stderr.contains(says), "{answers:?}: {stderr}");
+        assert!(echoes, "the terminal is left as it was");
+    }
 }
 
 #[test]

@@ -30,13 +30,13 @@ keys! {
         create: bool = flag(), Usual("false"), Ignores;
         /// File with the key: all of its bytes, as for cryptsetup's `--key-file`. Without this key,
         /// `key_env` and `key_fd`, `corewise up` asks on its terminal.
-        key_file: Option<Located<PathBuf>> = path(), Unset("see `key_file`"), Ignores;
+        key_file: Option<Located<PathBuf>> = path(), Unset("none"), Ignores;
         /// Name of the environment variable with the key.
-        key_env: Option<Located<String>> = text(), Unset("see `key_file`"), Ignores;
+        key_env: Option<Located<String>> = text(), Unset("none"), Ignores;
         /// Number of the file descriptor from which `corewise up` reads the key at its start, such
         /// as the end of a pipe.
         key_fd: Option<Located<u32>> = number().within("at least 3", "", |fd| *fd > 2),
-            Unset("see `key_file`"), Ignores;
+            Unset("none"), Ignores;
         /// `true` passes discards on. They [show](encryption.md#what-it-does-not-hide) which blocks
         /// are in use.
         discard: bool = flag(), Usual("false");
