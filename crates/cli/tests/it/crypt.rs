@@ -234,6 +234,30 @@ fn a_device_with_other_data_is_never_made_anew_and_a_damaged_copy_is_shown() {
 }
 
 #[test]
+fn encrypted_devices_are_legs_of_a_mirror_and_a_new_one_is_resynced() {
+    let folder = Folder::new();
+    folder.write("key", "a passphrase");
+    let leg = |name: &str| {
+        manifest("create = true\nkey_file = \"key\"")
+            .replace("[[export]]\ndevice = \"disk\"\n", "")
+            .replace("\"raw\"", &format!("\"raw-{name}\""))
+            .replace("\"disk\"", &format!("\"disk-{name}\""))
+            .replace("disk.img", &format!("{name}.img"))
+    };
+    let mirror = "[[device]]\nname = \"disk\"\ndriver = \"mirror\"\n\
+                  over = [\"disk-a\", \"disk-b\"]\n[[export]]\ndevice = \"disk\"\n";
+    folder.write("up.toml", leg("a") + &leg("b") + mirror);
+    let text = pattern(7, 65536);
+    serve(&folder, &text, true);
+    std::fs::remove_file(folder.join("a.img")).unwrap();
+    let mut server = Server::start(&folder, &["up.toml"]);
+    server.wait_mirror("resynced");
+    server.stop().ok();
+    std::fs::remove_file(folder.join("b.img")).unwrap();
+    serve(&folder, &text, false);
+}
+
+#[test]
 fn an_encrypted_device_grows_with_its_file_and_flushes_reach_it() {
     let folder = Folder::new();
     folder.write("key", "a passphrase");

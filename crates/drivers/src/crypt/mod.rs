@@ -12,7 +12,6 @@ mod secret;
 mod xts;
 
 use std::collections::VecDeque;
-use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,9 +25,9 @@ use corewise_workqueue::Workqueue;
 
 use crate::below::{StackError, holds_data, is_zero, pass_on};
 use luks::{Cost, Luks};
-use secret::Locked;
 pub use secret::Secret;
-use xts::{Direction, KEY, Xts};
+use secret::{Locked, VolumeKey, no_memory};
+use xts::{DataArea, Direction, KEY, Xts};
 
 /// Maximum bytes of a request.
 const MOST: u32 = 256 << 10;
@@ -39,9 +38,6 @@ const MOST_INLINE: u64 = 64 << 10;
 
 /// Bytes of large writes that have their encrypted copies at once.
 const COPIES: u64 = 16 << 20;
-
-/// Key of a volume, in memory of its own.
-type VolumeKey = Locked<[u8; KEY]>;
 
 /// The place of the header that says where the data is and wraps its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,33 +76,6 @@ impl CryptOptions {
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = discard;
         self
-    }
-}
-
-/// The part of a device that holds a volume's data, and the form of its sectors.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct DataArea {
-    /// First byte.
-    start: u64,
-    /// Size in bytes. `None`: up to the end of the device.
-    size: Option<u64>,
-    /// Bytes of a sector.
-    sector: u32,
-    /// Number of the first sector, in units of 512 bytes.
-    first: u64,
-}
-
-impl DataArea {
-    /// Returns the bytes of data on a device of `whole` bytes, in blocks of `block`; `None` if the
-    /// device is too small.
-    fn size_on(&self, whole: u64, block: u32) -> Option<u64> {
-        let room = whole.checked_sub(self.start)?;
-        let size = match self.size {
-            Some(size) if size > room => return None,
-            Some(size) => size,
-            None => room,
-        };
-        Some(size - size % u64::from(block)).filter(|size| *size != 0)
     }
 }
 
@@ -264,10 +233,6 @@ impl Crypt {
 fn too_small(area: &DataArea, whole: &Geometry) -> String {
     let needs = area.start.saturating_add(area.size.unwrap_or(u64::from(area.sector)));
     format!("it has {} bytes, but the volume ends at byte {needs} or later", whole.size)
-}
-
-fn no_memory(error: io::Error) -> String {
-    format!("the system has no memory for the key: {error}")
 }
 
 /// Returns the bytes of a device that the LUKS2 header there says are data, and whether a copy of

@@ -8,6 +8,8 @@ use std::ptr::{self, NonNull};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap_anonymous, munmap};
 use zeroize::{Zeroize, Zeroizing};
 
+use super::xts::KEY;
+
 /// A value in pages of its own, which are locked, left out of core dumps, and wiped at the end.
 pub(super) struct Locked<T> {
     base: NonNull<T>,
@@ -38,9 +40,9 @@ impl<T> Locked<T> {
             )
         }?;
         let base = NonNull::new(pages.cast::<T>()).expect("the system maps nothing at address 0");
-        // SAFETY: both calls are about the pages mapped above, and change no byte of them.
-        let locked = unsafe { madvise(pages, len, Advice::LinuxDontDump) }
-            .and_then(|()| unsafe { mlock(pages, len) });
+        // SAFETY: the pages were mapped above, and neither call changes a byte of them.
+        let locked =
+            unsafe { madvise(pages, len, Advice::LinuxDontDump).and_then(|()| mlock(pages, len)) };
         // SAFETY: the pages are mapped, as long as the value, and aligned to a page.
         unsafe { base.write(value) };
         Ok(Self { base, refused: locked.err() })
@@ -86,6 +88,14 @@ impl<T> Drop for Locked<T> {
             let _ = munmap(self.base.as_ptr().cast(), len);
         }
     }
+}
+
+/// The key of a volume, or one that wraps it.
+pub(super) type VolumeKey = Locked<[u8; KEY]>;
+
+/// Returns the message for a key that has no place.
+pub(super) fn no_memory(error: io::Error) -> String {
+    format!("the system has no memory for the key: {error}")
 }
 
 /// A passphrase or a key. Its memory is locked, left out of core dumps, and wiped when it is

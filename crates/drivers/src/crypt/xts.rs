@@ -24,6 +24,33 @@ const AT_ONCE: usize = 32;
 /// Bytes of a block.
 const BLOCK: usize = 16;
 
+/// The part of a device that holds a volume's data, and the form of its sectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct DataArea {
+    /// First byte.
+    pub(super) start: u64,
+    /// Size in bytes. `None`: up to the end of the device.
+    pub(super) size: Option<u64>,
+    /// Bytes of a sector.
+    pub(super) sector: u32,
+    /// Number of the first sector, in units of 512 bytes.
+    pub(super) first: u64,
+}
+
+impl DataArea {
+    /// Returns the bytes of data on a device of `whole` bytes, in blocks of `block`; `None` if the
+    /// device is too small.
+    pub(super) fn size_on(&self, whole: u64, block: u32) -> Option<u64> {
+        let room = whole.checked_sub(self.start)?;
+        let size = match self.size {
+            Some(size) if size > room => return None,
+            Some(size) => size,
+            None => room,
+        };
+        Some(size - size % u64::from(block)).filter(|size| *size != 0)
+    }
+}
+
 /// A cipher for the sectors of a device.
 pub(super) struct Xts {
     data: Aes256,

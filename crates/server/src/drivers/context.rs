@@ -11,8 +11,9 @@ use corewise::sync::Mutex;
 use corewise::topology::{Machine, Subscription};
 use corewise::workqueue::Workqueue;
 
-use super::crypt::Secrets;
 use super::file::Files;
+#[cfg(feature = "crypt")]
+use super::secrets::Secrets;
 use crate::cleanup::Cleanup;
 use crate::control::disks::Disks;
 use crate::manifest::{self, Manifest};
@@ -40,7 +41,7 @@ pub(crate) struct VolumeContext {
     /// Volumes that could not be brought up and may be missing.
     pub(crate) missing: Arc<MissingParts>,
     /// Keys of encrypted devices.
-    #[cfg_attr(not(feature = "crypt"), expect(dead_code, reason = "no device is encrypted"))]
+    #[cfg(feature = "crypt")]
     pub(crate) secrets: Arc<Secrets>,
 }
 

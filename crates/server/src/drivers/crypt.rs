@@ -1,13 +1,12 @@
 //! Encrypted devices, and the sources of their keys.
 
 #[cfg(feature = "crypt")]
-pub(crate) use with::{Secrets, find_key, open};
+pub(crate) use with::{find_key, open};
 #[cfg(not(feature = "crypt"))]
-pub(crate) use without::{Secrets, find_key, open};
+pub(crate) use without::{find_key, open};
 
 #[cfg(feature = "crypt")]
 mod with {
-    use std::collections::BTreeMap;
     use std::fs::File;
     use std::io::Read;
     use std::os::unix::ffi::OsStringExt;
@@ -17,29 +16,12 @@ mod with {
     use corewise::blockmq::Driver;
     use corewise::device::ProbeError;
     use corewise::drivers::{Crypt, CryptHeader, CryptOptions, Secret};
-    use corewise::sync::Mutex;
     use rustix::fs::{Mode, OFlags};
     use zeroize::Zeroizing;
 
-    use super::super::context::VolumeContext;
-    use super::super::volume::Volume;
+    use crate::drivers::context::VolumeContext;
+    use crate::drivers::volume::Volume;
     use crate::manifest::{self, CryptKey};
-
-    /// The keys that the program has given the server, each until its device has opened.
-    #[derive(Debug, Default)]
-    pub(crate) struct Secrets {
-        /// L: is the lock, held for a moment; guards the key of each device.
-        given: Mutex<BTreeMap<String, Secret>>,
-        /// L: is the lock, held while a key is derived, so that one derivation at a time has its
-        /// memory.
-        opening: Mutex<()>,
-    }
-
-    impl Secrets {
-        pub(crate) fn new(given: BTreeMap<String, Secret>) -> Secrets {
-            Secrets { given: Mutex::new(given), opening: Mutex::default() }
-        }
-    }
 
     /// Opens or makes the volume on the part. May block.
     pub(crate) fn open(
@@ -52,9 +34,9 @@ mod with {
         let options = CryptOptions::new(header).create(asked.create).discard(asked.discard);
         let part = below.device()?;
         let secrets = &context.secrets;
-        let _alone = secrets.opening.lock();
-        let kept = secrets.given.lock().remove(device);
-        let secret = match (kept, asked.key()) {
+        let _alone = secrets.opens();
+        let given = secrets.take(device);
+        let secret = match (given, asked.key()) {
             (Some(secret), _) => Ok(secret),
             (None, CryptKey::File(path)) => {
                 if let Some(mode) = readable_by_all(path) {
@@ -79,7 +61,7 @@ mod with {
         let opened = Crypt::open(part, &secret, options, &context.workqueue);
         if opened.is_err() && matches!(asked.key(), CryptKey::Descriptor(_) | CryptKey::Prompt) {
             // Another try may find the part in order.
-            secrets.given.lock().insert(device.to_owned(), secret);
+            secrets.keep(device, secret);
         }
         let opened = opened.map_err(ProbeError::failed)?;
         if let Some(damage) = opened.condition() {
@@ -140,12 +122,9 @@ mod without {
     use corewise::blockmq::{Dispatch, Driver, Info, Started};
     use corewise::device::ProbeError;
 
-    use super::super::context::VolumeContext;
-    use super::super::volume::Volume;
+    use crate::drivers::context::VolumeContext;
+    use crate::drivers::volume::Volume;
     use crate::manifest;
-
-    #[derive(Debug, Default)]
-    pub(crate) struct Secrets;
 
     pub(crate) enum Crypt {}
 

@@ -8,6 +8,8 @@ mod front_ends;
 mod mirror;
 mod object;
 mod plain;
+#[cfg(feature = "crypt")]
+mod secrets;
 mod volume;
 
 pub(crate) use context::{CallTargets, MissingParts, VolumeContext, Warnings};
@@ -16,4 +18,6 @@ pub(crate) use export::{EXPORT, ExportDriver};
 pub use front_ends::remove_links;
 pub(crate) use front_ends::{FrontEnds, link};
 pub(crate) use plain::behind_the_end;
+#[cfg(feature = "crypt")]
+pub(crate) use secrets::Secrets;
 pub(crate) use volume::{Volume, VolumeDriver};

@@ -20,7 +20,8 @@ use crate::cleanup::Cleanup;
 use crate::control::disks::Disks;
 use crate::control::place;
 use crate::drivers::CallTargets;
-use crate::drivers::crypt::Secrets;
+#[cfg(feature = "crypt")]
+use crate::drivers::Secrets;
 use crate::drivers::{
     ExportDriver, FrontEnds, MissingParts, VolumeContext, VolumeDriver, Warnings,
 };
@@ -71,6 +72,8 @@ pub(super) struct PreparedServer {
     pub(super) limits: ProcessLimits,
     /// Memory for clients by default, in bytes.
     pub(super) usual_memory: u64,
+    /// Keys of encrypted devices.
+    #[cfg(feature = "crypt")]
     pub(super) secrets: Arc<Secrets>,
     pub(super) cleanup: Arc<Cleanup>,
     pub(super) cancel: Cancel,
@@ -189,8 +192,6 @@ impl PreparedServer {
             usual_memory,
             #[cfg(feature = "crypt")]
             secrets: Arc::new(Secrets::new(options.secrets)),
-            #[cfg(not(feature = "crypt"))]
-            secrets: Arc::default(),
             cleanup: Cleanup::part_of(&options.cleanup),
             cancel: options.cancel,
             manifest,
@@ -260,6 +261,7 @@ impl PreparedServer {
             report: report.clone(),
             disks: Arc::clone(&disks),
             missing: Arc::clone(&missing),
+            #[cfg(feature = "crypt")]
             secrets: Arc::clone(&self.secrets),
         };
         let settings = Arc::new(Settings::new(self.asked, &self.manifest.server));

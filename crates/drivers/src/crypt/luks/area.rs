@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256, Sha512};
 use zeroize::Zeroizing;
 
-use crate::crypt::VolumeKey;
+use crate::crypt::secret::VolumeKey;
 use crate::crypt::xts::KEY;
 
 /// A hash function of a header.
@@ -76,16 +76,11 @@ pub(super) mod base64 {
     use base64::engine::general_purpose::STANDARD;
     use serde::{Deserialize, Deserializer, Serializer, de};
 
-    pub(in super::super) fn serialize<S: Serializer>(
-        bytes: &[u8],
-        to: S,
-    ) -> Result<S::Ok, S::Error> {
+    pub(crate) fn serialize<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(&STANDARD.encode(bytes))
     }
 
-    pub(in super::super) fn deserialize<'de, D: Deserializer<'de>>(
-        from: D,
-    ) -> Result<Vec<u8>, D::Error> {
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<u8>, D::Error> {
         let text = String::deserialize(from)?;
         STANDARD.decode(text).map_err(|_| de::Error::custom("bytes that aren't base64"))
     }

@@ -16,9 +16,8 @@ use super::{
     CHECKSUM, CHECKSUM_NAME, FIRST_MAGIC, NUMBERS, OFFSET, SALT, SECOND_MAGIC, SEQUENCE, SIZE,
     UUID, VERSION, checksum,
 };
-use crate::crypt::secret::{Locked, Secret};
-use crate::crypt::xts::{Direction, KEY, MOST_SECTOR, Xts};
-use crate::crypt::{DataArea, VolumeKey, no_memory};
+use crate::crypt::secret::{Locked, Secret, VolumeKey, no_memory};
+use crate::crypt::xts::{DataArea, Direction, KEY, MOST_SECTOR, Xts};
 
 /// Bytes of a copy of the header.
 const COPY: usize = 16 << 10;
@@ -38,21 +37,21 @@ const ZEROED_END: u64 = 1 << 20;
 
 /// The cost of a new slot's derivation: passes, and KiB of memory.
 #[derive(Clone, Copy)]
-pub(in super::super) struct Cost {
+pub(crate) struct Cost {
     time: u32,
     memory: u32,
 }
 
 impl Cost {
     /// About a second of one CPU, in memory that small machines have.
-    pub(in super::super) const USUAL: Cost = Cost { time: 4, memory: 256 << 10 };
+    pub(crate) const USUAL: Cost = Cost { time: 4, memory: 256 << 10 };
 
     /// The least that cryptsetup takes, for tests.
-    pub(in super::super) const LEAST: Cost = Cost { time: 4, memory: 32 };
+    pub(crate) const LEAST: Cost = Cost { time: 4, memory: 32 };
 }
 
 /// Returns the bytes that a new volume overwrites on a device of `size` bytes.
-pub(in super::super) fn overwritten(size: u64) -> [Range<u64>; 2] {
+pub(crate) fn overwritten(size: u64) -> [Range<u64>; 2] {
     // The end of the data lies up to a block before that of the device.
     [0..size.min(DATA + ZEROED), size.saturating_sub(2 * ZEROED_END)..size]
 }
@@ -61,7 +60,7 @@ pub(in super::super) fn overwritten(size: u64) -> [Range<u64>; 2] {
 ///
 /// The header comes last, and is durable when this returns. A crash before that leaves a device
 /// with other data, and no volume.
-pub(in super::super) fn create(
+pub(crate) fn create(
     device: &dyn BlockDevice,
     passphrase: &Secret,
     cost: Cost,

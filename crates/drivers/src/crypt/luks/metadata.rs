@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::area::Hash;
-use crate::crypt::DataArea;
-use crate::crypt::xts::{KEY, MOST_SECTOR, UNIT};
+use crate::crypt::xts::{DataArea, KEY, MOST_SECTOR, UNIT};
 
 /// The one cipher that is supported.
 pub(super) const CIPHER: &str = "aes-xts-plain64";

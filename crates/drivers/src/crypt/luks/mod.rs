@@ -17,8 +17,8 @@ use sha2::{Digest, Sha256};
 pub(super) use create::{Cost, create, overwritten};
 use metadata::{Digests, Metadata, Slot};
 
-use super::secret::Secret;
-use super::{DataArea, VolumeKey};
+use super::secret::{Secret, VolumeKey};
+use super::xts::DataArea;
 
 /// Bytes of the numbers in front of the JSON text.
 const NUMBERS: usize = 4096;
@@ -59,8 +59,8 @@ struct Copy {
     text: Vec<u8>,
 }
 
-/// The finding in the place of a copy.
-enum Found {
+/// The state of the place of a copy.
+enum CopyState {
     Good(Copy),
     /// Bytes that begin as a header, and the reason why they are none.
     Bad(String),
@@ -76,16 +76,16 @@ impl Luks {
         let first = find_copy(device, 0)?;
         // A bad first copy doesn't tell where the second one is.
         let places: &[u64] = match &first {
-            Found::Good(copy) => &[copy.size],
+            CopyState::Good(copy) => &[copy.size],
             _ => &SIZES,
         };
-        let mut second = Found::Nothing;
+        let mut second = CopyState::Nothing;
         for &at in places {
             match find_copy(device, at)? {
-                Found::Nothing => {}
-                Found::Bad(_) if matches!(second, Found::Bad(_)) => {}
+                CopyState::Nothing => {}
+                CopyState::Bad(_) if matches!(second, CopyState::Bad(_)) => {}
                 found => {
-                    let is_good = matches!(found, Found::Good(_));
+                    let is_good = matches!(found, CopyState::Good(_));
                     second = found;
                     if is_good {
                         break;
@@ -94,30 +94,30 @@ impl Luks {
             }
         }
         let (copy, damage) = match (first, second) {
-            (Found::Nothing, Found::Nothing) => return Ok(None),
-            (Found::Bad(why), Found::Nothing | Found::Bad(_))
-            | (Found::Nothing, Found::Bad(why)) => {
+            (CopyState::Nothing, CopyState::Nothing) => return Ok(None),
+            (CopyState::Bad(why), CopyState::Nothing | CopyState::Bad(_))
+            | (CopyState::Nothing, CopyState::Bad(why)) => {
                 return Err(format!(
                     "both copies of its LUKS header are damaged or gone: {why}. Restore the header \
                      from its backup (cryptsetup luksHeaderRestore)"
                 ));
             }
-            (Found::Good(first), Found::Good(second)) if first.uuid != second.uuid => {
+            (CopyState::Good(first), CopyState::Good(second)) if first.uuid != second.uuid => {
                 return Err(
                     "the two copies of its LUKS header belong to different volumes. Restore the \
                      header from its backup (cryptsetup luksHeaderRestore)"
                         .to_string(),
                 );
             }
-            (Found::Good(first), Found::Good(second)) => {
+            (CopyState::Good(first), CopyState::Good(second)) => {
                 let damage = (first.sequence != second.sequence)
                     .then(|| repair("one copy of the LUKS header is older than the other"));
                 (if first.sequence >= second.sequence { first } else { second }, damage)
             }
-            (Found::Good(first), _) => {
+            (CopyState::Good(first), _) => {
                 (first, Some(repair("the second copy of the LUKS header is damaged")))
             }
-            (_, Found::Good(second)) => {
+            (_, CopyState::Good(second)) => {
                 (second, Some(repair("the first copy of the LUKS header is damaged")))
             }
         };
@@ -159,18 +159,18 @@ fn repair(what: &str) -> String {
 }
 
 /// Looks for a copy that begins at byte `at` of the device.
-fn find_copy(device: &dyn BlockDevice, at: u64) -> Result<Found, String> {
+fn find_copy(device: &dyn BlockDevice, at: u64) -> Result<CopyState, String> {
     let size = device.geometry().size;
     let read = |len: u64| read(device, at..at + len);
     if at + NUMBERS as u64 > size {
-        return Ok(Found::Nothing);
+        return Ok(CopyState::Nothing);
     }
     let numbers = read(NUMBERS as u64)?;
     let magic = if at == 0 { FIRST_MAGIC } else { SECOND_MAGIC };
     if !numbers.starts_with(magic) {
-        return Ok(Found::Nothing);
+        return Ok(CopyState::Nothing);
     }
-    let bad = |why: &str| Ok(Found::Bad(why.to_string()));
+    let bad = |why: &str| Ok(CopyState::Bad(why.to_string()));
     match u16::from_be_bytes(numbers[VERSION].try_into().expect("2 bytes")) {
         2 => {}
         1 if at == 0 => {
@@ -197,7 +197,7 @@ fn find_copy(device: &dyn BlockDevice, at: u64) -> Result<Found, String> {
     }
     let text = &all[NUMBERS..];
     let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
-    Ok(Found::Good(Copy {
+    Ok(CopyState::Good(Copy {
         sequence: number(SEQUENCE),
         uuid: numbers[UUID].try_into().expect("40 bytes"),
         size: len,

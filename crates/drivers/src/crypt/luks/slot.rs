@@ -6,9 +6,8 @@ use zeroize::{Zeroize, Zeroizing};
 
 use super::metadata::{Argon, Derivation, Digests, Slot};
 use super::read;
-use crate::crypt::secret::{Locked, Secret};
+use crate::crypt::secret::{Locked, Secret, VolumeKey, no_memory};
 use crate::crypt::xts::{Direction, KEY, Xts};
-use crate::crypt::{VolumeKey, no_memory};
 
 /// Bytes of a sector of a slot's area.
 const SECTOR: usize = 512;
