@@ -248,11 +248,17 @@ fn encrypted_devices_are_legs_of_a_mirror_and_a_new_one_is_resynced() {
                   over = [\"disk-a\", \"disk-b\"]\n[[export]]\ndevice = \"disk\"\n";
     folder.write("up.toml", leg("a") + &leg("b") + mirror);
     let text = pattern(7, 65536);
-    serve(&folder, &text, true);
-    std::fs::remove_file(folder.join("a.img")).unwrap();
-    let mut server = Server::start(&folder, &["up.toml"]);
-    server.wait_mirror("resynced");
-    server.stop().ok();
+    for lost in [None, Some("a.img")] {
+        if let Some(lost) = lost {
+            std::fs::remove_file(folder.join(lost)).unwrap();
+        }
+        let mut server = Server::start(&folder, &["up.toml"]);
+        if lost.is_none() {
+            Client::new(&server.socket(), "disk").write(8192, &text, FUA).unwrap();
+        }
+        server.wait_mirror("resynced");
+        server.stop().ok();
+    }
     std::fs::remove_file(folder.join("b.img")).unwrap();
     serve(&folder, &text, false);
 }

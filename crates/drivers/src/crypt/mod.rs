@@ -41,6 +41,7 @@ const COPIES: u64 = 16 << 20;
 
 /// The place of the header that says where the data is and wraps its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CryptHeader {
     /// A LUKS2 header at the begin of the device. The secret is the passphrase of a key slot.
     Luks2,
@@ -51,6 +52,7 @@ pub enum CryptHeader {
 
 /// The options of a [`Crypt`].
 #[derive(Clone, Copy, Debug)]
+#[must_use]
 pub struct CryptOptions {
     header: CryptHeader,
     create: bool,
@@ -64,7 +66,6 @@ impl CryptOptions {
     }
 
     /// Sets whether a new volume is made if the device below is empty.
-    #[must_use]
     pub fn create(mut self, create: bool) -> Self {
         self.create = create;
         self
@@ -72,7 +73,6 @@ impl CryptOptions {
 
     /// Sets whether discards pass. They show which blocks are in use to a reader of the device
     /// below.
-    #[must_use]
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = discard;
         self
