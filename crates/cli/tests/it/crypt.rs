@@ -11,6 +11,7 @@ use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{LocalModes, tcgetattr};
 
 use crate::common::client::{Client, FUA, pattern};
+use crate::common::machine::{Image, is_long, listen};
 use crate::common::server::Server;
 use crate::common::{COREWISE, Folder, Ran};
 
@@ -245,7 +246,7 @@ fn encrypted_devices_are_legs_of_a_mirror_and_a_new_one_is_resynced() {
             .replace("disk.img", &format!("{name}.img"))
     };
     let mirror = "[[device]]\nname = \"disk\"\ndriver = \"mirror\"\n\
-                  over = [\"disk-a\", \"disk-b\"]\n[[export]]\ndevice = \"disk\"\n";
+                  over = [\"disk-a\", \"disk-b\"]\ndegraded = \"always\"\n[[export]]\ndevice = \"disk\"\n";
     folder.write("up.toml", leg("a") + &leg("b") + mirror);
     let text = pattern(7, 65536);
     for lost in [None, Some("a.img")] {
@@ -269,12 +270,56 @@ fn an_encrypted_device_grows_with_its_file_and_flushes_reach_it() {
     folder.write("key", "a passphrase");
     folder.write("up.toml", manifest("create = true\nkey_file = \"key\""));
     let server = Server::start(&folder, &["up.toml"]);
-    folder.corewise(["grow", "disk", "48M"]).ok();
-    let file = std::fs::metadata(folder.join("disk.img")).unwrap().len();
-    assert_eq!(file, (48 << 20) + HEADER);
+    let size = (48 << 20) + HEADER;
+    let grown = folder.corewise(["grow", "disk", "48M"]).ok();
+    let note = format!("write size = \"{size}\" for 'raw' into the manifest");
+    assert!(grown.to_string().contains(&note), "{grown}");
+    assert_eq!(std::fs::metadata(folder.join("disk.img")).unwrap().len(), size);
     let mut client = Client::new(&server.socket(), "disk");
     client.write((48 << 20) - 4096, &pattern(6, 4096), 0).unwrap();
     client.flush().unwrap();
     drop(client);
     server.stop().ok();
+    folder.write(
+        "up.toml",
+        manifest("key_file = \"key\"").replace(&SIZE.to_string(), &size.to_string()),
+    );
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut client = Client::new(&server.socket(), "disk");
+    assert!(client.read((48 << 20) - 4096, 4096).unwrap() == pattern(6, 4096));
+    drop(client);
+    server.stop().ok();
+}
+
+/// Belongs to the long runs, as `kernel` says.
+#[test]
+fn the_kernels_dm_crypt_and_a_server_take_turns_with_one_file_system() {
+    if !is_long() {
+        return;
+    }
+    let modules =
+        "virtio_pci virtio_blk ext4 crc32c_generic dm_crypt xts aesni_intel algif_skcipher";
+    let programs = ["cryptsetup", "fio", "e2fsck"].map(AsRef::as_ref);
+    let Some(image) = Image::new("crypt", "own", "crypt", modules, &programs) else { return };
+    let folder = Folder::new();
+    folder.write("key", "a-passphrase");
+    folder.write("up.toml", manifest("create = true\nkey_file = \"key\""));
+    std::fs::create_dir(folder.join("root")).unwrap();
+    folder.write("root/old", "of the server");
+    folder.client("mkfs.ext4", ["-q", "-d", "root", "fs.img", "16M"]).ok();
+    let server = Server::start(&folder, &["up.toml"]);
+    folder.client("nbdcopy", ["fs.img", &server.uri("disk")]).ok();
+    server.stop().ok();
+    let mut machine = image.machine(400, "tcg,thread=multi", "quiet key=a-passphrase");
+    let disk = format!("file={},format=raw,if=none,id=disk", folder.join("disk.img").display());
+    machine.args(["-m", "1024", "-drive", &disk]);
+    machine.args(["-device", "virtio-blk-pci,drive=disk,romfile="]);
+    let (result, said) = listen(machine, |_| {});
+    assert_eq!(result.as_deref(), Some("well"), "{said}");
+    let server = Server::start(&folder, &["up.toml"]);
+    std::fs::remove_file(folder.join("fs.img")).unwrap();
+    folder.client("nbdcopy", [&server.uri("disk"), "fs.img"]).ok();
+    server.stop().ok();
+    folder.client("e2fsck", ["-fn", "fs.img"]).ok();
+    folder.client("debugfs", ["-R", "cat new", "fs.img"]).ok().says(&["of the kernel"]);
 }
