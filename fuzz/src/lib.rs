@@ -15,6 +15,8 @@
 //!   other, and errors point into the input.
 //! * [`partition_table()`]: a disk with a GUID partition table. Partitions lie in the disk and
 //!   don't overlap, and only valid ranges are read.
+//! * [`luks()`]: a disk with a LUKS2 header. The data lies in the disk, only valid ranges are read,
+//!   and a damaged copy is reported.
 //! * [`remote()`]: a server's bytes in its handshake, to a volume that is its export. An agreement
 //!   follows from these bytes alone.
 //! * [`answers()`]: a server's answers to the requests of a volume that is its export. Each request
@@ -31,6 +33,7 @@ mod device;
 mod guest;
 mod handshake;
 mod kernel_log;
+mod luks;
 mod mutate;
 mod partition_table;
 mod remote;
@@ -43,6 +46,7 @@ pub use connection::connection;
 pub use guest::guest;
 pub use handshake::handshake;
 pub use kernel_log::kernel_log;
+pub use luks::luks;
 pub use mutate::Mutator;
 pub use partition_table::partition_table;
 pub use remote::remote;
@@ -59,6 +63,7 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("connection", connection),
     ("topology", topology),
     ("partition_table", partition_table),
+    ("luks", luks),
     ("kernel_log", kernel_log),
     ("remote", remote),
     ("answers", answers),

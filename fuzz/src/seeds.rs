@@ -425,6 +425,7 @@ pub fn all() -> [(&'static str, Vec<Seed>); 9] {
         ("connection", connection()),
         ("topology", crate::topology::seeds()),
         ("partition_table", crate::partition_table::seeds()),
+        ("luks", crate::luks::seeds()),
         ("answers", crate::answers::seeds()),
         ("guest", crate::guest::seeds()),
         ("kernel_log", crate::kernel_log::seeds()),

@@ -78,6 +78,11 @@ fn stored_partition_tables() {
 }
 
 #[test]
+fn stored_headers_of_luks() {
+    replay("luks");
+}
+
+#[test]
 fn stored_kernel_logs() {
     replay("kernel_log");
 }
@@ -115,6 +120,11 @@ fn mutated_guests() {
 #[test]
 fn mutated_partition_tables() {
     mutations("partition_table", 300);
+}
+
+#[test]
+fn mutated_headers_of_luks() {
+    mutations("luks", 300);
 }
 
 #[test]

@@ -17,6 +17,7 @@ const PROGRAMS: &[Program] = &[
     ("mkfs.ext4", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
+    ("cryptsetup", "cryptsetup-bin"),
     ("cc", "gcc"),
     // Servers for volumes that are their exports.
     ("nbdkit", "nbdkit"),

@@ -129,6 +129,7 @@
 //! | feature | for |
 //! |---|---|
 //! | `drivers`, `nbd`, `ublk`, `vhost`, `export`, `ring`, `kernel-log` | these modules |
+//! | `crypt` | `drivers::Crypt`, which encrypts another device |
 //! | `timeline` | its JSON, HTML and traces |
 //! | `serde` | a [`device::History`] that can be written and read |
 //! | `xml` | [`topology::Topology::from_xml`] |

@@ -113,7 +113,7 @@ pub(super) fn holds_data_before(device: &dyn BlockDevice, size: u64) -> Option<b
 }
 
 /// Returns whether these bytes are all zero, or `None` if they can't be read.
-fn is_zero(device: &dyn BlockDevice, from: u64, len: u64) -> Option<bool> {
+pub(super) fn is_zero(device: &dyn BlockDevice, from: u64, len: u64) -> Option<bool> {
     for at in (from..from + len).step_by(PIECE as usize) {
         let piece = device.read_at(at, PIECE.min(from + len - at) as usize).ok()?;
         if piece.iter().any(|byte| *byte != 0) {

@@ -3,7 +3,8 @@
 //! Each is a [`Driver`](corewise_blockmq::Driver), which a [`Queue`](corewise_blockmq::Queue) puts
 //! to work. [`Null`] and [`Memory`] finish requests on the spot, [`FileDriver`] asks the kernel
 //! (io_uring, or plain reads and writes if that is refused). [`Stripe`], [`Mirror`], [`Partition`]
-//! and the injectors [`Delay`] and [`Faulty`] stand on other block devices.
+//! and the injectors [`Delay`] and [`Faulty`] stand on other block devices. With the feature
+//! `crypt`, `Crypt` encrypts another device in the format of LUKS2.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -39,6 +40,8 @@
 //! [`Delay`] holds go on at once.
 
 mod below;
+#[cfg(feature = "crypt")]
+mod crypt;
 mod delay;
 mod faulty;
 mod file;
@@ -52,6 +55,8 @@ mod partition;
 mod stripe;
 
 pub use below::{StackError, holds_data};
+#[cfg(feature = "crypt")]
+pub use crypt::{Crypt, CryptHeader, CryptOptions, Secret};
 pub use delay::{Delay, Delays};
 pub use faulty::{Fault, Faulty};
 pub use file::{

@@ -44,6 +44,8 @@ const LINE: u64 = 2 << 20;
 /// The memory of a volume in a store, beside its read cache: changes that wait, and objects that
 /// are read and written.
 const STORE: u64 = 64 << 20;
+/// The copies of large writes to an encrypted device.
+const CRYPT: u64 = 16 << 20;
 /// The threads of a volume in a store.
 const STORE_THREADS: u64 = 8;
 
@@ -277,6 +279,8 @@ impl DeviceMemory {
                 mapped: STORE_THREADS * THREAD,
                 allocated: STORE.saturating_add(asked.read_cache),
             },
+            // The limit of the copies of its large writes.
+            Driver::Crypt(_) => DeviceMemory { mapped: 0, allocated: CRYPT },
             Driver::Null(_)
             | Driver::File(_)
             | Driver::Stripe(_)

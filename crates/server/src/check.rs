@@ -9,6 +9,7 @@ use corewise::topology::{Machine, Topology};
 use corewise::ublk::Abilities;
 use rustix::fs::{Access, access};
 
+use crate::drivers::crypt;
 use crate::drivers::file::{EMPTY, bad_size, other_size, refuse_what_is_no_disk};
 use crate::drivers::{behind_the_end, link};
 use crate::manifest::{Device, Driver, FileDriver, Manifest, Problem, Subject};
@@ -30,6 +31,10 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
                 why.err().map(|why| (file.path.place, why)).into_iter().collect()
             }
             Driver::Object(asked) => store_check::problems(asked),
+            Driver::Crypt(asked) => {
+                let why = crypt::find_key(asked);
+                why.err().map(|why| (device.place, why)).into_iter().collect()
+            }
             _ => Vec::new(),
         };
         let subject = || Subject::Device(Ok(device.name.clone()));

@@ -198,6 +198,7 @@ fn device_descriptors(device: &Device) -> u64 {
         }
         Driver::Memory(_)
         | Driver::Null(_)
+        | Driver::Crypt(_)
         | Driver::Stripe(_)
         | Driver::Mirror(_)
         | Driver::Partition(_)

@@ -54,6 +54,8 @@ pub mod units;
 
 pub use check::{check, front_ends};
 pub use cleanup::Cleanup;
+#[cfg(feature = "crypt")]
+pub use corewise::drivers::Secret;
 pub use drivers::{DiskRecord, remove_links};
 pub use error::{Error, ErrorKind};
 pub use handle::Handle;

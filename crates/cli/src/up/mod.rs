@@ -3,6 +3,8 @@
 //! All checks come before the first change to the system.
 
 mod progress;
+#[cfg(feature = "crypt")]
+mod secrets;
 pub(crate) mod signals;
 mod stop;
 mod terminal;
@@ -127,6 +129,8 @@ fn prepare(
     }
     let mut server = manifest.server.clone();
     override_addresses(&mut server, &args, !passed.is_empty(), built_in, &mut scratch)?;
+    #[cfg(feature = "crypt")]
+    let secrets = secrets::of(&manifest)?;
     let terminal = Terminal {
         json: args.json,
         quiet: is_client(&passed),
@@ -149,6 +153,8 @@ fn prepare(
         shutdown_timeout: args.shutdown_timeout,
         on_hang: args.on_hang,
         limits,
+        #[cfg(feature = "crypt")]
+        secrets,
         cancel: stop.cancel(),
         observer: Arc::new(terminal),
         cleanup,

@@ -134,7 +134,7 @@ impl Folder {
 }
 
 /// The Debian package of each client program.
-const PACKAGES: [(&str, &str); 12] = [
+const PACKAGES: [(&str, &str); 13] = [
     ("nbdinfo", "libnbd-bin"),
     ("nbdcopy", "libnbd-bin"),
     ("groff", "groff-base"),
@@ -147,6 +147,7 @@ const PACKAGES: [(&str, &str); 12] = [
     ("mkfs.ext4", "e2fsprogs"),
     ("e2fsck", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
+    ("cryptsetup", "cryptsetup-bin"),
 ];
 
 /// Runs a client program. If the program isn't installed, the test fails and names its package.

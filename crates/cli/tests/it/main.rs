@@ -6,6 +6,7 @@ mod common;
 mod bad_input;
 mod changes;
 mod crashes;
+mod crypt;
 mod dump;
 mod extended;
 mod front_ends;

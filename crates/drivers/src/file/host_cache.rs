@@ -160,7 +160,7 @@ mod cached_tests {
         let Some(all) = read_some(&file, 4096, 0) else { return println!("can't be asked here") };
         assert_eq!(all, [7; 1000]);
         assert_eq!(read_some(&file, 10, 995).unwrap(), [7; 5]);
-        assert_eq!(read_some(&file, 10, 1000).unwrap(), []);
+        assert!(read_some(&file, 10, 1000).unwrap().is_empty());
     }
 
     #[test]

@@ -113,6 +113,11 @@ impl Life {
         *self.0.lock() = None;
     }
 
+    /// Returns the number of requests until the kill; `None` after it.
+    pub fn left(&self) -> Option<u64> {
+        *self.0.lock()
+    }
+
     pub fn is_over(&self) -> bool {
         self.0.lock().is_none()
     }

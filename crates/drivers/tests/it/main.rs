@@ -4,6 +4,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+#[cfg(feature = "crypt")]
+mod crypt;
+#[cfg(feature = "crypt")]
+mod crypt_header;
 mod drivers;
 mod extents;
 mod file;

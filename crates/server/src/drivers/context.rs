@@ -12,6 +12,8 @@ use corewise::topology::{Machine, Subscription};
 use corewise::workqueue::Workqueue;
 
 use super::file::Files;
+#[cfg(feature = "crypt")]
+use super::secrets::Secrets;
 use crate::cleanup::Cleanup;
 use crate::control::disks::Disks;
 use crate::manifest::{self, Manifest};
@@ -38,6 +40,9 @@ pub(crate) struct VolumeContext {
     pub(crate) disks: Arc<Disks>,
     /// Volumes that could not be brought up and may be missing.
     pub(crate) missing: Arc<MissingParts>,
+    /// Keys of encrypted devices.
+    #[cfg(feature = "crypt")]
+    pub(crate) secrets: Arc<Secrets>,
 }
 
 /// Devices that may be missing at the start, since they are below a mirror, and devices that must

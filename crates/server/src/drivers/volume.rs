@@ -16,7 +16,7 @@ use corewise::sync::{Mutex, context};
 use super::context::VolumeContext;
 use super::object::{self, ObjectDriver};
 use super::plain::{self, Claims};
-use super::{file, mirror};
+use super::{crypt, file, mirror};
 use crate::control::disks::DiskKind;
 use crate::control::mirrors::{self, CheckSchedule};
 use crate::control::stores::{Snapshot, SnapshotAction};
@@ -55,6 +55,8 @@ pub(super) struct OpenVolume {
     file: Option<Arc<FileDriver>>,
     object: Option<Arc<ObjectDriver>>,
     remote: Option<Arc<Remote>>,
+    /// First byte of the data on the part of an encrypted volume.
+    data_start: Option<u64>,
     /// Location at which durable data was created, if nothing was there.
     new_at: Option<String>,
     origin: DataOrigin,
@@ -194,13 +196,29 @@ impl Volume {
                     Ok(())
                 }
             }
+            (Driver::Crypt(_), size) => {
+                let parts = self.parts.lock().clone();
+                let part = only_part(&parts).map_err(|error| error.to_string())?;
+                part.may_grow(size.map(|size| self.size_below(size)))
+            }
             (other, _) => Err(format!("a '{}' device cannot grow", other.name())),
         }
     }
 
-    /// Grows the volume and returns its new size. No volume may be above it. May block.
+    /// Returns the size of its part with which an encrypted volume has this size.
+    fn size_below(&self, size: u64) -> u64 {
+        let start = self.made.get().and_then(|made| made.data_start).unwrap_or_default();
+        size.saturating_add(start)
+    }
+
+    /// Grows the volume, an encrypted one together with its part, and returns its new size. No
+    /// volume may be above it. May block.
     pub(crate) fn grow(&self, size: Option<u64>) -> Result<u64, String> {
         let made = self.made.get().ok_or("the volume is missing")?;
+        if made.data_start.is_some() {
+            let part = self.parts.lock().first().cloned().ok_or("the volume has no parts")?;
+            part.grow(size.map(|size| self.size_below(size)))?;
+        }
         made.queue.grow(size).map_err(|error| error.to_string())
     }
 
@@ -377,7 +395,7 @@ impl Volume {
     pub(super) fn make(&self) -> Result<OpenVolume, ProbeError> {
         let (context, parts) = (&self.context, &self.parts.lock().clone());
         let (mut mirror, mut object, mut remote, mut new_at) = (None, None, None, None);
-        let mut in_file = None;
+        let (mut in_file, mut data_start) = (None, None);
         let mut origin = DataOrigin::over(parts);
         let driver: Arc<dyn Driver> = match &self.device.driver {
             manifest::Driver::Memory(asked) => {
@@ -426,6 +444,16 @@ impl Volume {
             manifest::Driver::Partition(asked) => {
                 plain::partition(context, self.name(), only_part(parts)?, &asked.partition.value)?
             }
+            manifest::Driver::Crypt(asked) => {
+                let part = only_part(parts)?;
+                let opened = crypt::open(context, self.name(), part, asked)?;
+                data_start = Some(opened.data_start());
+                if opened.created() {
+                    new_at = Some(part.name().to_owned());
+                    origin = DataOrigin::New;
+                }
+                Arc::new(opened)
+            }
             manifest::Driver::Delay(asked) => {
                 plain::delay(context, only_part(parts)?, asked.delays())?
             }
@@ -437,6 +465,7 @@ impl Volume {
             file: in_file,
             object,
             remote,
+            data_start,
             new_at,
             origin,
         })

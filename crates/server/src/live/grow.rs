@@ -9,10 +9,19 @@ use super::request::known;
 use crate::control::changes::{ChangeReport, Step, StepKind};
 use crate::drivers::Volume;
 use crate::error::Error;
-use crate::manifest::{Driver, FileDriver, Manifest};
+use crate::manifest::{Device, Driver, FileDriver, Manifest};
 
 fn step(name: &str, size: Option<u64>) -> Step {
     Step { what: StepKind::Grow, name: name.to_string(), size, ..Step::default() }
+}
+
+/// Returns the device whose size an encrypted device has, in any number of steps. Any other device
+/// has its own.
+fn bottom<'m>(device: &'m Device, has: &'m Manifest) -> &'m Device {
+    match &device.driver {
+        Driver::Crypt(asked) => has.device(&asked.over).map_or(device, |below| bottom(below, has)),
+        _ => device,
+    }
 }
 
 impl Live {
@@ -33,7 +42,9 @@ impl Live {
         }
         self.refuse_stuck(std::iter::once(name))?;
         self.manager.bound::<Volume>(name).ok_or("the device is not up")?.may_grow(size)?;
-        let written = matches!(&device.driver, Driver::File(FileDriver { size: Some(_), .. }));
+        let bottom = bottom(device, has);
+        let written = matches!(&bottom.driver, Driver::File(FileDriver { size: Some(_), .. }));
+        let bottom = bottom.name.clone();
         if dry_run {
             return Ok(ChangeReport {
                 dry_run,
@@ -47,9 +58,10 @@ impl Live {
             changed.steps.push(step(name, Some(size)));
         }
         if written && size > had && self.source.is_some() {
+            let size = self.size_of(&bottom).unwrap_or(size);
             changed
                 .notes
-                .push(format!("write size = \"{size}\" for '{name}' into the manifest, too"));
+                .push(format!("write size = \"{size}\" for '{bottom}' into the manifest, too"));
         }
         self.report.changed(&changed);
         Ok(changed)
@@ -80,6 +92,11 @@ impl Live {
         Ok((had, size))
     }
 
+    /// Returns the size of a volume that is up.
+    fn size_of(&self, name: &str) -> Option<u64> {
+        Some(self.manager.bound::<Volume>(name)?.device().ok()?.geometry().size)
+    }
+
     /// Records the new size in the manifest.
     fn grown(&self, name: &str, size: u64, has: &mut Manifest) {
         for disk in self.front_ends.grown(name) {
@@ -89,9 +106,12 @@ impl Live {
                  is in use (Linux 6.16 can)"
             ));
         }
-        for device in has.devices.iter_mut().filter(|device| device.name == name) {
+        let bottom = has.device(name).map(|device| bottom(device, has).name.clone());
+        let of_bottom = bottom.as_deref().and_then(|bottom| self.size_of(bottom));
+        for device in has.devices.iter_mut().filter(|device| Some(&device.name) == bottom.as_ref())
+        {
             if let Driver::File(FileDriver { size: Some(at), .. }) = &mut device.driver {
-                at.value = size;
+                at.value = of_bottom.unwrap_or(size);
             }
         }
         for shown in self.shown.lock().iter_mut().filter(|shown| shown.device == name) {

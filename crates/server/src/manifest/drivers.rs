@@ -7,6 +7,7 @@ use corewise::blockmq::{Deadline, HwQueues, IoScheduler, IoStats, Op, RqAffinity
 use corewise::drivers::{Degraded, Delays, Fault, OnLoss};
 use corewise::nbd::Uri;
 
+use super::crypt::Crypt;
 use super::keys::{
     CheckKeys, KeyChange, Keys, Reload, ValueKind, devices, duration, flag, keys, new_path, number,
     path, share, size, text, text_or_number, word, word_or,
@@ -68,6 +69,8 @@ macro_rules! drivers {
 }
 
 drivers! {
+    /// Encrypts its one part; see [encryption.md](encryption.md).
+    "crypt" => Crypt(Crypt);
     /// Slows its one part down, for tests.
     "delay" => Delay(Delay);
     /// Makes requests to its one part fail, for tests.
@@ -105,7 +108,8 @@ impl Driver {
             | Driver::Remote(_)
             | Driver::Object(_) => &[],
             Driver::Stripe(Stripe { over, .. }) | Driver::Mirror(Mirror { over, .. }) => over,
-            Driver::Partition(Partition { over, .. })
+            Driver::Crypt(Crypt { over, .. })
+            | Driver::Partition(Partition { over, .. })
             | Driver::Delay(Delay { over, .. })
             | Driver::Error(Failing { over, .. }) => std::slice::from_ref(over),
         }
@@ -147,7 +151,7 @@ fn parts(least: usize, range: &'static str) -> ValueKind<Vec<String>> {
 }
 
 /// Reads the one device below a driver.
-fn part() -> ValueKind<String> {
+pub(super) fn part() -> ValueKind<String> {
     let one = devices().within("a list of exactly one device", "", |parts| parts.len() == 1);
     one.map(|parts, _| parts.into_iter().map(|part| part.value).collect())
 }

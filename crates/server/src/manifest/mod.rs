@@ -2,13 +2,14 @@
 //! on.
 //!
 //! `keys` defines a key. The tables of keys are in `server`, `export`, `drivers` (the keys of all
-//! devices, and of each driver) and `object` (a volume in an object store). A new key is one entry
-//! there. `raw` reads the text by these tables and resolves nothing. `links` follows the names from
-//! device to device, and `resolve` makes the `model` of it. All of it is pure: nothing here touches
-//! the file system. `docs/manifest.md` describes the format.
+//! devices, and of each driver), `crypt` and `object` (the drivers of those names). A new key is
+//! one entry there. `raw` reads the text by these tables and resolves nothing. `links` follows the
+//! names from device to device, and `resolve` makes the `model` of it. All of it is pure: nothing
+//! here touches the file system. `docs/manifest.md` describes the format.
 
 mod access;
 mod changes;
+mod crypt;
 mod drivers;
 mod export;
 mod keys;
@@ -32,6 +33,11 @@ use std::path::Path;
 pub use access::NodeAccess;
 pub(crate) use access::ResolvedAccess;
 pub(crate) use changes::{Changes, LegChange, against_record};
+pub(crate) use crypt::Crypt;
+#[cfg(feature = "crypt")]
+pub(crate) use crypt::CryptKey;
+#[cfg(feature = "crypt")]
+pub use crypt::SecretSource;
 pub(crate) use drivers::{Driver, Failing, FileDriver, Io, Mirror, Remote, driver_names};
 pub use export::{Export, GuestSocket, Limit, UblkDisk};
 pub(crate) use keys::{Keys, Reload};

@@ -3,12 +3,16 @@
 mod life;
 mod prepared;
 
+#[cfg(feature = "crypt")]
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use corewise::device::{Cancel, HangPolicy};
+#[cfg(feature = "crypt")]
+use corewise::drivers::Secret;
 use corewise::nbd::{Endpoint, Listener};
 use life::RunningServer;
 use prepared::PreparedServer;
@@ -133,6 +137,10 @@ pub struct Options {
     pub shutdown_timeout: Option<Duration>,
     /// Policy for devices that hang. It overrides that of the manifest, also after a reload.
     pub on_hang: Option<HangPolicy>,
+    /// Keys of encrypted devices, by device: those from the user or a file descriptor. See
+    /// [`Manifest::secrets`](crate::manifest::Manifest::secrets).
+    #[cfg(feature = "crypt")]
+    pub secrets: BTreeMap<String, Secret>,
     /// Limits of the process.
     pub limits: ProcessLimits,
     /// Files and sockets to remove at the end. Several servers may share it: each removes its own
@@ -158,6 +166,8 @@ impl Default for Options {
             ends_process: false,
             shutdown_timeout: None,
             on_hang: None,
+            #[cfg(feature = "crypt")]
+            secrets: BTreeMap::new(),
             limits: ProcessLimits::now(),
             cleanup: Arc::default(),
             cancel: Cancel::new(),

@@ -20,6 +20,8 @@ use crate::cleanup::Cleanup;
 use crate::control::disks::Disks;
 use crate::control::place;
 use crate::drivers::CallTargets;
+#[cfg(feature = "crypt")]
+use crate::drivers::Secrets;
 use crate::drivers::{
     ExportDriver, FrontEnds, MissingParts, VolumeContext, VolumeDriver, Warnings,
 };
@@ -70,6 +72,9 @@ pub(super) struct PreparedServer {
     pub(super) limits: ProcessLimits,
     /// Memory for clients by default, in bytes.
     pub(super) usual_memory: u64,
+    /// Keys of encrypted devices.
+    #[cfg(feature = "crypt")]
+    pub(super) secrets: Arc<Secrets>,
     pub(super) cleanup: Arc<Cleanup>,
     pub(super) cancel: Cancel,
 }
@@ -189,6 +194,8 @@ impl PreparedServer {
             too_much_memory,
             limits,
             usual_memory,
+            #[cfg(feature = "crypt")]
+            secrets: Arc::new(Secrets::new(options.secrets)),
             cleanup: Cleanup::part_of(&options.cleanup),
             cancel: options.cancel,
             manifest,
@@ -258,6 +265,8 @@ impl PreparedServer {
             report: report.clone(),
             disks: Arc::clone(&disks),
             missing: Arc::clone(&missing),
+            #[cfg(feature = "crypt")]
+            secrets: Arc::clone(&self.secrets),
         };
         let settings = Arc::new(Settings::new(self.asked, &self.manifest.server));
         let status = ServerStatus::default();
