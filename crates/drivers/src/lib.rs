@@ -39,8 +39,6 @@
 //! [`Delay`] holds go on at once.
 
 mod below;
-// Until the overlay's driver uses it.
-#[allow(dead_code)]
 mod bit_pages;
 mod delay;
 mod faulty;
@@ -51,6 +49,7 @@ mod mirror;
 #[doc(hidden)]
 pub mod model;
 mod null;
+mod overlay;
 mod partition;
 mod stripe;
 
@@ -68,6 +67,7 @@ pub use mirror::{
     MirrorObserver, MirrorOptions, MirrorPlace, MirrorStatus,
 };
 pub use null::{Null, NullOptions};
+pub use overlay::{Overlay, OverlayOptions};
 pub use partition::{Partition, PartitionEntry, PartitionTable};
 pub use stripe::Stripe;
 

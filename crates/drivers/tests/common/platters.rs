@@ -91,6 +91,13 @@ impl Platter {
                         self.flush(sectors);
                     }
                 }
+                Op::WriteZeroes | Op::Discard => {
+                    self.now[range].fill(0);
+                    self.unflushed.extend(sectors.clone());
+                    if rq.flags().fua {
+                        self.flush(sectors);
+                    }
+                }
                 Op::Flush => self.flush(self.unflushed.clone().into_iter()),
                 _ => return Err(IoError::new(IoErrorKind::NotSupported)),
             }

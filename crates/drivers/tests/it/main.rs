@@ -20,6 +20,8 @@ mod mirror_record;
 mod mirror_replace;
 mod nested;
 mod null;
+mod overlay;
+mod overlay_crashes;
 mod partition;
 mod requests;
 mod workers;
