@@ -118,6 +118,11 @@ impl BitPage {
         new
     }
 
+    /// Clears all bits.
+    pub(crate) fn clear(&self) {
+        self.words.iter().for_each(|word| word.store(0, Ordering::Release));
+    }
+
     /// Returns how many bits are set.
     pub(crate) fn count(&self) -> usize {
         let ones = |word: &AtomicU64| word.load(Ordering::Relaxed).count_ones() as usize;

@@ -34,6 +34,16 @@ impl BlockLocks {
         Some(rq)
     }
 
+    /// Locks a range of bytes, which are whole blocks, unless a part of them is locked.
+    pub(super) fn try_lock(&self, bytes: &Range<u64>) -> bool {
+        let mut state = self.state.lock();
+        let is_free = !state.is_locked(bytes);
+        if is_free {
+            state.locked.push(bytes.clone());
+        }
+        is_free
+    }
+
     /// Returns true if a part of a range of bytes is locked.
     pub(super) fn is_locked(&self, bytes: &Range<u64>) -> bool {
         self.state.lock().is_locked(bytes)

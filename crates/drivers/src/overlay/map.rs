@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use corewise_blockmq::{IoError, IoErrorKind, Started};
 use corewise_sync::SpinLock;
-use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use super::header::Layout;
 use crate::bit_pages::{BitPage, PAGE_BITS};
@@ -23,6 +23,10 @@ pub(super) struct Map {
     chunks: [OnceLock<Box<[Slot]>>; CHUNKS],
     /// L: is the lock, held for a push or a take; guards the groups whose page has to be written.
     marked: SpinLock<Vec<usize>>,
+    /// A: number of own blocks in the counted groups. Relaxed: a count.
+    own: AtomicU64,
+    /// A: number of counted groups. Relaxed: a count.
+    counted: AtomicUsize,
 }
 
 /// A group's page, once that is in memory.
@@ -31,6 +35,9 @@ struct Slot {
     /// A: true while the group is among the marked ones. Set with Release by `set`, which has set
     /// bits before; cleared with Acquire by `take_marked`, whose caller reads them after.
     marked: AtomicBool,
+    /// A: true once the own blocks of the page on disk were counted. Relaxed: the first to set it
+    /// adds them.
+    counted: AtomicBool,
     /// L: is the lock, held for a push or a take; guards the requests that wait for the page.
     /// `None`: nobody loads it.
     waiting: SpinLock<Option<Vec<Started>>>,
@@ -38,7 +45,12 @@ struct Slot {
 
 impl Slot {
     fn new() -> Self {
-        Self { page: OnceLock::new(), marked: AtomicBool::new(false), waiting: SpinLock::new(None) }
+        Self {
+            page: OnceLock::new(),
+            marked: AtomicBool::new(false),
+            counted: AtomicBool::new(false),
+            waiting: SpinLock::new(None),
+        }
     }
 }
 
@@ -59,6 +71,8 @@ impl Map {
             id,
             chunks: [const { OnceLock::new() }; CHUNKS],
             marked: SpinLock::new(Vec::new()),
+            own: AtomicU64::new(0),
+            counted: AtomicUsize::new(0),
         };
         map.grow(size);
         map
@@ -117,7 +131,9 @@ impl Map {
         while at < bytes.end {
             let (group, end) = (self.layout.group(at), bytes.end.min(self.layout.group_end(at)));
             let page = self.page(group).expect("a change loads its pages before it is sent");
-            if page.set(self.layout.bit(at)..self.layout.bit(end - 1) + 1) != 0 {
+            let new = page.set(self.layout.bit(at)..self.layout.bit(end - 1) + 1);
+            if new != 0 {
+                self.own.fetch_add(new as u64, Ordering::Relaxed);
                 self.mark(group);
             }
             at = end;
@@ -191,9 +207,51 @@ impl Map {
     ) -> (Vec<Started>, Result<(), IoError>) {
         let slot = self.slot(group);
         let decoded = read.and_then(|bytes| self.decode(group, bytes));
-        // One thread at a time loads a page, so there is none yet.
-        let result = decoded.map(|page| drop(slot.page.set(page)));
+        // Two threads may load a page: the first one counts, and has what was on disk.
+        let result = decoded.map(|page| {
+            self.add(slot, &page);
+            drop(slot.page.set(page));
+        });
         (slot.waiting.lock().take().unwrap_or_default(), result)
+    }
+
+    /// Counts the own blocks of a group's page, as it was read.
+    pub(super) fn count(&self, group: usize, bytes: &[u8]) {
+        if let Ok(page) = self.decode(group, bytes) {
+            self.add(self.slot(group), &page);
+        }
+    }
+
+    /// Counts a page that was read, unless its group was counted before.
+    fn add(&self, slot: &Slot, page: &BitPage) {
+        if !slot.counted.swap(true, Ordering::Relaxed) {
+            self.own.fetch_add(page.count() as u64, Ordering::Relaxed);
+            self.counted.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns true if a group was counted.
+    pub(super) fn is_counted(&self, group: usize) -> bool {
+        self.slot(group).counted.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of own blocks of a device of `groups` groups; `None` unless all of them
+    /// were counted.
+    pub(super) fn own(&self, groups: usize) -> Option<u64> {
+        let all = self.counted.load(Ordering::Relaxed) >= groups;
+        all.then(|| self.own.load(Ordering::Relaxed))
+    }
+
+    /// Clears all bits and marks, when nothing is in flight.
+    pub(super) fn clear(&self) {
+        self.marked.lock().clear();
+        for slot in self.chunks.iter().filter_map(OnceLock::get).flatten() {
+            slot.marked.store(false, Ordering::Relaxed);
+            if let Some(page) = slot.page.get() {
+                page.clear();
+            }
+        }
+        self.own.store(0, Ordering::Relaxed);
     }
 
     /// Decodes a group's page.

@@ -4,7 +4,9 @@
 //! `README.md` beside this file shows the file, and argues what a crash leaves behind.
 
 mod block_locks;
+mod change;
 mod commit;
+mod fetch;
 mod header;
 mod map;
 mod open;
@@ -13,13 +15,16 @@ mod requests;
 use std::sync::Arc;
 
 use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Started,
+    BlockDevice, Dispatch, Displaced, Driver, Geometry, Info, IoError, IoErrorKind, Queue, Started,
 };
 use corewise_sync::atomic::{AtomicU64, Ordering};
+use corewise_sync::panics::caught;
 use corewise_sync::{Mutex, SpinLock};
 
 use block_locks::BlockLocks;
 use commit::Commits;
+pub use fetch::Fetch;
+use fetch::Fetcher;
 use header::{Header, Layout};
 use map::Map;
 
@@ -37,7 +42,7 @@ pub struct Overlay {
 }
 
 struct OverlayState {
-    file: Arc<dyn BlockDevice>,
+    file: Arc<Queue>,
     /// L: is the lock, held for a look; guards the base. `None`: every block is own.
     base: SpinLock<Option<Arc<dyn BlockDevice>>>,
     /// Bytes of the base; 0 without one.
@@ -51,11 +56,40 @@ struct OverlayState {
     commits: Commits,
     /// L: is the lock, held while a header is written; guards the newest one.
     header: Mutex<Header>,
-    grow_file: Option<Box<GrowFile>>,
+    fetch: Fetcher,
+    observer: Option<Box<OverlayObserver>>,
 }
 
-/// The function that makes an overlay's file longer, to this size.
-type GrowFile = dyn Fn(u64) -> Result<u64, IoError> + Send + Sync;
+/// The listener to an overlay's events.
+type OverlayObserver = dyn Fn(&OverlayEvent) + Send + Sync;
+
+/// An event of an overlay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OverlayEvent {
+    /// All blocks were fetched: the overlay needs its base no more.
+    Fetched,
+    /// The background can't fetch a block. It tries again, and tells nothing more until it
+    /// succeeds.
+    FetchFailed {
+        /// The reason.
+        error: IoError,
+    },
+}
+
+/// The state of an overlay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct OverlayStatus {
+    /// Bytes of own blocks; `None` as long as they are being counted.
+    pub own: Option<u64>,
+    /// Bytes of the overlay.
+    pub size: u64,
+    /// True if it has a base.
+    pub has_base: bool,
+    /// True while all blocks of the base are being fetched.
+    pub fetching: bool,
+}
 
 /// The options of an overlay; see [`Overlay::open`].
 #[non_exhaustive]
@@ -66,12 +100,23 @@ pub struct OverlayOptions {
     /// Bytes of a new overlay, at least those of its base; `None`, the default: the same. Bytes
     /// behind the base's end are zero.
     pub size: Option<u64>,
-    grow_file: Option<Box<GrowFile>>,
+    /// Blocks that are fetched from the base; none by default.
+    pub fetch: Fetch,
+    /// Most bytes a second that the background, or a [flatten](Overlay::flatten), fetches; default
+    /// 100 MiB.
+    pub fetch_rate: u64,
+    observer: Option<Box<OverlayObserver>>,
 }
 
 impl Default for OverlayOptions {
     fn default() -> Self {
-        Self { block_size: 4096, size: None, grow_file: None }
+        Self {
+            block_size: 4096,
+            size: None,
+            fetch: Fetch::Never,
+            fetch_rate: 100 << 20,
+            observer: None,
+        }
     }
 }
 
@@ -95,13 +140,18 @@ impl OverlayOptions {
         self
     }
 
-    /// Sets the function that makes the file longer, which a growing overlay needs. It may block.
+    /// Sets which blocks are fetched from the base, and at most how many bytes a second.
     #[must_use]
-    pub fn grow_file(
-        mut self,
-        grow: impl Fn(u64) -> Result<u64, IoError> + Send + Sync + 'static,
-    ) -> Self {
-        self.grow_file = Some(Box::new(grow));
+    pub fn fetch(mut self, fetch: Fetch, rate: u64) -> Self {
+        (self.fetch, self.fetch_rate) = (fetch, rate);
+        self
+    }
+
+    /// Sets the listener to events. It is called on a worker, which may block; nothing is fetched
+    /// meanwhile. A panic in it is caught. It is dropped with the overlay.
+    #[must_use]
+    pub fn observer(mut self, observer: impl Fn(&OverlayEvent) + Send + Sync + 'static) -> Self {
+        self.observer = Some(Box::new(observer));
         self
     }
 }
@@ -109,6 +159,13 @@ impl OverlayOptions {
 impl OverlayState {
     fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
+    }
+
+    fn tell(&self, event: &OverlayEvent) {
+        let Some(observer) = &self.observer else { return };
+        if caught(|| observer(event)).is_none() {
+            tracing::error!("the observer of an overlay panicked");
+        }
     }
 
     /// Returns the base, for a block that isn't own.
@@ -126,6 +183,22 @@ impl Driver for Overlay {
         let over = Info::over("overlay", &*state.file);
         let geometry = Geometry { size: state.size(), ..state.geometry };
         Info { geometry, knows_extents: true, ..over }
+    }
+
+    fn condition(&self) -> Option<String> {
+        self.inner.file.driver().condition()
+    }
+
+    fn has_lost_data(&self) -> bool {
+        self.inner.file.driver().has_lost_data()
+    }
+
+    fn displaced(&self) -> Option<Displaced> {
+        self.inner.file.driver().displaced()
+    }
+
+    fn is_outdated(&self) -> bool {
+        self.inner.file.is_outdated()
     }
 
     /// Grows the overlay and its file. Bytes behind the base's end are zero.

@@ -1,20 +1,22 @@
 //! Opening an overlay: a new one is made, another one has to belong to its base. All of it blocks.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use bytes::BytesMut;
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Completed, Geometry, IoError, IoErrorKind, Request,
+    BlockDevice, BlockDeviceExt, Completed, Geometry, IoError, IoErrorKind, Queue, Request,
 };
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Countdown, Mutex, SpinLock};
+use corewise_workqueue::{Work, Workqueue};
 
 use super::block_locks::BlockLocks;
 use super::commit::Commits;
+use super::fetch::Fetcher;
 use super::header::{BaseIdentity, HEADERS, Header, Layout, WholeChange};
 use super::map::Map;
-use super::{Overlay, OverlayOptions, OverlayState};
+use super::{Overlay, OverlayOptions, OverlayState, OverlayStatus};
 use crate::below::{StackError, holds_data};
 
 /// Bytes at the beginning of a base that identify it: partition tables and file systems are there.
@@ -37,16 +39,18 @@ impl Overlay {
     /// Opens the overlay in `file` over `base`. A file that holds nothing but zeroes becomes a new
     /// overlay, durably. An overlay that has every block needs no base.
     ///
-    /// Nobody may change the base as long as it has overlays. Blocks: call it on a worker or a
+    /// Workers of the queue [below](Workqueue::below) `wq` fetch. Nobody may change the base as long
+    /// as it has overlays. Blocks: call it on a worker or a
     /// thread of your own.
     ///
     /// # Errors
     /// If the file holds anything but an overlay, is too short, or is damaged; if the base isn't
     /// the one that the overlay was made over; if a request fails.
     pub fn open(
-        file: Arc<dyn BlockDevice>,
+        file: Arc<Queue>,
         base: Option<Arc<dyn BlockDevice>>,
         options: OverlayOptions,
+        wq: &Workqueue,
     ) -> Result<Self, StackError> {
         if file.geometry().read_only {
             let name = file.name();
@@ -62,24 +66,56 @@ impl Overlay {
         let base = base.filter(|_| header.base.is_some());
         let geometry = geometry(&*file, base.as_ref(), &header)?;
         let layout = header.layout();
-        let state = OverlayState {
-            map: Map::new(layout, header.id, header.size),
-            base_size: header.base.map_or(0, |base| base.size),
-            base: SpinLock::new(base),
-            layout,
-            geometry,
-            size: AtomicU64::new(header.size),
-            locks: BlockLocks::new(),
-            commits: Commits::new(),
-            header: Mutex::new(header),
-            grow_file: options.grow_file,
-            file,
-        };
+        let OverlayOptions { fetch, fetch_rate, observer, .. } = options;
+        let state = Arc::new_cyclic(|weak: &Weak<OverlayState>| {
+            let item = |step: fn(&Arc<OverlayState>)| {
+                let weak = weak.clone();
+                // An overlay that is gone has nothing to do.
+                Work::new(move || {
+                    if let Some(state) = weak.upgrade() {
+                        step(&state);
+                    }
+                })
+            };
+            let (step, count) = (item(OverlayState::fetch_step), item(|state| state.count_own()));
+            OverlayState {
+                map: Map::new(layout, header.id, header.size),
+                base_size: header.base.map_or(0, |base| base.size),
+                base: SpinLock::new(base),
+                layout,
+                geometry,
+                size: AtomicU64::new(header.size),
+                locks: BlockLocks::new(),
+                commits: Commits::new(),
+                header: Mutex::new(header),
+                fetch: Fetcher::new(fetch, fetch_rate, wq, step, count),
+                observer,
+                file,
+            }
+        });
         if !is_whole {
             // It is new, or one copy of its header is bad.
             state.write_header(|_| {})?;
         }
-        Ok(Self { inner: Arc::new(state) })
+        state.complete_change()?;
+        if state.base.lock().is_some() && state.fetch.all.load(Ordering::Relaxed) {
+            state.fetch.kick();
+        }
+        Ok(Self { inner: state })
+    }
+
+    /// Returns the state of the overlay a moment ago. Any context. The first call makes a worker
+    /// count the own blocks.
+    pub fn status(&self) -> OverlayStatus {
+        let state = &self.inner;
+        let (size, block) = (state.size(), state.layout.block());
+        let own = state.map.own(state.layout.groups(size));
+        if own.is_none() {
+            state.fetch.kick_count();
+        }
+        let has_base = state.base.lock().is_some();
+        let fetching = has_base && state.fetch.all.load(Ordering::Relaxed);
+        OverlayStatus { own: own.map(|own| (own * block).min(size)), size, has_base, fetching }
     }
 }
 
@@ -117,11 +153,7 @@ impl OverlayState {
         }
         let needed = self.layout.file_size(size);
         if needed > self.file.geometry().size {
-            let Some(grow) = &self.grow_file else {
-                let why = format!("the overlay's file needs {needed} bytes, and can't grow");
-                return Err(IoError::with(IoErrorKind::NoSpace, why));
-            };
-            let _ = grow(needed)?;
+            let _ = self.file.grow(Some(needed))?;
         }
         self.write_header(|header| header.size = size)?;
         self.map.grow(size);

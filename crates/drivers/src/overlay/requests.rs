@@ -59,13 +59,22 @@ impl OverlayState {
             let data = done.into_data();
             let (waited, result) =
                 state.map.came(group, data.as_ref().map(|data| &data[..]).map_err(Clone::clone));
-            for rq in waited {
-                match &result {
-                    Ok(()) => state.start(rq),
-                    Err(error) => rq.complete(Err(error.clone())),
-                }
-            }
+            state.begin_again(waited, &result);
         }));
+    }
+
+    /// Begins requests anew that waited for a page, or fails them.
+    pub(super) fn begin_again(
+        self: &Arc<Self>,
+        waited: Vec<Started>,
+        result: &Result<(), IoError>,
+    ) {
+        for rq in waited {
+            match result {
+                Ok(()) => self.start(rq),
+                Err(error) => rq.complete(Err(error.clone())),
+            }
+        }
     }
 
     /// Returns the source of the byte at `offset`, and the number of bytes before `end` that have
@@ -79,11 +88,16 @@ impl OverlayState {
         }
     }
 
-    fn read(&self, rq: Started) {
+    fn read(self: &Arc<Self>, rq: Started) {
         let (offset, len) = (rq.offset(), rq.len());
         match self.look(offset, offset + len) {
             (Source::File, all) if all == len => {
                 pass_on(&*self.file, rq, self.layout.place(offset));
+            }
+            _ if self.fetch.on_read && rq.op() == Op::Read => {
+                let state = Arc::clone(self);
+                let keep = move |rq, result| state.read_and_keep(rq, result);
+                self.in_parts(Whole::with(rq, keep), offset..offset + len, u32::MAX);
             }
             (Source::Base, all) if all == len => match self.base() {
                 Ok(base) => pass_on(&*base, rq, offset),

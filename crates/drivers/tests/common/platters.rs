@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op, Started,
+    Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op, Queue, Started,
 };
 use corewise_sync::Mutex;
 
@@ -132,7 +132,7 @@ struct Port {
 }
 
 /// Makes the device of a disk, for a process of that life.
-pub fn plug(rig: &Rig, platter: &Arc<Mutex<Platter>>, life: &Life) -> Arc<dyn BlockDevice> {
+pub fn plug(rig: &Rig, platter: &Arc<Mutex<Platter>>, life: &Life) -> Arc<Queue> {
     rig.queue(Port { platter: platter.clone(), life: life.clone() })
 }
 

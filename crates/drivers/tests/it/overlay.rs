@@ -24,7 +24,7 @@ fn base(rig: &Rig, size: u64, content: &[u8]) -> Arc<dyn BlockDevice> {
 fn overlay(rig: &Rig, base: &Arc<dyn BlockDevice>, options: OverlayOptions) -> Arc<Queue> {
     let size = options.size.unwrap_or(base.geometry().size);
     let file = Memory::new(Overlay::file_size(size, options.block_size).unwrap()).unwrap();
-    let overlay = Overlay::open(rig.named("file", file), Some(Arc::clone(base)), options);
+    let overlay = Overlay::open(rig.named("file", file), Some(Arc::clone(base)), options, &rig.wq);
     rig.named("overlay", overlay.unwrap())
 }
 
@@ -167,9 +167,8 @@ fn a_file_that_was_closed_has_the_overlay_and_gives_the_space_of_trims_back() {
             None => options,
         };
         let file = rig.named("file", FileDriver::open(options, &rig.wq).unwrap());
-        let (theirs, base) = (file.clone(), Some(base.clone()));
-        let options = OverlayOptions::new().grow_file(move |size| theirs.grow(Some(size)));
-        let overlay = Overlay::open(file.clone(), base, options).unwrap();
+        let (base, options) = (Some(base.clone()), OverlayOptions::new());
+        let overlay = Overlay::open(file, base, options, &rig.wq).unwrap();
         rig.named("overlay", overlay)
     };
     let queue = open(Some(64 << 20));
@@ -203,7 +202,7 @@ fn a_first_change_of_whole_blocks_reads_nothing_of_the_base() {
     let base = base(&rig, 1 << 20, &[7; 1 << 20]);
     let file = Memory::new(Overlay::file_size(1 << 20, 4096).unwrap()).unwrap();
     let file = rig.named("file", file);
-    drop(Overlay::open(file.clone(), Some(base.clone()), OverlayOptions::new()).unwrap());
+    drop(Overlay::open(file.clone(), Some(base.clone()), OverlayOptions::new(), &rig.wq).unwrap());
     // From here on each read of the base waits for this test.
     let held = Held { geometry: Some(base.geometry()), ..Held::default() };
     held.instead(|mut rq| {
@@ -212,7 +211,7 @@ fn a_first_change_of_whole_blocks_reads_nothing_of_the_base() {
         Dispatch::Started
     });
     let slow = rig.named("base", held.clone());
-    let overlay = Overlay::open(file, Some(slow), OverlayOptions::new()).unwrap();
+    let overlay = Overlay::open(file, Some(slow), OverlayOptions::new(), &rig.wq).unwrap();
     let queue = rig.named("overlay", overlay);
     held.keep();
     queue.write_at(8192, vec![1; 8192]).unwrap();

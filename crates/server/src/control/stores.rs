@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use corewise::drivers::OverlayStatus;
 use corewise::nbd::{RemoteState, RemoteStatus};
 use serde::{Deserialize, Serialize};
 
@@ -150,6 +151,42 @@ impl StoreReport {
             words += &format!(", {} failed", self.failures);
         }
         words
+    }
+}
+
+/// The own blocks of an overlay.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct OverlayReport {
+    /// Bytes of own blocks; `None` while they are being counted.
+    pub(crate) own: Option<u64>,
+    /// Size of the overlay in bytes.
+    pub(crate) size: u64,
+    /// True if it has a base.
+    pub(crate) has_base: bool,
+    /// True while it fetches all blocks of its base.
+    pub(crate) fetching: bool,
+}
+
+impl OverlayReport {
+    pub(crate) fn new(status: &OverlayStatus) -> OverlayReport {
+        let OverlayStatus { own, size, has_base, fetching, .. } = *status;
+        OverlayReport { own, size, has_base, fetching }
+    }
+
+    pub(crate) fn in_words(&self) -> String {
+        let own = match self.own {
+            Some(own) => {
+                let percent = u128::from(own) * 100 / u128::from(self.size.max(1));
+                format!("{} of its own ({percent} %)", units::about(own))
+            }
+            None => "its own blocks are being counted".to_string(),
+        };
+        match (self.has_base, self.fetching) {
+            (false, _) => format!("{own}; it needs no base"),
+            (true, true) => format!("{own}; the rest is being fetched from the base"),
+            (true, false) => own,
+        }
     }
 }
 

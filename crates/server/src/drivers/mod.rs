@@ -6,6 +6,7 @@ pub(super) mod file;
 mod front_ends;
 mod mirror;
 mod object;
+mod overlay;
 mod plain;
 mod volume;
 

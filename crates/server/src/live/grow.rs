@@ -9,7 +9,7 @@ use super::request::known;
 use crate::control::changes::{ChangeReport, Step, StepKind};
 use crate::drivers::Volume;
 use crate::error::Error;
-use crate::manifest::{Driver, FileDriver, Manifest};
+use crate::manifest::{Driver, FileDriver, Manifest, Overlay};
 
 fn step(name: &str, size: Option<u64>) -> Step {
     Step { what: StepKind::Grow, name: name.to_string(), size, ..Step::default() }
@@ -33,7 +33,11 @@ impl Live {
         }
         self.refuse_stuck(std::iter::once(name))?;
         self.manager.bound::<Volume>(name).ok_or("the device is not up")?.may_grow(size)?;
-        let written = matches!(&device.driver, Driver::File(FileDriver { size: Some(_), .. }));
+        let written = matches!(
+            &device.driver,
+            Driver::File(FileDriver { size: Some(_), .. })
+                | Driver::Overlay(Overlay { size: Some(_), .. })
+        );
         if dry_run {
             return Ok(ChangeReport {
                 dry_run,
@@ -90,7 +94,9 @@ impl Live {
             ));
         }
         for device in has.devices.iter_mut().filter(|device| device.name == name) {
-            if let Driver::File(FileDriver { size: Some(at), .. }) = &mut device.driver {
+            if let Driver::File(FileDriver { size: Some(at), .. })
+            | Driver::Overlay(Overlay { size: Some(at), .. }) = &mut device.driver
+            {
                 at.value = size;
             }
         }

@@ -143,6 +143,9 @@ pub(super) fn shrunk<'a>(
 ) -> impl Iterator<Item = (&'a str, u64, u64)> + 'a {
     let size = |device: &manifest::Device| match &device.driver {
         Driver::File(file) => Some((file.path.value.clone(), file.size.as_ref()?.value)),
+        Driver::Overlay(overlay) => {
+            Some((overlay.path.value.clone(), overlay.size.as_ref()?.value))
+        }
         _ => None,
     };
     let devices = new.by_name();
