@@ -116,6 +116,11 @@ impl Life {
         Self(Arc::new(Mutex::new(Some(requests))))
     }
 
+    /// Sets the number of requests left.
+    pub fn limit(&self, requests: u64) {
+        *self.0.lock() = Some(requests);
+    }
+
     pub fn kill(&self) {
         *self.0.lock() = None;
     }

@@ -22,6 +22,7 @@ mod nested;
 mod null;
 mod overlay;
 mod overlay_crashes;
+mod overlay_whole;
 mod partition;
 mod requests;
 mod workers;
