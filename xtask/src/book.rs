@@ -23,6 +23,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "docs/monitoring.md",
             "docs/front-ends.md",
             "docs/remote.md",
+            "docs/overlays.md",
             "docs/object.md",
         ],
     ),

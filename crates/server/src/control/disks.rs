@@ -230,7 +230,7 @@ pub struct Disk {
     pub mirror: Option<MirrorReport>,
     /// Own blocks of an overlay.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) overlay: Option<OverlayReport>,
+    pub overlay: Option<OverlayReport>,
     /// Connections of a volume on another server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remote: Option<RemoteReport>,

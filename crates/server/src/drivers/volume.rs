@@ -20,7 +20,7 @@ use super::plain::{self, Claims};
 use super::{file, mirror, overlay};
 use crate::control::disks::DiskKind;
 use crate::control::mirrors::{self, CheckSchedule};
-use crate::control::stores::{Snapshot, SnapshotAction};
+use crate::control::stores::{OverlayChange, Snapshot, SnapshotAction};
 use crate::manifest;
 use crate::new_parts;
 
@@ -248,6 +248,23 @@ impl Volume {
             _ => part.objects(),
         };
         parts.iter().flat_map(of_part).collect()
+    }
+
+    /// Changes this overlay as a whole. Its requests wait until that is done. May block.
+    pub(crate) fn change_overlay(&self, change: OverlayChange) -> Result<(), String> {
+        let made = self.made.get().ok_or("the volume is missing")?;
+        let overlay = made.overlay.as_ref().ok_or("the volume is not an overlay")?;
+        let changed = match change {
+            OverlayChange::Flatten => overlay.flatten(),
+            OverlayChange::Reset | OverlayChange::Commit => {
+                let _frozen = made.queue.freeze();
+                match change {
+                    OverlayChange::Commit => overlay.commit(),
+                    _ => overlay.reset(),
+                }
+            }
+        };
+        changed.map_err(|error| error.to_string())
     }
 
     /// Replaces a leg of this mirror by another volume, which starts out and is resynced. If
