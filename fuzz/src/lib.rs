@@ -15,6 +15,8 @@
 //!   other, and errors point into the input.
 //! * [`partition_table()`]: a disk with a GUID partition table. Partitions lie in the disk and
 //!   don't overlap, and only valid ranges are read.
+//! * [`overlay()`]: the headers and the map of an overlay. A read has the base's bytes or the file's
+//!   at that place, and what was flushed stays.
 //! * [`remote()`]: a server's bytes in its handshake, to a volume that is its export. An agreement
 //!   follows from these bytes alone.
 //! * [`answers()`]: a server's answers to the requests of a volume that is its export. Each request
@@ -28,6 +30,7 @@ mod device;
 mod handshake;
 mod kernel_log;
 mod mutate;
+mod overlay;
 mod partition_table;
 mod remote;
 pub mod seeds;
@@ -39,6 +42,7 @@ pub use connection::connection;
 pub use handshake::handshake;
 pub use kernel_log::kernel_log;
 pub use mutate::Mutator;
+pub use overlay::overlay;
 pub use partition_table::partition_table;
 pub use remote::remote;
 pub use topology::topology;
@@ -48,12 +52,13 @@ pub use transmission::transmission;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("handshake", handshake),
     ("transmission", transmission),
     ("connection", connection),
     ("topology", topology),
     ("partition_table", partition_table),
+    ("overlay", overlay),
     ("kernel_log", kernel_log),
     ("remote", remote),
     ("answers", answers),

@@ -78,6 +78,16 @@ fn stored_partition_tables() {
 }
 
 #[test]
+fn stored_overlays() {
+    replay("overlay");
+}
+
+#[test]
+fn mutated_overlays() {
+    mutations("overlay", 100);
+}
+
+#[test]
 fn stored_kernel_logs() {
     replay("kernel_log");
 }

@@ -1,9 +1,10 @@
-//! The block drivers of Corewise: memory, files, stripes, mirrors, partitions and injectors.
+//! The block drivers of Corewise: memory, files, stripes, mirrors, overlays, partitions and
+//! injectors.
 //!
 //! Each is a [`Driver`](corewise_blockmq::Driver), which a [`Queue`](corewise_blockmq::Queue) puts
 //! to work. [`Null`] and [`Memory`] finish requests on the spot, [`FileDriver`] asks the kernel
-//! (io_uring, or plain reads and writes if that is refused). [`Stripe`], [`Mirror`], [`Partition`]
-//! and the injectors [`Delay`] and [`Faulty`] stand on other block devices.
+//! (io_uring, or plain reads and writes if that is refused). [`Stripe`], [`Mirror`], [`Overlay`],
+//! [`Partition`] and the injectors [`Delay`] and [`Faulty`] stand on other block devices.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -36,7 +37,7 @@
 //!
 //! If the worker pools were shut down, a request to a file on threads, or one that changes a
 //! mirror's record, completes with [`Gone`](corewise_blockmq::IoErrorKind::Gone). Requests that a
-//! [`Delay`] holds go on at once.
+//! [`Delay`] holds go on at once. An [`Overlay`] fetches nothing more.
 
 mod below;
 mod bit_pages;

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use corewise_blockmq::{BlockDevice, BlockDeviceExt, IoError, IoErrorKind};
 use corewise_sync::atomic::Ordering;
 
+use super::fetch::Cursor;
 use super::header::{HEADERS, WholeChange};
 use super::open::identity;
 use super::{Overlay, OverlayState};
@@ -24,7 +25,9 @@ impl Overlay {
     /// If it has no base any more, or a request fails. Then the next open completes the reset.
     pub fn reset(&self) -> Result<(), StackError> {
         let state = &self.inner;
-        let _still = state.fetch.cursor.lock();
+        // The background begins anew after that.
+        let mut still = state.fetch.cursor.lock();
+        *still = Cursor::default();
         state.fetch.wait_for_kept();
         state.needs_base("reset")?;
         state.write_header(|header| header.change = WholeChange::Reset)?;
@@ -39,7 +42,9 @@ impl Overlay {
     /// next open completes the commit.
     pub fn commit(&self) -> Result<(), StackError> {
         let state = &self.inner;
-        let _still = state.fetch.cursor.lock();
+        // The background begins anew after that.
+        let mut still = state.fetch.cursor.lock();
+        *still = Cursor::default();
         state.fetch.wait_for_kept();
         state.needs_base("commit")?;
         state.may_commit()?;

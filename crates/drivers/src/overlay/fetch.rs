@@ -235,7 +235,11 @@ impl OverlayState {
                 AGAIN
             }
             Ok(None) => match self.let_base_go() {
-                Ok(()) => return,
+                Ok(true) => return,
+                Ok(false) => {
+                    cursor.at = 0;
+                    AGAIN
+                }
                 Err(error) => self.fetch_failed(&mut cursor, error),
             },
             Err(error) => self.fetch_failed(&mut cursor, error),
@@ -324,15 +328,19 @@ impl OverlayState {
         result
     }
 
-    /// Makes the blocks that were fetched durable, and ends the need for a base.
-    fn let_base_go(self: &Arc<Self>) -> Result<(), IoError> {
+    /// Makes the blocks that were fetched durable, and ends the need for a base. Returns false if
+    /// one is missing.
+    fn let_base_go(self: &Arc<Self>) -> Result<bool, IoError> {
+        if !self.map.all_own(0..self.base_size.min(self.size())) {
+            return Ok(false);
+        }
         self.sync()?;
         self.write_header(|header| header.base = None)?;
         self.fetch.all.store(false, Ordering::Relaxed);
         let base = self.base.lock().take();
         drop(base);
         self.tell(&OverlayEvent::Fetched);
-        Ok(())
+        Ok(true)
     }
 
     /// Commits, and waits for the end.

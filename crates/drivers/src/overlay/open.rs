@@ -58,6 +58,7 @@ impl Overlay {
             return Err(StackError::new(why));
         }
         let (found, is_whole) = read_header(&*file)?;
+        let is_new = found.is_none();
         let header = match found {
             Some(header) => existing(header, &*file, base.as_deref(), &options)?,
             None => new_header(&*file, base.as_deref(), &options)?,
@@ -93,8 +94,9 @@ impl Overlay {
                 file,
             }
         });
-        if !is_whole {
-            // It is new, or one copy of its header is bad.
+        if is_new {
+            state.write_first_header()?;
+        } else if !is_whole {
             state.write_header(|_| {})?;
         }
         state.complete_change()?;
@@ -120,6 +122,17 @@ impl Overlay {
 }
 
 impl OverlayState {
+    /// Writes both copies of the header of a new overlay, durably: otherwise data could reach the
+    /// disk without them after a power failure, and the file would seem to hold something else.
+    fn write_first_header(&self) -> Result<(), IoError> {
+        let header = self.header.lock();
+        let piece = self.file.geometry().block_size as usize;
+        for copy in [0, 1] {
+            self.file.write_at(Header::copy_at(copy), header.encode(piece))?;
+        }
+        self.file.flush()
+    }
+
     /// Writes a header that differs from the present one as `change` says, both copies durably.
     pub(super) fn write_header(&self, change: impl FnOnce(&mut Header)) -> Result<(), IoError> {
         let mut header = self.header.lock();
@@ -337,19 +350,19 @@ pub(super) fn identity(base: &dyn BlockDevice) -> Result<BaseIdentity, IoError> 
     Ok(BaseIdentity { size, first, samples: samples.finalize() })
 }
 
-/// Reads ranges of a device, all at once.
+/// Reads ranges of a device, all at once, and returns their bytes in the given order.
 fn read_all(device: &dyn BlockDevice, ranges: Vec<(u64, u64)>) -> Result<Vec<BytesMut>, IoError> {
     let ended = Arc::new((Countdown::new(ranges.len()), Mutex::new(Vec::new())));
-    for (offset, len) in ranges {
+    for (n, (offset, len)) in ranges.into_iter().enumerate() {
         let theirs = Arc::clone(&ended);
         let read = Request::read(offset, len as usize);
         device.submit(read.on_complete(move |done: Completed| {
-            theirs.1.lock().push((offset, done.into_data()));
+            theirs.1.lock().push((n, done.into_data()));
             theirs.0.done();
         }));
     }
     ended.0.wait();
     let mut ended = std::mem::take(&mut *ended.1.lock());
-    ended.sort_by_key(|(offset, _)| *offset);
+    ended.sort_by_key(|(n, _)| *n);
     ended.into_iter().map(|(_, data)| data).collect()
 }

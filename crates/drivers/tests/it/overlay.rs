@@ -240,3 +240,32 @@ fn a_first_change_of_whole_blocks_reads_nothing_of_the_base() {
     assert_eq!(more.load(Ordering::Relaxed), 1);
     queue.drain();
 }
+
+#[test]
+fn a_base_is_the_same_in_whichever_order_it_answers() {
+    let rig = Rig::live();
+    let content: Vec<u8> = (0..1_u32 << 20).map(|at| (at / 512 % 251) as u8).collect();
+    let base = base(&rig, 1 << 20, &content);
+    let file = Memory::new(Overlay::file_size(1 << 20, 4096).unwrap()).unwrap();
+    let file = rig.named("file", file);
+    let options = OverlayOptions::new;
+    drop(Overlay::open(file.clone(), Some(base.clone()), options(), &rig.wq).unwrap());
+    let held = Held { geometry: Some(base.geometry()), ..Held::default() };
+    let requests = held.requests.clone();
+    let backwards = rig.named("base", held);
+    let opened = std::thread::scope(|scope| {
+        let opened =
+            scope.spawn(|| Overlay::open(file, Some(backwards), options(), &rig.wq).map(drop));
+        // All samples are asked for at once.
+        while requests.lock().len() < 33 {
+            std::thread::yield_now();
+        }
+        while let Some(mut rq) = { requests.lock().pop_back() } {
+            let (at, len) = (rq.offset() as usize, rq.len() as usize);
+            rq.put(&content[at..at + len]);
+            rq.complete(Ok(()));
+        }
+        opened.join().unwrap()
+    });
+    opened.unwrap();
+}

@@ -162,6 +162,30 @@ fn the_background_fetches_all_blocks_and_lets_the_base_go_and_loses_no_change() 
     queue.drain();
 }
 
+#[test]
+fn a_reset_while_the_background_fetches_begins_that_anew() {
+    let rig = Rig::live();
+    let size = 8 << 20;
+    let base = rig.queue(Memory::new(size).unwrap());
+    base.write_at(0, content(size)).unwrap();
+    for _ in 0..10 {
+        let file = rig.queue(Memory::new(Overlay::file_size(size, 4096).unwrap()).unwrap());
+        let options = OverlayOptions::new().fetch(Fetch::Background, 200 << 20);
+        let (queue, overlay, events) = open(&rig, &file, Some(base.clone()), options);
+        while overlay.status().own.is_none_or(|own| own == 0) {
+            std::thread::yield_now();
+        }
+        let frozen = queue.freeze();
+        // It may have been faster than this thread.
+        let was_reset = overlay.reset().is_ok();
+        drop(frozen);
+        assert_eq!(events.recv_timeout(STALL).unwrap(), OverlayEvent::Fetched);
+        assert_eq!(queue.read_at(0, size as usize).unwrap(), &content(size)[..], "{was_reset}");
+        overlay.settle();
+        queue.drain();
+    }
+}
+
 /// Disks of an overlay and its base that outlive a process.
 struct Disks {
     file: Arc<Mutex<Platter>>,
