@@ -68,7 +68,7 @@ pub use mirror::{
     MirrorObserver, MirrorOptions, MirrorPlace, MirrorStatus,
 };
 pub use null::{Null, NullOptions};
-pub use overlay::{Fetch, Overlay, OverlayEvent, OverlayOptions, OverlayStatus};
+pub use overlay::{FetchPolicy, Overlay, OverlayEvent, OverlayOptions, OverlayStatus};
 pub use partition::{Partition, PartitionEntry, PartitionTable};
 pub use stripe::Stripe;
 

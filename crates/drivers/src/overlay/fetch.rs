@@ -18,7 +18,7 @@ use crate::bit_pages::PAGE;
 /// The blocks that an overlay fetches from its base.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Fetch {
+pub enum FetchPolicy {
     /// None: only changes make blocks own.
     #[default]
     Never,
@@ -82,11 +82,17 @@ pub(super) struct Cursor {
 }
 
 impl Fetcher {
-    pub(super) fn new(fetch: Fetch, rate: u64, wq: &Workqueue, work: Work, count: Work) -> Self {
+    pub(super) fn new(
+        fetch: FetchPolicy,
+        rate: u64,
+        wq: &Workqueue,
+        work: Work,
+        count: Work,
+    ) -> Self {
         Self {
-            on_read: fetch != Fetch::Never,
+            on_read: fetch != FetchPolicy::Never,
             rate: rate.max(1),
-            all: AtomicBool::new(fetch == Fetch::Background),
+            all: AtomicBool::new(fetch == FetchPolicy::Background),
             settling: AtomicBool::new(false),
             cursor: Mutex::new(Cursor::default()),
             kept: SpinLock::new(KeptReads::default()),

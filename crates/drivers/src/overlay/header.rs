@@ -271,7 +271,8 @@ mod tests {
                 assert_eq!((layout.group(first), layout.group(last)), (group, group));
                 end = layout.place(last) + 1;
             }
-            assert_eq!(layout.file_size(size), end.next_multiple_of(4096).max(end + 512));
+            let rest = size.next_multiple_of(layout.block()) - size;
+            assert_eq!(layout.file_size(size), end + rest);
             assert_eq!(layout.groups(size), 4);
         }
     }

@@ -23,7 +23,7 @@ use corewise_sync::{Mutex, SpinLock};
 
 use block_locks::BlockLocks;
 use commit::Commits;
-pub use fetch::Fetch;
+pub use fetch::FetchPolicy;
 use fetch::Fetcher;
 use header::{Header, Layout};
 use map::Map;
@@ -101,7 +101,7 @@ pub struct OverlayOptions {
     /// behind the base's end are zero.
     pub size: Option<u64>,
     /// Blocks that are fetched from the base; none by default.
-    pub fetch: Fetch,
+    pub fetch: FetchPolicy,
     /// Most bytes a second that the background, or a [flatten](Overlay::flatten), fetches; default
     /// 100 MiB.
     pub fetch_rate: u64,
@@ -113,7 +113,7 @@ impl Default for OverlayOptions {
         Self {
             block_size: 4096,
             size: None,
-            fetch: Fetch::Never,
+            fetch: FetchPolicy::Never,
             fetch_rate: 100 << 20,
             observer: None,
         }
@@ -142,7 +142,7 @@ impl OverlayOptions {
 
     /// Sets which blocks are fetched from the base, and at most how many bytes a second.
     #[must_use]
-    pub fn fetch(mut self, fetch: Fetch, rate: u64) -> Self {
+    pub fn fetch(mut self, fetch: FetchPolicy, rate: u64) -> Self {
         (self.fetch, self.fetch_rate) = (fetch, rate);
         self
     }

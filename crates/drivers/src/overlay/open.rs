@@ -197,7 +197,7 @@ fn read_header(file: &dyn BlockDevice) -> Result<(Option<Header>, bool), StackEr
         )));
     }
     if copies.iter().any(|copy| copy.iter().any(|byte| *byte != 0))
-        || holds_data(file) != Some(false)
+        || holds_data(file) == Some(true)
     {
         return Err(StackError::new(format!(
             "'{name}' holds other data than an overlay. Name another path, or remove it"

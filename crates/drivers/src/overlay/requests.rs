@@ -179,7 +179,7 @@ impl OverlayState {
                 rest.push(end..bytes.end);
             }
         }
-        self.copy_rest(rest, MakeOwn { rq, bytes });
+        self.copy_rest(rest, FirstChange { rq, bytes });
     }
 
     /// Sends a change of blocks that are own to the file, as it is.
@@ -226,7 +226,7 @@ impl OverlayState {
 
     /// Copies bytes of the base to their places, one range after the other, and then sends the
     /// change (Copy). Each range is a part of a block that isn't own.
-    fn copy_rest(self: &Arc<Self>, mut rest: Vec<Range<u64>>, change: MakeOwn) {
+    fn copy_rest(self: &Arc<Self>, mut rest: Vec<Range<u64>>, change: FirstChange) {
         let Some(bytes) = rest.pop() else { return self.send(change) };
         let in_base = self.base_size.saturating_sub(bytes.start).min(bytes.end - bytes.start);
         if in_base == 0 {
@@ -250,7 +250,7 @@ impl OverlayState {
         mut data: BytesMut,
         bytes: Range<u64>,
         rest: Vec<Range<u64>>,
-        change: MakeOwn,
+        change: FirstChange,
     ) {
         data.resize((bytes.end - bytes.start) as usize, 0);
         let state = Arc::clone(self);
@@ -262,12 +262,12 @@ impl OverlayState {
     }
 
     /// Sends a change whose blocks are locked to the file (Send).
-    fn send(self: &Arc<Self>, change: MakeOwn) {
-        let MakeOwn { rq, bytes } = change;
+    fn send(self: &Arc<Self>, change: FirstChange) {
+        let FirstChange { rq, bytes } = change;
         if rq.op() == Op::Discard {
             // The blocks have to read as zeroes, which a discard doesn't promise.
             let pieces: Vec<_> = self.pieces(bytes.clone()).collect();
-            return self.zero(pieces, MakeOwn { rq, bytes });
+            return self.zero(pieces, FirstChange { rq, bytes });
         }
         let state = Arc::clone(self);
         let whole = Whole::with(rq, move |rq, result| state.sent(rq, &bytes, result));
@@ -275,9 +275,9 @@ impl OverlayState {
     }
 
     /// Zeroes pieces of the file, one after the other, for a discard.
-    fn zero(self: &Arc<Self>, mut pieces: Vec<Range<u64>>, change: MakeOwn) {
+    fn zero(self: &Arc<Self>, mut pieces: Vec<Range<u64>>, change: FirstChange) {
         let Some(piece) = pieces.pop() else {
-            let MakeOwn { rq, bytes } = change;
+            let FirstChange { rq, bytes } = change;
             return self.sent(rq.into(), &bytes, Ok(()));
         };
         let state = Arc::clone(self);
@@ -289,8 +289,8 @@ impl OverlayState {
     }
 
     /// Ends a change that failed before it was sent.
-    fn give_up(self: &Arc<Self>, change: MakeOwn, error: IoError) {
-        let MakeOwn { rq, bytes } = change;
+    fn give_up(self: &Arc<Self>, change: FirstChange, error: IoError) {
+        let FirstChange { rq, bytes } = change;
         // A place in the base or in the file means nothing here.
         let range = rq.offset()..rq.offset() + rq.len();
         self.sent(rq.into(), &bytes, Err(error.at(range)));
@@ -319,7 +319,7 @@ impl OverlayState {
 }
 
 /// A change that makes blocks own, which are locked.
-struct MakeOwn {
+struct FirstChange {
     rq: Started,
     /// The locked bytes: whole blocks.
     bytes: Range<u64>,

@@ -9,7 +9,7 @@ use crate::common::{Rig, Rng, STALL};
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Dispatch, Driver, ExtentKind, Geometry, Info, Op, Queue, Started,
 };
-use corewise_drivers::{Fetch, Memory, Overlay, OverlayEvent, OverlayOptions};
+use corewise_drivers::{FetchPolicy, Memory, Overlay, OverlayEvent, OverlayOptions};
 use corewise_sync::Mutex;
 
 const SIZE: u64 = 32 << 10;
@@ -101,7 +101,7 @@ fn what_was_read_is_kept_and_not_read_from_the_base_again() {
     let (base, log) = recorder(&rig, 1 << 20);
     base.write_at(0, content(1 << 20)).unwrap();
     let file = rig.queue(Memory::new(Overlay::file_size(1 << 20, 4096).unwrap()).unwrap());
-    let options = || OverlayOptions::new().fetch(Fetch::OnRead, u64::MAX);
+    let options = || OverlayOptions::new().fetch(FetchPolicy::OnRead, u64::MAX);
     let (queue, overlay, _) = open(&rig, &file, Some(base.clone()), options());
     log.lock().clear();
     let want = content(1 << 20);
@@ -133,7 +133,7 @@ fn the_background_fetches_all_blocks_and_lets_the_base_go_and_loses_no_change() 
     let base = rig.queue(Memory::new(size).unwrap());
     base.write_at(1 << 20, content(1 << 20)).unwrap();
     let file = rig.queue(Memory::new(Overlay::file_size(size, 4096).unwrap()).unwrap());
-    let options = OverlayOptions::new().fetch(Fetch::Background, u64::MAX);
+    let options = OverlayOptions::new().fetch(FetchPolicy::Background, u64::MAX);
     let (queue, overlay, events) = open(&rig, &file, Some(base.clone()), options);
     let mut want = vec![0; size as usize];
     want[1 << 20..2 << 20].copy_from_slice(&content(1 << 20));
@@ -170,7 +170,7 @@ fn a_reset_while_the_background_fetches_begins_that_anew() {
     base.write_at(0, content(size)).unwrap();
     for _ in 0..10 {
         let file = rig.queue(Memory::new(Overlay::file_size(size, 4096).unwrap()).unwrap());
-        let options = OverlayOptions::new().fetch(Fetch::Background, 200 << 20);
+        let options = OverlayOptions::new().fetch(FetchPolicy::Background, 200 << 20);
         let (queue, overlay, events) = open(&rig, &file, Some(base.clone()), options);
         while overlay.status().own.is_none_or(|own| own == 0) {
             std::thread::yield_now();

@@ -2,15 +2,18 @@
 
 use std::path::PathBuf;
 
-use corewise::drivers::Fetch;
+use corewise::drivers::FetchPolicy;
 
 use super::drivers::{part, power_of_two};
 use super::keys::{CheckKeys, ValueKind, flag, keys, new_path, size, word};
 use super::problem::Located;
 use super::reader::Fields;
 
-const FETCHES: &[(&str, Fetch)] =
-    &[("never", Fetch::Never), ("on-read", Fetch::OnRead), ("background", Fetch::Background)];
+const FETCHES: &[(&str, FetchPolicy)] = &[
+    ("never", FetchPolicy::Never),
+    ("on-read", FetchPolicy::OnRead),
+    ("background", FetchPolicy::Background),
+];
 
 /// Reads a block size. The limits are those of the file's format.
 fn block_size() -> ValueKind<u32> {
@@ -41,7 +44,7 @@ keys! {
         block_size: u32 = block_size(), Usual("\"4K\"");
         /// `"on-read"` keeps the blocks that clients read, for a base on another machine.
         /// `"background"` also fetches all others; after that the overlay needs its base no more.
-        fetch: Fetch = word(FETCHES), Usual("\"never\"");
+        fetch: FetchPolicy = word(FETCHES), Usual("\"never\"");
         /// Highest rate of fetching in the background and of a flatten, in bytes per second.
         fetch_rate: u64 = fetch_rate(), Usual("\"100M\"");
         /// `true` bypasses the host's page cache for the file (`O_DIRECT`), as for a
