@@ -15,8 +15,8 @@
 //!   other, and errors point into the input.
 //! * [`partition_table()`]: a disk with a GUID partition table. Partitions lie in the disk and
 //!   don't overlap, and only valid ranges are read.
-//! * [`overlay()`]: the headers and the map of an overlay. A read has the base's bytes or the file's
-//!   at that place, and what was flushed stays.
+//! * [`overlay()`]: the headers and the map of an overlay. A read has the base's bytes or those of
+//!   the file at that place, and flushed data stays.
 //! * [`remote()`]: a server's bytes in its handshake, to a volume that is its export. An agreement
 //!   follows from these bytes alone.
 //! * [`answers()`]: a server's answers to the requests of a volume that is its export. Each request

@@ -175,8 +175,7 @@ impl Layout {
         size.div_ceil(self.group_bytes()) as usize
     }
 
-    /// Returns the group of byte `offset` of the device. Each request asks: a division by a constant
-    /// is a multiplication.
+    /// Returns the group of byte `offset` of the device. A division by a constant is cheap.
     #[inline]
     pub(super) fn group(self, offset: u64) -> usize {
         (offset >> self.shift) as usize / PAGE_BITS

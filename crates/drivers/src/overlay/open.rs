@@ -39,9 +39,8 @@ impl Overlay {
     /// Opens the overlay in `file` over `base`. A file that holds nothing but zeroes becomes a new
     /// overlay, durably. An overlay that has every block needs no base.
     ///
-    /// Workers of the queue [below](Workqueue::below) `wq` fetch. Nobody may change the base as long
-    /// as it has overlays. Blocks: call it on a worker or a
-    /// thread of your own.
+    /// Workers of the queue [below](Workqueue::below) `wq` fetch. Nobody may change the base as
+    /// long as it has overlays. Blocks: call it on a worker or a thread of your own.
     ///
     /// # Errors
     /// If the file holds anything but an overlay, is too short, or is damaged; if the base isn't

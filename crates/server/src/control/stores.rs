@@ -1,5 +1,6 @@
 //! The costs of volumes in object stores, the own blocks of overlays, and the state of other
-//! servers' exports, as JSON and in words. The names in the JSON are a promise; `docs/control.md` explains each.
+//! servers' exports, as JSON and in words. The names in the JSON are a promise; `docs/control.md`
+//! explains each.
 
 use std::sync::Arc;
 

@@ -88,8 +88,8 @@ drivers! {
     /// A volume in an object store. One server has it at a time. [object.md](object.md) says which
     /// features it needs.
     "object" => Object(Object);
-    /// The bytes of its base, with changes that lie in a file of its own. Several overlays may share
-    /// a base. See [overlays.md](overlays.md).
+    /// The bytes of its base, with changes that lie in a file of its own. Several overlays may
+    /// share a base. See [overlays.md](overlays.md).
     "overlay" => Overlay(Overlay);
     /// A partition of its one part, found in the GUID partition table there. Several partitions may
     /// share one part.

@@ -3,9 +3,9 @@
 //!
 //! `keys` defines a key. The tables of keys are in `server`, `export`, `drivers` (the keys of all
 //! devices, and of each driver), `overlay` and `object` (a volume in an object store). A new key is
-//! one entry there. `raw` reads the text by these tables and resolves nothing. `links` follows the names from
-//! device to device, and `resolve` makes the `model` of it. All of it is pure: nothing here touches
-//! the file system. `docs/manifest.md` describes the format.
+//! one entry there. `raw` reads the text by these tables and resolves nothing. `links` follows the
+//! names from device to device, and `resolve` makes the `model` of it. All of it is pure: nothing
+//! here touches the file system. `docs/manifest.md` describes the format.
 
 mod changes;
 mod drivers;
