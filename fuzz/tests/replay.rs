@@ -84,7 +84,7 @@ fn stored_overlays() {
 
 #[test]
 fn mutated_overlays() {
-    mutations("overlay", 100);
+    mutations("overlay", 15);
 }
 
 #[test]

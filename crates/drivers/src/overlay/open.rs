@@ -301,6 +301,9 @@ fn geometry(
         size: header.size,
         // The queue of the file cuts at its own.
         chunk: 0,
+        // The map has to be written, also to a file that has nothing to flush.
+        can_flush: true,
+        can_fua: own.can_fua || !own.can_flush,
         can_discard: own.can_discard && can_zero,
         max_discard: own.max_discard.min(LONGEST),
         max_write_zeroes: own.max_write_zeroes.min(LONGEST),
