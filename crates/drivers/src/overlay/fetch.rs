@@ -359,8 +359,7 @@ impl OverlayState {
         });
         self.commit(HeldRequest::from(flush));
         done.0.wait();
-        let result = done.1.lock().clone();
-        result
+        done.1.lock().clone()
     }
 
     /// Counts the own blocks of all groups whose pages aren't in memory. Blocks.
