@@ -17,6 +17,8 @@
 //!   don't overlap, and only valid ranges are read.
 //! * [`luks()`]: a disk with a LUKS2 header. The data lies in the disk, only valid ranges are read,
 //!   and a damaged copy is reported.
+//! * [`overlay()`]: the headers and the map of an overlay. A read has the base's bytes or those of
+//!   the file at that place, and flushed data stays.
 //! * [`remote()`]: a server's bytes in its handshake, to a volume that is its export. An agreement
 //!   follows from these bytes alone.
 //! * [`answers()`]: a server's answers to the requests of a volume that is its export. Each request
@@ -35,6 +37,7 @@ mod handshake;
 mod kernel_log;
 mod luks;
 mod mutate;
+mod overlay;
 mod partition_table;
 mod remote;
 pub mod seeds;
@@ -48,6 +51,7 @@ pub use handshake::handshake;
 pub use kernel_log::kernel_log;
 pub use luks::luks;
 pub use mutate::Mutator;
+pub use overlay::overlay;
 pub use partition_table::partition_table;
 pub use remote::remote;
 pub use topology::topology;
@@ -57,13 +61,14 @@ pub use transmission::transmission;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: [(&str, Target); 11] = [
     ("handshake", handshake),
     ("transmission", transmission),
     ("connection", connection),
     ("topology", topology),
     ("partition_table", partition_table),
     ("luks", luks),
+    ("overlay", overlay),
     ("kernel_log", kernel_log),
     ("remote", remote),
     ("answers", answers),

@@ -418,7 +418,7 @@ pub fn connection() -> Vec<Seed> {
 }
 
 /// Returns the seeds of every target, by the names of their corpora.
-pub fn all() -> [(&'static str, Vec<Seed>); 9] {
+pub fn all() -> [(&'static str, Vec<Seed>); 11] {
     [
         ("handshake", handshake()),
         ("transmission", transmission()),
@@ -426,6 +426,7 @@ pub fn all() -> [(&'static str, Vec<Seed>); 9] {
         ("topology", crate::topology::seeds()),
         ("partition_table", crate::partition_table::seeds()),
         ("luks", crate::luks::seeds()),
+        ("overlay", crate::overlay::seeds()),
         ("answers", crate::answers::seeds()),
         ("guest", crate::guest::seeds()),
         ("kernel_log", crate::kernel_log::seeds()),

@@ -83,6 +83,16 @@ fn stored_headers_of_luks() {
 }
 
 #[test]
+fn stored_overlays() {
+    replay("overlay");
+}
+
+#[test]
+fn mutated_overlays() {
+    mutations("overlay", 15);
+}
+
+#[test]
 fn stored_kernel_logs() {
     replay("kernel_log");
 }

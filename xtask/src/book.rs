@@ -24,6 +24,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "docs/front-ends.md",
             "docs/remote.md",
             "docs/encryption.md",
+            "docs/overlays.md",
             "docs/object.md",
         ],
     ),

@@ -1,5 +1,5 @@
-//! `corewise add`, `remove`, `grow`, `reload`, `mirror` and `snapshot`: changes of a running
-//! `corewise up`.
+//! `corewise add`, `remove`, `grow`, `reload`, `overlay`, `mirror` and `snapshot`: changes of a
+//! running `corewise up`.
 
 use std::io::Write;
 use std::path::Path;
@@ -42,6 +42,15 @@ pub(crate) fn grow(args: &args::Grow) -> Result<(), Failure> {
 
 pub(crate) fn reload(args: &args::Reload) -> Result<(), Failure> {
     ask(&args.how, Question { mode: Some(args.mode.into()), ..Question::new("reload") })
+}
+
+pub(crate) fn overlay(args: &args::Overlay) -> Result<(), Failure> {
+    let change = match (args.what.reset, args.what.commit) {
+        (true, _) => "reset_overlay",
+        (_, true) => "commit_overlay",
+        _ => "flatten_overlay",
+    };
+    ask(&args.how, Question { name: Some(args.name.clone()), ..Question::new(change) })
 }
 
 /// Sends a change, waits for its end however long that takes, and shows the changes.

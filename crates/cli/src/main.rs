@@ -56,6 +56,7 @@ fn main() -> ExitCode {
         args::Command::Dump(args) => dump::run(&args),
         args::Command::Health(args) => dump::health(&args),
         args::Command::Mirror(args) => change::mirror(&args),
+        args::Command::Overlay(args) => change::overlay(&args),
         args::Command::Snapshot(args) => change::snapshot(&args),
         args::Command::Clients(args) => watch::clients(&args),
         args::Command::Disconnect(args) => watch::disconnect(&args),

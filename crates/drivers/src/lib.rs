@@ -1,10 +1,11 @@
-//! The block drivers of Corewise: memory, files, stripes, mirrors, partitions and injectors.
+//! The block drivers of Corewise: memory, files, stripes, mirrors, overlays, partitions and
+//! injectors.
 //!
 //! Each is a [`Driver`](corewise_blockmq::Driver), which a [`Queue`](corewise_blockmq::Queue) puts
 //! to work. [`Null`] and [`Memory`] finish requests on the spot, [`FileDriver`] asks the kernel
-//! (io_uring, or plain reads and writes if that is refused). [`Stripe`], [`Mirror`], [`Partition`]
-//! and the injectors [`Delay`] and [`Faulty`] stand on other block devices. With the feature
-//! `crypt`, `Crypt` encrypts another device in the format of LUKS2.
+//! (io_uring, or plain reads and writes if that is refused). [`Stripe`], [`Mirror`], [`Overlay`],
+//! [`Partition`] and the injectors [`Delay`] and [`Faulty`] stand on other block devices. With the
+//! feature `crypt`, `Crypt` encrypts another device in the format of LUKS2.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -37,9 +38,10 @@
 //!
 //! If the worker pools were shut down, a request to a file on threads, or one that changes a
 //! mirror's record, completes with [`Gone`](corewise_blockmq::IoErrorKind::Gone). Requests that a
-//! [`Delay`] holds go on at once.
+//! [`Delay`] holds go on at once. An [`Overlay`] fetches nothing more.
 
 mod below;
+mod bit_pages;
 #[cfg(feature = "crypt")]
 mod crypt;
 mod delay;
@@ -51,6 +53,7 @@ mod mirror;
 #[doc(hidden)]
 pub mod model;
 mod null;
+mod overlay;
 mod partition;
 mod stripe;
 
@@ -70,6 +73,7 @@ pub use mirror::{
     MirrorObserver, MirrorOptions, MirrorPlace, MirrorStatus,
 };
 pub use null::{Null, NullOptions};
+pub use overlay::{FetchPolicy, Overlay, OverlayEvent, OverlayOptions, OverlayStatus};
 pub use partition::{Partition, PartitionEntry, PartitionTable};
 pub use stripe::Stripe;
 

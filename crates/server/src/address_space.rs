@@ -285,6 +285,7 @@ impl DeviceMemory {
             | Driver::File(_)
             | Driver::Stripe(_)
             | Driver::Mirror(_)
+            | Driver::Overlay(_)
             | Driver::Partition(_)
             | Driver::Delay(_)
             | Driver::Error(_) => DeviceMemory::default(),

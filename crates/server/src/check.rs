@@ -12,7 +12,7 @@ use rustix::fs::{Access, access};
 use crate::drivers::crypt;
 use crate::drivers::file::{EMPTY, bad_size, other_size, refuse_what_is_no_disk};
 use crate::drivers::{behind_the_end, link};
-use crate::manifest::{Device, Driver, FileDriver, Manifest, Problem, Subject};
+use crate::manifest::{Device, Driver, FileDriver, Manifest, Overlay, Problem, Subject};
 use crate::{process_limits, store_check, tls};
 
 /// Returns the problems of a manifest on this machine: of its files, its NUMA nodes, its ranges of
@@ -29,6 +29,11 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
                 let why =
                     check_file(file).map_err(|why| format!("{}: {why}", file.path.value.display()));
                 why.err().map(|why| (file.path.place, why)).into_iter().collect()
+            }
+            Driver::Overlay(overlay) => {
+                let path = &overlay.path.value;
+                let why = check_overlay(path).map_err(|why| format!("{}: {why}", path.display()));
+                why.err().map(|why| (overlay.path.place, why)).into_iter().collect()
             }
             Driver::Object(asked) => store_check::problems(asked),
             Driver::Crypt(asked) => {
@@ -138,6 +143,8 @@ fn size_of(name: &str, devices: &HashMap<&str, &Device>) -> Option<u64> {
                 let found = file.path.value.metadata().ok().filter(Metadata::is_file);
                 return found.map(|found| found.len());
             }
+            Driver::Overlay(Overlay { size: Some(size), .. }) => return Some(size.value),
+            Driver::Overlay(overlay) => name = overlay.over.as_ref()?,
             Driver::Delay(delay) => name = &delay.over,
             Driver::Error(failing) => name = &failing.over,
             _ => return None,
@@ -168,9 +175,7 @@ fn check_file(file: &FileDriver) -> Result<(), String> {
     let meta = match path.metadata() {
         Ok(meta) => meta,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound && file.create => {
-            let folder = path.parent().unwrap_or(Path::new("/"));
-            return may(folder, Access::WRITE_OK | Access::EXEC_OK)
-                .map_err(|why| format!("cannot be created: its folder: {why}"));
+            return may_be_created(path);
         }
         Err(error) => return Err(error.to_string()),
     };
@@ -189,6 +194,21 @@ fn check_file(file: &FileDriver) -> Result<(), String> {
         }
         _ => Ok(()),
     }
+}
+
+fn check_overlay(path: &Path) -> Result<(), String> {
+    refuse_what_is_no_disk(path)?;
+    match path.try_exists() {
+        Ok(true) => may(path, Access::READ_OK | Access::WRITE_OK),
+        Ok(false) => may_be_created(path),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+fn may_be_created(path: &Path) -> Result<(), String> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    may(folder, Access::WRITE_OK | Access::EXEC_OK)
+        .map_err(|why| format!("cannot be created: its folder: {why}"))
 }
 
 fn may(path: &Path, how: Access) -> Result<(), String> {

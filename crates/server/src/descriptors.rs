@@ -187,7 +187,7 @@ impl Descriptors {
 /// reconnects.
 fn device_descriptors(device: &Device) -> u64 {
     match &device.driver {
-        Driver::File(_) => FILE,
+        Driver::File(_) | Driver::Overlay(_) => FILE,
         Driver::Remote(asked) => REMOTE + asked.connections as u64,
         Driver::Object(asked) => {
             let store = match asked.location.value.starts_with("file://") {

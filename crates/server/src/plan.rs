@@ -42,6 +42,7 @@ impl Plan {
             // at its number.
             let place = match &device.driver {
                 Driver::File(file) => file.path.place,
+                Driver::Overlay(overlay) => overlay.path.place,
                 Driver::Partition(asked) => asked.partition.place,
                 _ => device.place,
             };

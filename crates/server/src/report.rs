@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use corewise::drivers::MirrorEvent;
+use corewise::drivers::{MirrorEvent, OverlayEvent};
 use corewise::nbd::{ClientEvent, Endpoint, RemoteEvent};
 use corewise::timeline::{Timeline, duration, json};
 use serde_json::{Value, json};
@@ -314,6 +314,20 @@ impl Report {
             (rest["device"], rest["what"]) = (device.into(), what.into());
             rest
         });
+    }
+
+    /// Reports an event of the overlay `device`. The log has failures in words. Any thread may call
+    /// it.
+    pub(crate) fn overlay(&self, device: &str, happened: &OverlayEvent) {
+        let (what, why) = match happened {
+            OverlayEvent::Fetched => {
+                tracing::info!(device, "an overlay has every block, and needs no base any more");
+                ("fetched", None)
+            }
+            OverlayEvent::FetchFailed { error } => ("fetch_failed", Some(error.to_string())),
+            _ => return,
+        };
+        self.event("overlay", || json!({"device": device, "what": what, "why": why}));
     }
 
     /// Reports an event of the device `device` in an object store. The log has it in words. Any

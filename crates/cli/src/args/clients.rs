@@ -133,6 +133,22 @@ Examples:
 Exit codes: 0 success, 1 failure (no server, no such volume, a name that is taken, a snapshot \
 with clones, or a store that fails), 2 wrong usage.";
 
+pub(super) const OVERLAY_HELP: &str = "\
+An overlay has the blocks of its base, and those that its clients changed in a file of its own. \
+--reset and --commit need an overlay that no client uses; --commit also a base that can be written \
+to and that nothing else uses. --flatten goes on in the background: `corewise dump` shows how far \
+it is, and `corewise events` its end. A crash in the middle of any of them loses nothing. \
+docs/overlays.md explains overlays. The command finds the server as `corewise dump` does.
+
+Examples:
+  corewise overlay vm7 --reset
+  corewise overlay vm7 --commit
+  corewise overlay vm7 --flatten
+  corewise overlay vm7 --reset --dry-run
+
+Exit codes: 0 success, 1 failure (no server, no such overlay, clients that are in the way, or a \
+file that fails), 2 wrong usage.";
+
 pub(super) const CLIENTS_HELP: &str = "\
 Rates and times are those of half a second, for which the command watches the server. \
 docs/monitoring.md explains the columns. The command finds the server as `corewise dump` does.
@@ -370,6 +386,32 @@ pub(crate) struct Health {
     /// Print one JSON document
     #[arg(long)]
     pub(crate) json: bool,
+}
+
+/// `corewise overlay`.
+#[derive(Debug, Args)]
+pub(crate) struct Overlay {
+    /// Name of the device, an overlay
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) what: OverlayChange,
+    #[command(flatten)]
+    pub(crate) how: Change,
+}
+
+/// The change of an overlay.
+#[derive(Debug, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct OverlayChange {
+    /// Give up its own blocks, so that it has the content of its base
+    #[arg(long)]
+    pub(crate) reset: bool,
+    /// Copy its own blocks into its base, and give them up
+    #[arg(long)]
+    pub(crate) commit: bool,
+    /// Fetch all blocks of its base, which it needs no more after that
+    #[arg(long)]
+    pub(crate) flatten: bool,
 }
 
 /// `corewise snapshot`.

@@ -19,7 +19,7 @@ use timeline::TimelineFile;
 
 pub(crate) use attach::{Attach, Detach, DetachedDevice};
 pub(crate) use clients::{
-    Add, Change, Clients, Disconnect, Dump, Events, Grow, Health, Mirror, Reload, Remove,
+    Add, Change, Clients, Disconnect, Dump, Events, Grow, Health, Mirror, Overlay, Reload, Remove,
     ServerArgs, Snapshot, Top,
 };
 
@@ -184,6 +184,9 @@ pub(crate) enum Command {
     /// Show, check and change the mirrors of a running server, and resync legs that are out
     #[command(after_help = clients::MIRROR_HELP)]
     Mirror(Mirror),
+    /// Reset an overlay of a running server, commit it into its base, or make it need no base
+    #[command(after_help = clients::OVERLAY_HELP)]
+    Overlay(Overlay),
     /// Take a snapshot of a volume in an object store, list its snapshots, or delete one
     #[command(after_help = clients::SNAPSHOT_HELP)]
     Snapshot(Snapshot),
@@ -365,7 +368,7 @@ fn parsed(given: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Resul
 }
 
 /// Names that other programs give to the work of one of our commands.
-const WORDS: [(&str, &[&str]); 13] = [
+const WORDS: [(&str, &[&str]); 14] = [
     ("up", &["serve", "server", "start", "run", "daemon", "listen", "export", "share"]),
     ("dump", &["status", "state", "info", "show", "inspect", "stats"]),
     ("clients", &["who", "connections", "sessions", "ps", "ls", "list"]),
@@ -375,6 +378,7 @@ const WORDS: [(&str, &[&str]); 13] = [
     ("grow", &["resize", "extend", "expand", "truncate"]),
     ("reload", &["restart", "refresh", "reconfigure"]),
     ("mirror", &["raid", "resync", "scrub", "mdadm"]),
+    ("overlay", &["cow", "qcow2", "rebase", "flatten", "hydrate"]),
     ("snapshot", &["snap", "clone", "backup"]),
     ("attach", &["mount", "connect", "map", "nbd-client"]),
     ("topo", &["topology", "cpus", "lstopo", "lscpu"]),

@@ -31,6 +31,7 @@ mod object_flush_files;
 mod object_kills;
 #[cfg(feature = "object")]
 mod object_snapshots;
+mod overlays;
 mod pages;
 mod pauses;
 mod protocol;

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op, Started,
+    Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op, Queue, Started,
 };
 use corewise_sync::Mutex;
 
@@ -91,6 +91,13 @@ impl Platter {
                         self.flush(sectors);
                     }
                 }
+                Op::WriteZeroes | Op::Discard => {
+                    self.now[range].fill(0);
+                    self.unflushed.extend(sectors.clone());
+                    if rq.flags().fua {
+                        self.flush(sectors);
+                    }
+                }
                 Op::Flush => self.flush(self.unflushed.clone().into_iter()),
                 _ => return Err(IoError::new(IoErrorKind::NotSupported)),
             }
@@ -107,6 +114,11 @@ impl Life {
     /// Creates a life that is killed at the request after this many.
     pub fn new(requests: u64) -> Self {
         Self(Arc::new(Mutex::new(Some(requests))))
+    }
+
+    /// Sets the number of requests left.
+    pub fn limit(&self, requests: u64) {
+        *self.0.lock() = Some(requests);
     }
 
     pub fn kill(&self) {
@@ -130,7 +142,7 @@ struct Port {
 }
 
 /// Makes the device of a disk, for a process of that life.
-pub fn plug(rig: &Rig, platter: &Arc<Mutex<Platter>>, life: &Life) -> Arc<dyn BlockDevice> {
+pub fn plug(rig: &Rig, platter: &Arc<Mutex<Platter>>, life: &Life) -> Arc<Queue> {
     rig.queue(Port { platter: platter.clone(), life: life.clone() })
 }
 

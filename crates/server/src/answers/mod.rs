@@ -156,7 +156,7 @@ fn answer(view: &ServerView, question: &[u8]) -> Result<Answer, String> {
         }
         "disconnect" => disconnect(view, &question),
         other => Err(format!(
-            "there is no question '{other}'; ask hello, dump, health, clients, disconnect, events, mirrors, take_back, check, replace, add_leg, remove_leg, snapshot, snapshots, delete_snapshot, add, remove, grow or reload"
+            "there is no question '{other}'; ask hello, dump, health, clients, disconnect, events, mirrors, take_back, check, replace, add_leg, remove_leg, snapshot, snapshots, delete_snapshot, reset_overlay, commit_overlay, flatten_overlay, add, remove, grow or reload"
         )),
     }
 }

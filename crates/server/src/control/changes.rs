@@ -78,6 +78,12 @@ pub(crate) enum StepKind {
     Renew,
     /// A leg of a mirror is another device.
     Replace,
+    /// An overlay has given up its own blocks.
+    Reset,
+    /// An overlay's own blocks went into its base.
+    Commit,
+    /// An overlay begins to fetch all blocks of its base.
+    Flatten,
     /// The server follows a changed key of `[server]`; the step's name is the key.
     Set,
     /// Clients that attach from now on see the export's changed properties.
@@ -107,6 +113,9 @@ impl Step {
             StepKind::Grow => ("grew", "grow"),
             StepKind::Renew => ("renewed", "renew"),
             StepKind::Replace => ("replaced", "replace"),
+            StepKind::Reset => ("reset", "reset"),
+            StepKind::Commit => ("committed", "commit"),
+            StepKind::Flatten => ("began to flatten", "begin to flatten"),
             StepKind::Set => ("set", "set"),
             StepKind::Change => ("changed", "change"),
         };

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use corewise::blockmq::{BlockDevice, DiskStats, HctxStats, OpStats, Queue};
-use corewise::drivers::{LegState, Mirror};
+use corewise::drivers::{LegState, Mirror, Overlay};
 use corewise::nbd::Remote;
 use corewise::smp::Latencies;
 use corewise::sync::time::{now, wall};
@@ -19,7 +19,7 @@ use super::devices::indented;
 use super::mirrors::{self, CheckSchedule, MirrorReport, Schedule, ScheduledMirror};
 use super::recent::{LastMinute, Recent};
 use super::served;
-use super::stores::{RemoteReport, StoreNow, StoreReport};
+use super::stores::{OverlayReport, RemoteReport, StoreNow, StoreReport};
 use crate::text::Columns;
 
 /// The disks that are up. It holds weak references to them.
@@ -50,6 +50,8 @@ pub(crate) enum DiskKind {
     Over(Vec<String>),
     Mirror(Weak<Mirror>, Arc<CheckSchedule>),
     Remote(Weak<Remote>),
+    /// An overlay, and the name of its base.
+    Overlay(Weak<Overlay>, Option<String>),
     /// A volume in an object store.
     Store(StoreNow),
 }
@@ -226,6 +228,9 @@ pub struct Disk {
     /// State of a mirror and its legs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirror: Option<MirrorReport>,
+    /// Own blocks of an overlay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub overlay: Option<OverlayReport>,
     /// Connections of a volume on another server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remote: Option<RemoteReport>,
@@ -337,6 +342,7 @@ impl Disk {
         let (driver, condition) = (queue.kind(), queue.driver().condition());
         let over = match (kind, mirror) {
             (DiskKind::Over(over), _) => over.clone(),
+            (DiskKind::Overlay(_, base), _) => base.iter().cloned().collect(),
             // A leg that was removed has no name.
             (_, Some((_, legs))) => legs.iter().filter(|leg| !leg.is_empty()).cloned().collect(),
             _ => Vec::new(),
@@ -347,6 +353,10 @@ impl Disk {
         };
         let store = match kind {
             DiskKind::Store(store) => store(),
+            _ => None,
+        };
+        let overlay = match kind {
+            DiskKind::Overlay(overlay, _) => overlay.upgrade(),
             _ => None,
         };
         let mut ops = Ops::from(&stats);
@@ -366,6 +376,7 @@ impl Disk {
                 ..MirrorReport::new(mirror, over)
             }),
             remote: remote.map(|remote| RemoteReport::new(&remote.status())),
+            overlay: overlay.map(|overlay| OverlayReport::new(&overlay.status())),
             store,
             size: queue.geometry().size,
             scheduler: queue.scheduler().name().to_string(),
@@ -516,10 +527,12 @@ pub(crate) fn text(disks: &[Disk], width: usize) -> String {
     for line in table.lines(width) {
         let _ = writeln!(out, "{line}");
     }
-    for Disk { name, condition, scheduler, store, ops, .. } in disks {
+    for Disk { name, condition, scheduler, overlay, store, ops, .. } in disks {
         let ordered = (scheduler == "deadline").then(|| format!("scheduler {scheduler}"));
         let store = store.as_ref().map(|store| store.lines(ops));
-        for what in ordered.iter().chain(condition).chain(store.iter().flatten()) {
+        let overlay = overlay.as_ref().map(OverlayReport::in_words);
+        let all = ordered.iter().chain(condition).chain(&overlay).chain(store.iter().flatten());
+        for what in all {
             indented(&mut out, &format!("{name}: {what}"), width);
         }
     }

@@ -11,6 +11,7 @@ use super::disks::{OpCounts, Times};
 use super::health::HealthState;
 use super::mirrors::{CheckFindings, LegStatus, MirrorReport};
 use super::served::ExportState;
+use super::stores::OverlayReport;
 
 /// The upper ends of a histogram's buckets, in seconds.
 const BOUNDS: [f64; 20] = [
@@ -155,6 +156,7 @@ pub(crate) fn text(answer: &Answer) -> String {
     health(&mut text, answer);
     clients(&mut text, answer);
     volumes(&mut text, answer);
+    overlays(&mut text, answer);
     mirrors(&mut text, answer);
     stores(&mut text, answer);
     pools(&mut text, answer);
@@ -323,6 +325,29 @@ fn volumes(text: &mut Exposition, answer: &Answer) {
         for disk in disks {
             let sum: u64 = disk.hw_queues.iter().map(value).sum();
             text.sample(&name, &[("volume", &disk.name)], sum as f64);
+        }
+    }
+}
+
+fn overlays(text: &mut Exposition, answer: &Answer) {
+    let disks = answer.disks.as_deref().unwrap_or_default();
+    let overlays = || disks.iter().filter_map(|disk| Some((&*disk.name, disk.overlay.as_ref()?)));
+    let name = "corewise_overlay_own_bytes";
+    text.family(name, "gauge", "Shows how many bytes of an overlay differ from its base.");
+    for (overlay, own) in overlays().filter_map(|(name, of)| Some((name, of.own?))) {
+        text.sample(name, &[("volume", overlay)], own as f64);
+    }
+    for (name, help, value) in [
+        (
+            "corewise_overlay_fetching",
+            "Is 1 while an overlay fetches all blocks of its base.",
+            (|of| of.fetching) as fn(&OverlayReport) -> bool,
+        ),
+        ("corewise_overlay_has_base", "Is 1 if an overlay needs its base.", |of| of.has_base),
+    ] {
+        text.family(name, "gauge", help);
+        for (overlay, of) in overlays() {
+            text.sample(name, &[("volume", overlay)], f64::from(u8::from(value(of))));
         }
     }
 }

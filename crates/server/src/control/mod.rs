@@ -37,7 +37,8 @@ pub struct Question {
     pub corewise: u32,
     /// Question: `hello`, `dump`, `health`, `clients`, `disconnect`, `events`, `mirrors`,
     /// `take_back`, `check`, `replace`, `add_leg`, `remove_leg`, `snapshot`, `snapshots`,
-    /// `delete_snapshot`, `add`, `remove`, `grow` or `reload`.
+    /// `delete_snapshot`, `reset_overlay`, `commit_overlay`, `flatten_overlay`, `add`, `remove`,
+    /// `grow` or `reload`.
     pub ask: String,
     /// Queues for `dump`; a `*` stands for any letters. Empty for all queues.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -69,7 +70,8 @@ pub struct Question {
     /// Absolute path of the manifest for `add`. The server reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
-    /// Device, or `export:` and an export, for `remove`; device for `grow`.
+    /// Device, or `export:` and an export, for `remove`; device for `grow`; overlay for the
+    /// questions about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// New size in bytes for `grow`. `None` takes the size that its file or disk has by now.

@@ -1,8 +1,10 @@
-//! The costs of volumes in object stores, and the state of other servers' exports, as JSON and in
-//! words. The names in the JSON are a promise; `docs/control.md` explains each.
+//! The costs of volumes in object stores, the own blocks of overlays, and the state of other
+//! servers' exports, as JSON and in words. The names in the JSON are a promise; `docs/control.md`
+//! explains each.
 
 use std::sync::Arc;
 
+use corewise::drivers::OverlayStatus;
 use corewise::nbd::{RemoteState, RemoteStatus};
 use serde::{Deserialize, Serialize};
 
@@ -150,6 +152,75 @@ impl StoreReport {
             words += &format!(", {} failed", self.failures);
         }
         words
+    }
+}
+
+/// The own blocks of an overlay.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OverlayReport {
+    /// Bytes of own blocks; `None` while they are being counted.
+    pub(crate) own: Option<u64>,
+    /// Size of the overlay in bytes.
+    pub(crate) size: u64,
+    /// True if it has a base.
+    pub(crate) has_base: bool,
+    /// True while it fetches all blocks of its base.
+    pub(crate) fetching: bool,
+}
+
+impl OverlayReport {
+    pub(crate) fn new(status: &OverlayStatus) -> OverlayReport {
+        let OverlayStatus { own, size, has_base, fetching, .. } = *status;
+        OverlayReport { own, size, has_base, fetching }
+    }
+
+    /// Returns a line about the own blocks, and the need for a base.
+    pub fn in_words(&self) -> String {
+        let own = match self.own {
+            Some(own) => {
+                let percent = u128::from(own) * 100 / u128::from(self.size.max(1));
+                format!("{} of its own ({percent} %)", units::about(own))
+            }
+            None => "its own blocks are being counted".to_string(),
+        };
+        match (self.has_base, self.fetching) {
+            (false, _) => format!("{own}; it needs no base"),
+            (true, true) => format!("{own}; the rest is being fetched from the base"),
+            (true, false) => own,
+        }
+    }
+}
+
+/// A change of a whole overlay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OverlayChange {
+    /// Its own blocks are given up.
+    Reset,
+    /// Its own blocks are copied into the base.
+    Commit,
+    /// All blocks of the base become its own, while clients go on.
+    Flatten,
+}
+
+impl OverlayChange {
+    /// Returns the change that a question asks for.
+    pub(crate) fn of(ask: &str) -> Option<OverlayChange> {
+        Some(match ask {
+            "reset_overlay" => OverlayChange::Reset,
+            "commit_overlay" => OverlayChange::Commit,
+            "flatten_overlay" => OverlayChange::Flatten,
+            _ => return None,
+        })
+    }
+
+    /// Returns the change as a participle.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            OverlayChange::Reset => "resetting",
+            OverlayChange::Commit => "committing",
+            OverlayChange::Flatten => "beginning to flatten",
+        }
     }
 }
 

@@ -9,6 +9,7 @@ mod links;
 mod local_disk;
 mod mirror;
 mod object;
+mod overlay;
 mod plain;
 #[cfg(feature = "crypt")]
 mod secrets;

@@ -2,12 +2,13 @@
 //! shutdown keeps its order and the volume can be made later.
 
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
 use corewise::device::{self, Bound, ProbeContext, ProbeError, ShutdownError};
-use corewise::drivers::{FileDriver, Mirror, Stripe, holds_data};
+use corewise::drivers::{FileDriver, Mirror, Overlay, Stripe, holds_data};
 use corewise::export::SharedDevice;
 use corewise::nbd::Remote;
 use corewise::sync::atomic::{AtomicBool, Ordering};
@@ -16,10 +17,10 @@ use corewise::sync::{Mutex, context};
 use super::context::VolumeContext;
 use super::object::{self, ObjectDriver};
 use super::plain::{self, Claims};
-use super::{crypt, file, mirror};
+use super::{crypt, file, mirror, overlay};
 use crate::control::disks::DiskKind;
 use crate::control::mirrors::{self, CheckSchedule};
-use crate::control::stores::{Snapshot, SnapshotAction};
+use crate::control::stores::{OverlayChange, Snapshot, SnapshotAction};
 use crate::manifest;
 use crate::new_parts;
 
@@ -52,7 +53,9 @@ pub(crate) struct Volume {
 pub(super) struct OpenVolume {
     queue: Arc<Queue>,
     mirror: Option<Arc<Mirror>>,
+    /// File of a file device, or of an overlay.
     file: Option<Arc<FileDriver>>,
+    overlay: Option<Arc<Overlay>>,
     object: Option<Arc<ObjectDriver>>,
     remote: Option<Arc<Remote>>,
     /// First byte of the data on the part of an encrypted volume.
@@ -144,13 +147,10 @@ impl Volume {
         Some(match &self.device.driver {
             Driver::Memory(_) | Driver::Null(_) => return None,
             Driver::Object(_) if self.origin() == DataOrigin::Memory => return None,
-            Driver::File(file) => {
-                let path = &file.path.value;
-                let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
-                // Another file at that path has other data.
-                let meta = std::fs::metadata(&path).ok();
-                let (device, inode) = meta.map_or((0, 0), |meta| (meta.dev(), meta.ino()));
-                format!("{name} file {} {device}:{inode}", path.display())
+            Driver::File(file) => format!("{name} file {}", identity_of(&file.path.value)),
+            // The file names the base.
+            Driver::Overlay(overlay) => {
+                format!("{name} overlay {}", identity_of(&overlay.path.value))
             }
             Driver::Remote(remote) => format!("{name} nbd {}", remote.uri.value),
             Driver::Object(object) => format!("{name} object {}", object.location.value),
@@ -167,7 +167,8 @@ impl Volume {
 
     /// Returns true if changes that were answered may be lost when this process is killed.
     pub(crate) fn may_lose(&self) -> bool {
-        matches!(self.device.driver, manifest::Driver::Object(_))
+        use manifest::Driver::{Object, Overlay};
+        matches!(self.device.driver, Object(_) | Overlay(_))
             || self.parts.lock().iter().any(|part| part.may_lose())
     }
 
@@ -185,8 +186,14 @@ impl Volume {
             (Driver::Object(_), None) => {
                 Err("an object store reports no size: give the new size".to_string())
             }
+            (Driver::Overlay(_), None) => {
+                Err("an overlay has no size of its own but this: give the new size".to_string())
+            }
             (Driver::File(_) | Driver::Remote(_), None) => Ok(()),
-            (Driver::File(_) | Driver::Object(_) | Driver::Remote(_), Some(size)) => {
+            (
+                Driver::File(_) | Driver::Object(_) | Driver::Remote(_) | Driver::Overlay(_),
+                Some(size),
+            ) => {
                 if size < has.size {
                     let has = has.size;
                     Err(format!("the volume has {has} bytes and can't shrink to {size}"))
@@ -259,6 +266,23 @@ impl Volume {
             _ => part.objects(),
         };
         parts.iter().flat_map(of_part).collect()
+    }
+
+    /// Changes this overlay as a whole. Its requests wait until that is done. May block.
+    pub(crate) fn change_overlay(&self, change: OverlayChange) -> Result<(), String> {
+        let made = self.made.get().ok_or("the volume is missing")?;
+        let overlay = made.overlay.as_ref().ok_or("the volume is not an overlay")?;
+        let changed = match change {
+            OverlayChange::Flatten => overlay.flatten(),
+            OverlayChange::Reset | OverlayChange::Commit => {
+                let _frozen = made.queue.freeze();
+                match change {
+                    OverlayChange::Commit => overlay.commit(),
+                    _ => overlay.reset(),
+                }
+            }
+        };
+        changed.map_err(|error| error.to_string())
     }
 
     /// Replaces a leg of this mirror by another volume, which starts out and is resynced. If
@@ -373,6 +397,10 @@ impl Volume {
 
     /// Returns the kind of disk that is reported beside its queue.
     fn kind(&self, made: &OpenVolume) -> DiskKind {
+        if let Some(overlay) = &made.overlay {
+            let base = self.parts.lock().first().map(|base| base.name().to_owned());
+            return DiskKind::Overlay(Arc::downgrade(overlay), base);
+        }
         match (&made.mirror, &made.remote, &made.object) {
             (Some(mirror), ..) => {
                 DiskKind::Mirror(Arc::downgrade(mirror), Arc::clone(&self.schedule))
@@ -395,7 +423,7 @@ impl Volume {
     pub(super) fn make(&self) -> Result<OpenVolume, ProbeError> {
         let (context, parts) = (&self.context, &self.parts.lock().clone());
         let (mut mirror, mut object, mut remote, mut new_at) = (None, None, None, None);
-        let (mut in_file, mut data_start) = (None, None);
+        let (mut in_file, mut data_start, mut above) = (None, None, None);
         let mut origin = DataOrigin::over(parts);
         let driver: Arc<dyn Driver> = match &self.device.driver {
             manifest::Driver::Memory(asked) => {
@@ -441,6 +469,12 @@ impl Volume {
                 mirror = Some(Arc::clone(&made));
                 made
             }
+            manifest::Driver::Overlay(asked) => {
+                let (made, file) = overlay::open(&self.device, asked, parts.first(), context)?;
+                origin = DataOrigin::Before;
+                (in_file, above) = (Some(file), Some(Arc::clone(&made)));
+                made
+            }
             manifest::Driver::Partition(asked) => {
                 plain::partition(context, self.name(), only_part(parts)?, &asked.partition.value)?
             }
@@ -463,6 +497,7 @@ impl Volume {
             queue: context.queue(&self.device, driver),
             mirror,
             file: in_file,
+            overlay: above,
             object,
             remote,
             data_start,
@@ -470,6 +505,14 @@ impl Volume {
             origin,
         })
     }
+}
+
+/// Returns the identity of a file: another file at that path has other data.
+fn identity_of(path: &Path) -> String {
+    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
+    let meta = std::fs::metadata(&path).ok();
+    let (device, inode) = meta.map_or((0, 0), |meta| (meta.dev(), meta.ino()));
+    format!("{} {device}:{inode}", path.display())
 }
 
 /// Refuses a new part beside one that holds data: it lacks the volume's data there.
@@ -521,9 +564,12 @@ impl Bound for Volume {
         if let Some(mirror) = &made.mirror {
             mirror.settle();
         }
+        if let Some(overlay) = &made.overlay {
+            overlay.settle();
+        }
         // A flush of the others would flush their parts, which have a shutdown of their own.
-        use manifest::Driver::{File, Object, Remote};
-        if !matches!(self.device.driver, File(_) | Remote(_) | Object(_)) {
+        use manifest::Driver::{File, Object, Overlay, Remote};
+        if !matches!(self.device.driver, File(_) | Remote(_) | Object(_) | Overlay(_)) {
             return Ok(());
         }
         if let Some(object) = &made.object {

@@ -9,7 +9,7 @@ use super::request::known;
 use crate::control::changes::{ChangeReport, Step, StepKind};
 use crate::drivers::Volume;
 use crate::error::Error;
-use crate::manifest::{Device, Driver, FileDriver, Manifest};
+use crate::manifest::{Device, Driver, FileDriver, Manifest, Overlay};
 
 fn step(name: &str, size: Option<u64>) -> Step {
     Step { what: StepKind::Grow, name: name.to_string(), size, ..Step::default() }
@@ -43,7 +43,11 @@ impl Live {
         self.refuse_stuck(std::iter::once(name))?;
         self.manager.bound::<Volume>(name).ok_or("the device is not up")?.may_grow(size)?;
         let bottom = bottom(device, has);
-        let written = matches!(&bottom.driver, Driver::File(FileDriver { size: Some(_), .. }));
+        let written = matches!(
+            &bottom.driver,
+            Driver::File(FileDriver { size: Some(_), .. })
+                | Driver::Overlay(Overlay { size: Some(_), .. })
+        );
         let bottom = bottom.name.clone();
         if dry_run {
             return Ok(ChangeReport {
@@ -110,7 +114,9 @@ impl Live {
         let of_bottom = bottom.as_deref().and_then(|bottom| self.size_of(bottom));
         for device in has.devices.iter_mut().filter(|device| Some(&device.name) == bottom.as_ref())
         {
-            if let Driver::File(FileDriver { size: Some(at), .. }) = &mut device.driver {
+            if let Driver::File(FileDriver { size: Some(at), .. })
+            | Driver::Overlay(Overlay { size: Some(at), .. }) = &mut device.driver
+            {
                 at.value = of_bottom.unwrap_or(size);
             }
         }

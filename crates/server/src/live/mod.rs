@@ -8,6 +8,7 @@ mod bounded;
 mod bring_up;
 mod grow;
 mod legs;
+mod overlays;
 mod removal;
 mod request;
 mod server;
@@ -242,6 +243,9 @@ impl Live {
             }
             ChangeRequest::Legs(mirror, change) => {
                 return self.change_legs(mirror, change, old, dry_run);
+            }
+            ChangeRequest::Overlay(name, change) => {
+                return self.change_overlay(name, *change, old, dry_run);
             }
             ChangeRequest::Reload => (self.read_again(old)?, false),
             ChangeRequest::Add(file) => (added(file, old)?, true),

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use super::legs;
+use crate::control::stores::OverlayChange;
 use crate::control::{Mode, Question};
 use crate::error::Error;
 use crate::manifest::{self, Driver, LegChange, Manifest, ResolvedManifest, export_name};
@@ -26,6 +27,8 @@ pub(crate) enum ChangeRequest {
     Grow(String, Option<u64>),
     /// Change of the legs of a mirror.
     Legs(String, LegChange),
+    /// Change of a whole overlay.
+    Overlay(String, OverlayChange),
     Reload,
 }
 
@@ -51,7 +54,13 @@ impl ChangeRequest {
             },
             "replace" | "add_leg" | "remove_leg" => legs::request(question),
             "reload" => Ok(ChangeRequest::Reload),
-            _ => return None,
+            ask => {
+                let change = OverlayChange::of(ask)?;
+                match &question.name {
+                    Some(name) => Ok(ChangeRequest::Overlay(name.clone(), change)),
+                    None => Err(format!("'{ask}' needs a 'name'")),
+                }
+            }
         })
     }
 }
@@ -73,6 +82,7 @@ impl fmt::Display for ChangeRequest {
             ChangeRequest::Remove(name) => write!(f, "removing '{name}'"),
             ChangeRequest::Grow(name, _) => write!(f, "growing '{name}'"),
             ChangeRequest::Legs(mirror, _) => write!(f, "changing the legs of '{mirror}'"),
+            ChangeRequest::Overlay(name, change) => write!(f, "{} '{name}'", change.words()),
             ChangeRequest::Reload => f.write_str("following the manifest"),
         }
     }
@@ -143,6 +153,9 @@ pub(super) fn shrunk<'a>(
 ) -> impl Iterator<Item = (&'a str, u64, u64)> + 'a {
     let size = |device: &manifest::Device| match &device.driver {
         Driver::File(file) => Some((file.path.value.clone(), file.size.as_ref()?.value)),
+        Driver::Overlay(overlay) => {
+            Some((overlay.path.value.clone(), overlay.size.as_ref()?.value))
+        }
         _ => None,
     };
     let devices = new.by_name();

@@ -13,6 +13,7 @@ use super::keys::{
     path, share, size, text, text_or_number, word, word_or,
 };
 use super::object::Object;
+use super::overlay::Overlay;
 use super::problem::{Located, Problem, too_long, unseen};
 use super::reader::Fields;
 
@@ -90,6 +91,9 @@ drivers! {
     /// A volume in an object store. One server has it at a time. [object.md](object.md) says which
     /// features it needs.
     "object" => Object(Object);
+    /// The bytes of its base, with changes that lie in a file of its own. Several overlays may
+    /// share a base. See [overlays.md](overlays.md).
+    "overlay" => Overlay(Overlay);
     /// A partition of its one part, found in the GUID partition table there. Several partitions may
     /// share one part.
     "partition" => Partition(Partition);
@@ -112,6 +116,7 @@ impl Driver {
             | Driver::Partition(Partition { over, .. })
             | Driver::Delay(Delay { over, .. })
             | Driver::Error(Failing { over, .. }) => std::slice::from_ref(over),
+            Driver::Overlay(Overlay { over, .. }) => over.as_slice(),
         }
     }
 
@@ -129,14 +134,16 @@ impl Driver {
         match self {
             Driver::File(file) => file.size.as_ref().map(|at| at.value),
             Driver::Object(object) => object.size.as_ref().map(|at| at.value),
+            Driver::Overlay(overlay) => overlay.size.as_ref().map(|at| at.value),
             _ => None,
         }
     }
 }
 
-/// Returns true if several devices of this driver may share one part, each with its own piece.
-pub(super) fn shares_its_part(driver: &str) -> bool {
-    driver == "partition"
+/// Returns true if devices of these two drivers may share one part: each partition has its own
+/// piece, and overlays leave their base as it is.
+pub(super) fn may_share_a_part(one: &str, other: &str) -> bool {
+    one == other && ["partition", "overlay"].contains(&one)
 }
 
 /// Returns the names of all drivers.
@@ -157,7 +164,7 @@ pub(super) fn part() -> ValueKind<String> {
 }
 
 /// Reads a size that is a power of two.
-fn power_of_two(least: u64, most: u64, range: &'static str) -> ValueKind<u32> {
+pub(super) fn power_of_two(least: u64, most: u64, range: &'static str) -> ValueKind<u32> {
     let holds = move |size: &u64| size.is_power_of_two() && (least..=most).contains(size);
     size().within(range, "", holds).map(|size, _| u32::try_from(size).unwrap_or_default())
 }

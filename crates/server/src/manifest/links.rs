@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::drivers::shares_its_part;
+use super::drivers::may_share_a_part;
 use super::export::Export;
 use super::model::{Device, LeftOut, Manifest};
 use super::problem::{Position, Problem, Subject};
@@ -233,22 +233,23 @@ impl<'m> Links<'m> {
         for (index, device) in self.devices.iter().enumerate() {
             for part in device.over.iter() {
                 let first = *claimed.entry(&part.value).or_insert(index);
-                let shares = |index: usize| {
-                    let driver = self.devices[index].driver.as_ref();
-                    driver.is_some_and(|driver| shares_its_part(&driver.value))
+                let driver =
+                    |index: usize| self.devices[index].driver.as_ref().map(|at| at.value.as_str());
+                let shares = |one: usize, other: usize| {
+                    driver(one).zip(driver(other)).is_some_and(|(a, b)| may_share_a_part(a, b))
                 };
                 let its_name = device.name.as_ref().map(|name| name.value.as_str());
                 if its_name.is_some_and(|name| self.is_up(name)) {
                     // A name that the server already has was reported.
                     continue;
                 }
-                if let Err(problem) = self.claim_there(&part.value, shares(index)) {
+                if let Err(problem) = self.claim_there(&part.value, driver(index)) {
                     let problem = Problem { place: Some(part.place), ..problem };
                     problems.push(Problem { subject: subject(device), ..problem });
                     self.mark(index);
                     continue;
                 }
-                if first == index || shares(first) && shares(index) {
+                if first == index || shares(first, index) {
                     continue;
                 }
                 if self.find(&part.value).is_some() {
@@ -264,13 +265,15 @@ impl<'m> Links<'m> {
         }
     }
 
-    /// Checks that a part which the server already has is free.
-    fn claim_there(&self, part: &str, shares: bool) -> Result<(), Problem> {
+    /// Checks that a part which the server already has is free for a device of that driver.
+    fn claim_there(&self, part: &str, driver: Option<&str>) -> Result<(), Problem> {
         let Some(server) = self.server else { return Ok(()) };
         let told = |message| Problem::new(Position::default(), Subject::Manifest, message);
         let above = self.above_there.get(part);
-        let theirs = |device: &Device| shares_its_part(device.driver.name());
-        if let Some(above) = above.filter(|above| !(shares && theirs(above))) {
+        let shares = |above: &Device| {
+            driver.is_some_and(|driver| may_share_a_part(driver, above.driver.name()))
+        };
+        if let Some(above) = above.filter(|above| !shares(above)) {
             return Err(told(format!("'{part}' is already a part of '{}'", above.name)));
         }
         let writes = |export: &&Export| export.device == part && !export.read_only;

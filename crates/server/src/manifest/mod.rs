@@ -2,9 +2,9 @@
 //! on.
 //!
 //! `keys` defines a key. The tables of keys are in `server`, `export`, `drivers` (the keys of all
-//! devices, and of each driver), `crypt` and `object` (the drivers of those names). A new key is
-//! one entry there. `raw` reads the text by these tables and resolves nothing. `links` follows the
-//! names from device to device, and `resolve` makes the `model` of it. All of it is pure: nothing
+//! devices, and of each driver), `crypt`, `overlay` and `object` (the drivers of those names). A new
+//! key is one entry there. `raw` reads the text by these tables and resolves nothing. `links` follows
+//! the names from device to device, and `resolve` makes the `model` of it. All of it is pure: nothing
 //! here touches the file system. `docs/manifest.md` describes the format.
 
 mod access;
@@ -20,6 +20,7 @@ mod manual_tests;
 mod mistakes_tests;
 mod model;
 mod object;
+mod overlay;
 mod problem;
 mod raw;
 mod reader;
@@ -47,6 +48,7 @@ pub use model::{Device, LeftOut, Manifest, ResolvedManifest, unreachable};
 #[cfg(feature = "object")]
 pub(crate) use object::KeyFrom;
 pub(crate) use object::Object;
+pub(crate) use overlay::Overlay;
 pub use problem::{Located, Position, Problem, Subject, too_long};
 
 pub use server::{HANG_POLICIES, MetricsAt, Server, Tls, hang_policy, tcp_address};

@@ -94,6 +94,11 @@ impl Storage {
                 let name = path.display().to_string();
                 (file.path.place, name, (path, None), file.read_only, "file")
             }
+            Driver::Overlay(overlay) => {
+                let path = overlay.path.value.clone();
+                let name = path.display().to_string();
+                (overlay.path.place, name, (path, None), false, "file")
+            }
             Driver::Object(object) if object.location.value != "memory:" => {
                 let location = &object.location.value;
                 let at = match location.strip_prefix("file://") {

@@ -280,7 +280,8 @@ pub(crate) fn rows(part: Part, before: Option<&Sample>, now: &Sample) -> Vec<Vec
                     rates(&of(had, &disk.ops), errors(&disk.ops));
                 let rest = [requests, mib, p50, p99, Cell::time(slowest(&disk.ops)), errors];
                 let cost = || Some(disk.store.as_ref()?.lines(&disk.ops).join("; "));
-                let condition = disk.condition.clone().or_else(cost);
+                let overlay = || Some(disk.overlay.as_ref()?.in_words());
+                let condition = disk.condition.clone().or_else(overlay).or_else(cost);
                 let condition = Cell::word(condition.unwrap_or_default());
                 left.into_iter().chain(rest).chain([condition]).collect()
             };
