@@ -39,6 +39,7 @@
 //! [`Delay`] holds go on at once.
 
 mod below;
+mod checkpoint;
 mod delay;
 mod faulty;
 mod file;
@@ -52,6 +53,10 @@ mod partition;
 mod stripe;
 
 pub use below::{StackError, holds_data};
+pub use checkpoint::{
+    Checkpoint, CheckpointDriver, CheckpointEvent, CheckpointImage, CheckpointOptions,
+    CheckpointStatus,
+};
 pub use delay::{Delay, Delays};
 pub use faulty::{Fault, Faulty};
 pub use file::{

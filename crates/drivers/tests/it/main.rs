@@ -4,6 +4,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod checkpoint;
+mod checkpoint_model;
 mod drivers;
 mod extents;
 mod file;
