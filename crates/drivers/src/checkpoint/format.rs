@@ -177,11 +177,6 @@ impl Head {
         }
         Some(head)
     }
-
-    /// Returns the epoch of a checkpoint.
-    pub(super) fn epoch_of(&self, name: &str) -> Option<u16> {
-        self.checkpoints.iter().find(|one| one.name == name).map(|one| one.epoch)
-    }
 }
 
 /// Encodes page `n` of the record `id`: its open groups, and the epochs of its blocks.

@@ -17,9 +17,9 @@ use corewise_blockmq::{
     IoErrorKind, Started,
 };
 use corewise_sync::atomic::{AtomicU32, Ordering};
-use corewise_sync::context;
 use corewise_sync::panics::caught;
 use corewise_sync::time::wall;
+use corewise_sync::{SpinLock, context};
 use corewise_workqueue::{EndNotice, Workqueue};
 
 use crate::below::{StackError, pass_on};
@@ -38,6 +38,9 @@ const LAST_EPOCH: u16 = u16::MAX - 1;
 
 /// Most bytes of one discard or write-zeroes: it marks each of its blocks in one step.
 const MOST_AT_ONCE: u64 = 1 << 30;
+
+/// Most blocks that one question about changes looks at.
+const MOST_BLOCKS: usize = 1 << 20;
 
 /// The options of a [`CheckpointDriver`].
 #[derive(Clone)]
@@ -156,6 +159,9 @@ struct CheckpointState {
     /// change is in flight, except to 0 and to fewer flags. Acquire and Release: the map's words
     /// order the rest.
     word: AtomicU32,
+    /// L: is the lock, held for a moment; guards the checkpoints, for readers that can't wait for
+    /// the keeper.
+    entries: SpinLock<Vec<Entry>>,
     keeper: Keeper,
 }
 
@@ -215,20 +221,20 @@ impl CheckpointDriver {
         self.state.delete(name)
     }
 
-    /// Returns the checkpoints, the oldest first. It looks at each block. May block for a moment.
+    /// Returns the checkpoints, the oldest first. It looks at each block.
     pub fn list(&self) -> Vec<Checkpoint> {
         self.state.list()
     }
 
-    /// Returns the names of the checkpoints, the oldest first. May block for a moment.
+    /// Returns the names of the checkpoints, the oldest first. Any context.
     pub fn names(&self) -> Vec<String> {
-        let guard = self.state.keeper.state.lock();
-        guard.head.checkpoints.iter().map(|one| one.name.clone()).collect()
+        self.state.entries.lock().iter().map(|one| one.name.clone()).collect()
     }
 
-    /// Returns which bytes from `offset` up to `offset + len` may have changed since a checkpoint:
-    /// at most `most` stretches, each with its length, and true for changed ones. `None` if there
-    /// is no such checkpoint. May block for a moment.
+    /// Returns which bytes from `offset` on may have changed since a checkpoint: at most `most`
+    /// stretches, each with its length, and true for changed ones. They end at `offset + len`, or
+    /// before it: one call looks at a million blocks at most. `None` if there is no such
+    /// checkpoint. Any context.
     ///
     /// # Panics
     /// If the range reaches beyond the device.
@@ -239,20 +245,18 @@ impl CheckpointDriver {
         len: u64,
         most: usize,
     ) -> Option<Vec<(u64, bool)>> {
-        let epoch = self.state.keeper.state.lock().head.epoch_of(name)?;
+        let epoch = self.state.epoch_of(name)?;
         Some(self.state.changed(epoch, offset, len, most))
     }
 
     /// Returns the device as it was at a checkpoint, for a queue of its own. `wq` and the record
-    /// must outlive it. May block for a moment.
+    /// must outlive it. Any context.
     ///
     /// # Errors
     /// `InvalidInput` if there is no such checkpoint; `Gone` with the reason if it can't be read.
     pub fn image(&self, name: &str) -> Result<CheckpointImage, IoError> {
         let state = &self.state;
-        let Some(epoch) = state.keeper.state.lock().head.epoch_of(name) else {
-            return Err(unknown(name));
-        };
+        let epoch = state.epoch_of(name).ok_or_else(|| unknown(name))?;
         state.copies()?.check(epoch)?;
         Ok(CheckpointImage::new(Arc::clone(state), epoch))
     }
@@ -368,6 +372,7 @@ impl CheckpointState {
             record,
             copies,
             word: AtomicU32::new(recording),
+            entries: SpinLock::new(head.checkpoints.clone()),
             keeper: Keeper::new(head, options, wq, weak),
         });
         // Pages first: the head says that they are those of the larger device.
@@ -391,6 +396,10 @@ impl CheckpointState {
 
     fn stop_copying(&self) {
         self.word.fetch_and(!COPYING, Ordering::Release);
+    }
+
+    fn epoch_of(&self, name: &str) -> Option<u16> {
+        self.entries.lock().iter().find(|one| one.name == name).map(|one| one.epoch)
     }
 
     fn copies(&self) -> Result<&Copies, IoError> {
@@ -418,7 +427,7 @@ impl CheckpointState {
         if let Some(why) = format::bad_name(name) {
             return refuse(IoErrorKind::InvalidInput, why);
         }
-        if head.epoch_of(name).is_some() {
+        if head.checkpoints.iter().any(|one| one.name == name) {
             let why =
                 format!("there is a checkpoint '{name}' already: delete it, or use another name");
             return refuse(IoErrorKind::InvalidInput, why);
@@ -459,6 +468,7 @@ impl CheckpointState {
         };
         self.word.store(u32::from(epoch) | copying, Ordering::Release);
         written?;
+        self.entries.lock().clone_from(&guard.head.checkpoints);
         Ok(Checkpoint { name: name.to_string(), taken, changed: 0, has_image: copying != 0 })
     }
 
@@ -484,25 +494,29 @@ impl CheckpointState {
         if head.checkpoints.is_empty() {
             self.word.store(0, Ordering::Release);
         }
+        self.entries.lock().retain(|one| one.name != name);
         Ok(())
     }
 
     fn list(&self) -> Vec<Checkpoint> {
-        let entries = self.keeper.state.lock().head.checkpoints.clone();
+        let entries = self.entries.lock().clone();
         let of = self.copies.as_ref().and_then(|copies| copies.of());
         let one = |entry: Entry| {
-            let stretches = self.changed(entry.epoch, 0, self.size(), usize::MAX);
-            let changed = stretches.iter().filter(|(_, changed)| *changed).map(|(len, _)| len);
+            let changed = (0..self.map.blocks())
+                .filter(|&n| self.map.has_changed(n, entry.epoch))
+                .map(|n| self.map.bytes(n..n + 1, self.size()))
+                .map(|bytes| bytes.end - bytes.start)
+                .sum();
             let has_image = of.as_ref().is_some_and(|(_, epoch)| *epoch == entry.epoch);
-            let changed = changed.sum();
             Checkpoint { name: entry.name, taken: entry.taken, changed, has_image }
         };
         entries.into_iter().map(one).collect()
     }
 
     fn changed(&self, epoch: u16, offset: u64, len: u64, most: usize) -> Vec<(u64, bool)> {
-        let blocks = self.map.of(offset, len);
+        let mut blocks = self.map.of(offset, len);
         assert!(blocks.end <= self.map.blocks(), "the range ends within the device");
+        blocks.end = blocks.end.min(blocks.start + MOST_BLOCKS);
         let (mut found, mut at, mut block) = (Vec::new(), offset, blocks.start);
         while block < blocks.end && found.len() < most {
             let (end, changed) = self.map.stretch(block, blocks.end, epoch);
