@@ -260,7 +260,9 @@ impl DeviceMemory {
                 mapped: STORE_THREADS * THREAD,
                 allocated: STORE.saturating_add(asked.read_cache),
             },
+            // The record has 2 bytes a block; the device's size isn't known yet.
             Driver::Null(_)
+            | Driver::Checkpoint(_)
             | Driver::File(_)
             | Driver::Stripe(_)
             | Driver::Mirror(_)

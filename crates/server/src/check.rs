@@ -124,6 +124,7 @@ fn size_of(name: &str, devices: &HashMap<&str, &Device>) -> Option<u64> {
                 let found = file.path.value.metadata().ok().filter(Metadata::is_file);
                 return found.map(|found| found.len());
             }
+            Driver::Checkpoint(checkpoint) => name = &checkpoint.over,
             Driver::Delay(delay) => name = &delay.over,
             Driver::Error(failing) => name = &failing.over,
             _ => return None,

@@ -331,6 +331,19 @@ impl Report {
         self.event("object", || json!({"device": device, "what": what, "snapshot": snapshot}));
     }
 
+    /// Reports that a checkpoint of the device `device` was taken or deleted, or can't be read any
+    /// more. Any thread may call it.
+    pub(crate) fn checkpoint(&self, device: &str, what: &str, checkpoint: &str, why: Option<&str>) {
+        tracing::info!(device, checkpoint, why, "checkpoint {}", what.replace('_', " "));
+        self.event("checkpoint", || {
+            let mut rest = json!({"device": device, "what": what, "checkpoint": checkpoint});
+            if let Some(why) = why {
+                rest["why"] = why.into();
+            }
+            rest
+        });
+    }
+
     /// Reports a warning or an error of the log, which limits their number. Any thread may call it,
     /// in any context.
     pub(crate) fn logged(&self, line: &tracing::Event<'_>) {

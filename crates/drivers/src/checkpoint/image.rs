@@ -34,7 +34,7 @@ impl CheckpointImage {
             if read.is_copied() {
                 match read.place(&bytes) {
                     Ok((device, place)) => {
-                        let then = move |done| read.end_of_copy(done);
+                        let then = move |done| read.end(done);
                         device.submit(whole.part_with(at, part_len, place, then));
                     }
                     Err(error) => {
@@ -104,8 +104,8 @@ impl ImageRead {
         Ok((Arc::clone(device), place + bytes.start - start))
     }
 
-    /// Ends a read of a slot: the image may have ended, and the slot may have another block.
-    fn end_of_copy(self, done: PartDone) {
+    /// Ends a read: the image may have ended, and a slot may have another block.
+    fn end(self, done: PartDone) {
         match self.state.copies().and_then(|copies| copies.check(self.epoch)) {
             Ok(()) => done.record(),
             Err(error) => done.fail(error),
@@ -115,11 +115,11 @@ impl ImageRead {
     /// Ends a read of the device below: if the block has changed meanwhile, its copy counts.
     fn end_below(self, done: PartDone, bytes: Range<u64>) {
         if !self.is_copied() {
-            return done.record();
+            return self.end(done);
         }
         match self.place(&bytes) {
             Ok((device, place)) => {
-                let again = done.again_with(place, move |done| self.end_of_copy(done));
+                let again = done.again_with(place, move |done| self.end(done));
                 device.submit(again);
             }
             Err(error) => done.fail(error),

@@ -197,8 +197,8 @@ impl CheckpointDriver {
         Ok((Self { state, _notice: notice }, faults))
     }
 
-    /// Takes a checkpoint: a point in time, which is durable once this returns. Changes until now
-    /// are before it. `frozen` is of the queue over this driver, and no request is in flight there.
+    /// Takes a checkpoint: a point in time, which is durable once this returns. Without a name, its
+    /// number becomes its name. Changes until now are before it. `frozen` is of the queue over this driver, and no request is in flight there.
     /// If there is room for copies, the device can be read as it is now, until the next checkpoint.
     /// May block.
     ///
@@ -206,7 +206,7 @@ impl CheckpointDriver {
     /// `InvalidInput` if the name is no name, or taken; `NoSpace` if there are 48 checkpoints, or
     /// there were too many in the life of the record. If the device below can't be flushed, or the
     /// record can't be written. Then there is no such checkpoint, at least until a crash.
-    pub fn take(&self, name: &str, frozen: &FreezeGuard) -> Result<Checkpoint, IoError> {
+    pub fn take(&self, name: Option<&str>, frozen: &FreezeGuard) -> Result<Checkpoint, IoError> {
         let _ = frozen;
         context::might_block("CheckpointDriver::take");
         self.state.take(name)
@@ -420,10 +420,12 @@ impl CheckpointState {
         }
     }
 
-    fn take(&self, name: &str) -> Result<Checkpoint, IoError> {
+    fn take(&self, name: Option<&str>) -> Result<Checkpoint, IoError> {
         let refuse = |kind, why: String| Err(IoError::with(kind, why));
         let mut guard = self.keeper.state.lock();
         let head = &mut guard.head;
+        let number = (u32::from(head.epoch) + 1).to_string();
+        let name = name.unwrap_or(&number);
         if let Some(why) = format::bad_name(name) {
             return refuse(IoErrorKind::InvalidInput, why);
         }

@@ -49,7 +49,7 @@ fn open(rig: &Rig, data: &Arc<dyn BlockDevice>, record: &Arc<dyn BlockDevice>) -
 impl Up {
     fn try_take(&self, name: &str) -> Result<Checkpoint, IoError> {
         let frozen = self.queue.freeze();
-        self.driver.take(name, &frozen)
+        self.driver.take(Some(name), &frozen)
     }
 
     fn take(&self, name: &str) -> Checkpoint {

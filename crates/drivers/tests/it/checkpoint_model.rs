@@ -116,7 +116,7 @@ impl World {
         let frozen = up.queue.freeze();
         // It may be found after a crash, also if taking it fails.
         self.then.insert(name.clone(), self.data.lock().now.clone());
-        let _ = up.driver.take(&name, &frozen);
+        let _ = up.driver.take(Some(&name), &frozen);
     }
 
     /// Writes some ranges at once.

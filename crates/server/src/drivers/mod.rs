@@ -1,5 +1,6 @@
 //! Drivers of the device manager, which turn a manifest's devices into block devices and exports.
 
+mod checkpoint;
 mod context;
 pub(super) mod export;
 pub(super) mod file;
@@ -11,7 +12,7 @@ mod volume;
 
 pub(crate) use context::{CallTargets, MissingParts, VolumeContext, Warnings};
 
-pub(crate) use export::{EXPORT, ExportDriver};
+pub(crate) use export::{EXPORT, ExportDriver, ImageExports};
 pub use front_ends::remove_links;
 pub(crate) use front_ends::{FrontEnds, link};
 pub(crate) use plain::behind_the_end;

@@ -13,6 +13,7 @@ use corewise::nbd::Remote;
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context};
 
+use super::checkpoint::{self, CheckpointPart};
 use super::context::VolumeContext;
 use super::object::{self, ObjectDriver};
 use super::plain::{self, Claims};
@@ -29,12 +30,12 @@ pub(super) type Parts = Arc<Mutex<Vec<Arc<Volume>>>>;
 
 /// A device of the manifest.
 pub(crate) struct Volume {
-    context: VolumeContext,
-    device: manifest::Device,
+    pub(super) context: VolumeContext,
+    pub(super) device: manifest::Device,
     /// Volumes below.
     parts: Parts,
     /// Queue and driver; empty while the volume is missing.
-    made: OnceLock<OpenVolume>,
+    pub(super) made: OnceLock<OpenVolume>,
     /// Device with the state that clients of all its front ends share.
     shared: OnceLock<Arc<SharedDevice>>,
     /// L: is the lock, held while the volume is made, at the start or later.
@@ -50,11 +51,12 @@ pub(crate) struct Volume {
 
 /// The queue and the driver of a volume that is up.
 pub(super) struct OpenVolume {
-    queue: Arc<Queue>,
+    pub(super) queue: Arc<Queue>,
     mirror: Option<Arc<Mirror>>,
     file: Option<Arc<FileDriver>>,
     object: Option<Arc<ObjectDriver>>,
     remote: Option<Arc<Remote>>,
+    pub(super) checkpoints: Option<Arc<CheckpointPart>>,
     /// Location at which durable data was created, if nothing was there.
     new_at: Option<String>,
     origin: DataOrigin,
@@ -377,7 +379,7 @@ impl Volume {
     pub(super) fn make(&self) -> Result<OpenVolume, ProbeError> {
         let (context, parts) = (&self.context, &self.parts.lock().clone());
         let (mut mirror, mut object, mut remote, mut new_at) = (None, None, None, None);
-        let mut in_file = None;
+        let (mut in_file, mut checkpoints) = (None, None);
         let mut origin = DataOrigin::over(parts);
         let driver: Arc<dyn Driver> = match &self.device.driver {
             manifest::Driver::Memory(asked) => {
@@ -426,6 +428,12 @@ impl Volume {
             manifest::Driver::Partition(asked) => {
                 plain::partition(context, self.name(), only_part(parts)?, &asked.partition.value)?
             }
+            manifest::Driver::Checkpoint(asked) => {
+                let opened = checkpoint::open(context, self.name(), only_part(parts)?, asked)?;
+                let driver = Arc::clone(&opened.driver);
+                checkpoints = Some(Arc::new(opened));
+                driver
+            }
             manifest::Driver::Delay(asked) => {
                 plain::delay(context, only_part(parts)?, asked.delays())?
             }
@@ -437,6 +445,7 @@ impl Volume {
             file: in_file,
             object,
             remote,
+            checkpoints,
             new_at,
             origin,
         })
@@ -492,6 +501,9 @@ impl Bound for Volume {
         if let Some(mirror) = &made.mirror {
             mirror.settle();
         }
+        if let Some(part) = &made.checkpoints {
+            part.close();
+        }
         // A flush of the others would flush their parts, which have a shutdown of their own.
         use manifest::Driver::{File, Object, Remote};
         if !matches!(self.device.driver, File(_) | Remote(_) | Object(_)) {
@@ -517,7 +529,7 @@ impl Bound for Volume {
         self.made.get().is_none_or(|made| {
             // A device that is read-only because it lost data has writes whose flush must fail.
             let geometry = made.queue.driver().info().geometry;
-            geometry.can_flush && !geometry.read_only
+            geometry.can_flush && !geometry.read_only || made.checkpoints.is_some()
         })
     }
 }

@@ -9,7 +9,7 @@ use super::Live;
 use super::removal::USUAL;
 use crate::control::changes::{ChangeReport, StepFailure, StepKind};
 use crate::drivers::Volume;
-use crate::drivers::export::offer;
+use crate::drivers::export::offer_of;
 use crate::manifest::{self, Changes, Manifest, export_name};
 use crate::observer::ShownExport;
 use crate::plan::{self, Plan};
@@ -154,8 +154,10 @@ impl Live {
             let volume = volume.ok_or("its device is not up".to_string());
             let done = volume.and_then(|volume| {
                 let shared = volume.shared().map_err(|error| error.to_string())?;
-                let done = self.server.replace_export(offer(export, Arc::clone(&shared)));
+                let done = offer_of(export, &volume).map_err(|error| error.to_string())?;
+                let done = self.server.replace_export(done);
                 done.map_err(|error| error.to_string())?;
+                self.images.renew(export, &volume);
                 changed.notes.extend(self.replace_front_ends(export, &volume)?);
                 let disk = self.front_ends.path(&export.name);
                 Ok(ShownExport::new(export, &**shared.device(), disk))

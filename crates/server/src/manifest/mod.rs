@@ -29,7 +29,9 @@ mod tests;
 use std::path::Path;
 
 pub(crate) use changes::{Changes, LegChange, against_record};
-pub(crate) use drivers::{Driver, Failing, FileDriver, Io, Mirror, Remote, driver_names};
+pub(crate) use drivers::{
+    Checkpoint, Driver, Failing, FileDriver, Io, Mirror, Remote, driver_names,
+};
 pub use export::{Export, Limit};
 pub(crate) use keys::{Keys, Reload};
 pub(crate) use model::export_name;

@@ -21,7 +21,7 @@ use crate::control::disks::Disks;
 use crate::control::place;
 use crate::drivers::CallTargets;
 use crate::drivers::{
-    ExportDriver, FrontEnds, MissingParts, VolumeContext, VolumeDriver, Warnings,
+    ExportDriver, FrontEnds, ImageExports, MissingParts, VolumeContext, VolumeDriver, Warnings,
 };
 use crate::error::Error;
 use crate::events::Events;
@@ -265,11 +265,13 @@ impl PreparedServer {
         let front_ends = FrontEnds::new(&rings, place.unwrap_or_else(|| self.label.clone()));
         front_ends.expect(&self.manifest.exports);
         let front_ends = Arc::new(front_ends);
+        let images = Arc::new(ImageExports::new(Arc::clone(&server), Arc::clone(&notes)));
         let exports = ExportDriver::new(
             Arc::clone(&server),
             Arc::clone(&settings),
             Arc::clone(&notes),
             Arc::clone(&front_ends),
+            Arc::clone(&images),
         );
         let shown = exports.shown();
         manager
@@ -308,6 +310,7 @@ impl PreparedServer {
             stuck: Mutex::default(),
             follows: AtomicBool::new(false),
             missed: Mutex::default(),
+            images,
             snapshots: Mutex::default(),
             unclean: AtomicBool::new(false),
             ended: AtomicBool::new(false),
