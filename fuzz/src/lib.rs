@@ -15,6 +15,8 @@
 //!   other, and errors point into the input.
 //! * [`partition_table()`]: a disk with a GUID partition table. Partitions lie in the disk and
 //!   don't overlap, and only valid ranges are read.
+//! * [`checkpoint_record()`]: the record of a volume's checkpoints. Checkpoints don't contradict each
+//!   other, and a record that was opened says the same the second time.
 //! * [`remote()`]: a server's bytes in its handshake, to a volume that is its export. An agreement
 //!   follows from these bytes alone.
 //! * [`answers()`]: a server's answers to the requests of a volume that is its export. Each request
@@ -23,6 +25,7 @@
 //!   in any pieces, and timelines do not contradict themselves.
 
 mod answers;
+mod checkpoint_record;
 mod connection;
 mod device;
 mod handshake;
@@ -35,6 +38,7 @@ mod topology;
 mod transmission;
 
 pub use answers::answers;
+pub use checkpoint_record::checkpoint_record;
 pub use connection::connection;
 pub use handshake::handshake;
 pub use kernel_log::kernel_log;
@@ -48,12 +52,13 @@ pub use transmission::transmission;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Target); 8] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("handshake", handshake),
     ("transmission", transmission),
     ("connection", connection),
     ("topology", topology),
     ("partition_table", partition_table),
+    ("checkpoint_record", checkpoint_record),
     ("kernel_log", kernel_log),
     ("remote", remote),
     ("answers", answers),

@@ -84,7 +84,7 @@ fn sum(disk: &mut [u8], header: usize) {
     disk[header + 16..header + 20].copy_from_slice(&crc.to_le_bytes());
 }
 
-fn crc32(bytes: &[u8]) -> u32 {
+pub(crate) fn crc32(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0u32, |crc, byte| {
         (0..8)
             .fold(crc ^ u32::from(*byte), |c, _| (c >> 1) ^ (0xEDB8_8320 & (c & 1).wrapping_neg()))

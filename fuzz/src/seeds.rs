@@ -418,13 +418,14 @@ pub fn connection() -> Vec<Seed> {
 }
 
 /// Returns the seeds of every target, by the names of their corpora.
-pub fn all() -> [(&'static str, Vec<Seed>); 8] {
+pub fn all() -> [(&'static str, Vec<Seed>); 9] {
     [
         ("handshake", handshake()),
         ("transmission", transmission()),
         ("connection", connection()),
         ("topology", crate::topology::seeds()),
         ("partition_table", crate::partition_table::seeds()),
+        ("checkpoint_record", crate::checkpoint_record::seeds()),
         ("answers", crate::answers::seeds()),
         ("kernel_log", crate::kernel_log::seeds()),
         ("remote", crate::remote::seeds()),

@@ -24,6 +24,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "docs/front-ends.md",
             "docs/remote.md",
             "docs/object.md",
+            "docs/backup.md",
         ],
     ),
     ("Write Rust", &["docs/tutorial.md", "crates/workqueue/src/guide.md"]),

@@ -18,6 +18,8 @@ const PROGRAMS: &[Program] = &[
     ("e2fsck", "e2fsprogs"),
     ("debugfs", "e2fsprogs"),
     ("cc", "gcc"),
+    // Its library reads what changed since a checkpoint.
+    ("virtnbdbackup", "virtnbdbackup"),
     // Servers for volumes that are their exports.
     ("nbdkit", "nbdkit"),
     ("nbd-server", "nbd-server"),

@@ -135,7 +135,7 @@ pub(crate) fn backup(args: &args::Backup) -> Result<(), Failure> {
             (report, header, None)
         }
     };
-    let Some(export) = report.exports.first() else {
+    let Some(uri) = report.uris.first() else {
         let why = format!(
             "checkpoint '{}' of '{}' can't be read: give the device 'copies' and an [[export]]",
             report.name, args.name
@@ -143,9 +143,9 @@ pub(crate) fn backup(args: &args::Backup) -> Result<(), Failure> {
         return Err(Failure::new(why));
     };
     let clients = Clients::new()?;
-    let image = clients.connect(&export.image, None)?;
+    let image = clients.connect(uri, None)?;
     let changes = match &header.since {
-        Some(since) => Some(clients.connect(&export.uri, Some(&since.name))?),
+        Some(since) => Some(clients.connect(uri, Some(&since.name))?),
         None => None,
     };
     let begun = Instant::now();

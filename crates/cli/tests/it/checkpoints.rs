@@ -11,6 +11,7 @@ use crate::common::{Folder, file};
 
 const SIZE: usize = 8 << 20;
 const BLOCK: usize = 64 << 10;
+const VIRTNBDBACKUP: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/virtnbdbackup.py");
 
 fn manifest(keys: &str) -> String {
     file("data", "8M")
@@ -136,6 +137,34 @@ fn the_newest_checkpoint_is_an_export_until_the_next_one_or_until_its_room_is_us
     drop((client, image));
     server.stop().ok();
     assert!(!folder.join("disk.checkpoints.copies").exists());
+}
+
+#[test]
+fn the_library_of_virtnbdbackup_reads_what_changed_at_a_checkpoint() {
+    let folder = Folder::new();
+    let server = start(&folder, "copies = \"1M\"");
+    let mut client = Client::new(&server.socket(), "disk");
+    folder.corewise(["checkpoint", "disk", "a"]).ok();
+    write(&mut client, 5, 1);
+    write(&mut client, 6, 2);
+    write(&mut client, 90, 3);
+    folder.corewise(["checkpoint", "disk", "b"]).ok();
+    let then = client.read(0, SIZE as u32).unwrap();
+    write(&mut client, 5, 4);
+    let socket = server.socket().display().to_string();
+    let ran = folder.client("/usr/bin/python3", [VIRTNBDBACKUP, &socket, "disk@b", "a"]).ok();
+    let mut found = Vec::new();
+    for line in ran.stdout.lines() {
+        let words: Vec<&str> = line.split(' ').collect();
+        let (offset, len): (usize, usize) = (words[0].parse().unwrap(), words[1].parse().unwrap());
+        found.push((offset / BLOCK, len / BLOCK));
+        folder.write("extent", &then[offset..offset + len]);
+        let sum = folder.client("sha256sum", ["extent"]).ok();
+        assert!(sum.stdout.starts_with(words[2]), "the content is that of the checkpoint: {ran}");
+    }
+    assert_eq!(found, [(5, 2), (90, 1)]);
+    drop(client);
+    server.stop().ok();
 }
 
 #[test]

@@ -169,7 +169,8 @@ impl Head {
             let epoch = half(bytes, at + LONGEST_NAME + 8);
             let last = head.checkpoints.last().map_or(0, |one| one.epoch);
             // A checksum proves nothing about the writer.
-            if bad_name(&name).is_some() || epoch <= last || epoch > head.epoch {
+            let is_known = head.checkpoints.iter().any(|one| one.name == name);
+            if bad_name(&name).is_some() || is_known || epoch <= last || epoch > head.epoch {
                 return None;
             }
             let taken = Duration::from_secs(long(bytes, at + LONGEST_NAME));
@@ -256,6 +257,8 @@ mod tests {
         assert_eq!(with(|head| head.checkpoints.swap(0, 1)), FoundHead::Damaged);
         assert_eq!(with(|head| head.checkpoints[0].name = "a/b".into()), FoundHead::Damaged);
         assert_eq!(with(|head| head.checkpoints[0].name.clear()), FoundHead::Damaged);
+        let twice = with(|head| head.checkpoints[0].name = head.checkpoints[1].name.clone());
+        assert_eq!(twice, FoundHead::Damaged);
         let mut bytes = head().encode();
         bytes[42] = 200;
         bytes[8..12].fill(0);

@@ -586,6 +586,18 @@ impl Driver for CheckpointDriver {
         Info { geometry: self.state.geometry, knows_extents: true, ..over }
     }
 
+    fn condition(&self) -> Option<String> {
+        let checkpoints = self.state.entries.lock().len();
+        let kept = self.state.copies.as_ref().and_then(|copies| {
+            let (name, _) = copies.of()?;
+            let (used, room) = copies.used();
+            let share = used.saturating_mul(100) / room.max(1);
+            Some(format!(", '{name}' readable with {share} % of the copies in use"))
+        });
+        let s = if checkpoints == 1 { "" } else { "s" };
+        Some(format!("{checkpoints} checkpoint{s}{}", kept.unwrap_or_default()))
+    }
+
     fn is_outdated(&self) -> bool {
         self.state.below.is_outdated()
     }

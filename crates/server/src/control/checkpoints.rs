@@ -1,5 +1,6 @@
 //! Checkpoints as JSON. The names in the JSON are a promise; `docs/control.md` explains each.
 
+use corewise::drivers::CheckpointStatus;
 use serde::{Deserialize, Serialize};
 
 /// An action on the checkpoints of a device.
@@ -23,17 +24,28 @@ pub struct CheckpointReport {
     pub changed: Option<u64>,
     /// True if clients can read the device as it was then.
     pub readable: bool,
-    /// Exports of the device, if it is readable.
+    /// URIs of the device as it was then, if it is readable.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub exports: Vec<CheckpointExport>,
+    pub uris: Vec<String>,
 }
 
-/// An export of a device with checkpoints.
+/// The state of a device with checkpoints.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct CheckpointExport {
-    /// URI of the export, which has the metadata contexts of the checkpoints.
-    pub uri: String,
-    /// URI of the device as it was at the checkpoint.
-    pub image: String,
+pub struct CheckpointState {
+    /// Number of checkpoints.
+    pub(crate) count: usize,
+    /// Bytes that would count as changed after a crash now, whether they are or not.
+    pub(crate) open: u64,
+    /// Bytes of the old content of blocks that is kept.
+    pub(crate) copied: u64,
+    /// Most bytes of that; 0 if none is kept.
+    pub(crate) room: u64,
+}
+
+impl CheckpointState {
+    pub(crate) fn new(status: &CheckpointStatus) -> CheckpointState {
+        let CheckpointStatus { checkpoints: count, open, copied, room, .. } = *status;
+        CheckpointState { count, open, copied, room }
+    }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use corewise::blockmq::{BlockDevice, DiskStats, HctxStats, OpStats, Queue};
-use corewise::drivers::{LegState, Mirror};
+use corewise::drivers::{CheckpointDriver, LegState, Mirror};
 use corewise::nbd::Remote;
 use corewise::smp::Latencies;
 use corewise::sync::time::{now, wall};
@@ -15,6 +15,7 @@ use corewise::timeline::duration;
 use corewise::topology::CpuSet;
 use serde::{Deserialize, Serialize};
 
+use super::checkpoints::CheckpointState;
 use super::devices::indented;
 use super::mirrors::{self, CheckSchedule, MirrorReport, Schedule, ScheduledMirror};
 use super::recent::{LastMinute, Recent};
@@ -49,6 +50,8 @@ pub(crate) enum DiskKind {
     /// The names of the disks below.
     Over(Vec<String>),
     Mirror(Weak<Mirror>, Arc<CheckSchedule>),
+    /// A device with checkpoints, and the name of the disk below.
+    Checkpoint(Weak<CheckpointDriver>, Vec<String>),
     Remote(Weak<Remote>),
     /// A volume in an object store.
     Store(StoreNow),
@@ -226,6 +229,9 @@ pub struct Disk {
     /// State of a mirror and its legs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mirror: Option<MirrorReport>,
+    /// Checkpoints of a device that records what changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) checkpoints: Option<CheckpointState>,
     /// Connections of a volume on another server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remote: Option<RemoteReport>,
@@ -336,13 +342,17 @@ impl Disk {
         };
         let (driver, condition) = (queue.kind(), queue.driver().condition());
         let over = match (kind, mirror) {
-            (DiskKind::Over(over), _) => over.clone(),
+            (DiskKind::Over(over) | DiskKind::Checkpoint(_, over), _) => over.clone(),
             // A leg that was removed has no name.
             (_, Some((_, legs))) => legs.iter().filter(|leg| !leg.is_empty()).cloned().collect(),
             _ => Vec::new(),
         };
         let remote = match kind {
             DiskKind::Remote(remote) => remote.upgrade(),
+            _ => None,
+        };
+        let checkpoints = match kind {
+            DiskKind::Checkpoint(driver, _) => driver.upgrade(),
             _ => None,
         };
         let store = match kind {
@@ -365,6 +375,7 @@ impl Disk {
                 schedule: Schedule::of(queue.name(), mirror, up.check_every()),
                 ..MirrorReport::new(mirror, over)
             }),
+            checkpoints: checkpoints.map(|driver| CheckpointState::new(&driver.status())),
             remote: remote.map(|remote| RemoteReport::new(&remote.status())),
             store,
             size: queue.geometry().size,

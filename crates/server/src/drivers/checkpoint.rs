@@ -150,7 +150,7 @@ fn report(one: Checkpoint) -> CheckpointReport {
         taken: one.taken.as_secs_f64(),
         changed: Some(one.changed),
         readable: one.has_image,
-        exports: Vec::new(),
+        uris: Vec::new(),
     }
 }
 

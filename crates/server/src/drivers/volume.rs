@@ -370,7 +370,11 @@ impl Volume {
             }
             _ => {
                 let parts = self.parts.lock();
-                DiskKind::Over(parts.iter().map(|part| part.name().to_owned()).collect())
+                let over = parts.iter().map(|part| part.name().to_owned()).collect();
+                match &made.checkpoints {
+                    Some(part) => DiskKind::Checkpoint(Arc::downgrade(&part.driver), over),
+                    None => DiskKind::Over(over),
+                }
             }
         }
     }

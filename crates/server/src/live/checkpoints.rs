@@ -5,7 +5,7 @@ use corewise::sync::atomic::Ordering;
 
 use super::Live;
 use crate::control::Question;
-use crate::control::checkpoints::{CheckpointAction, CheckpointExport, CheckpointReport};
+use crate::control::checkpoints::{CheckpointAction, CheckpointReport};
 use crate::drivers::Volume;
 use crate::error::{Error, ErrorKind};
 use crate::manifest;
@@ -58,7 +58,7 @@ impl Live {
             }
         }
         for one in all.iter_mut().filter(|one| one.readable) {
-            one.exports = exports.iter().filter_map(|export| self.uris(&export.name)).collect();
+            one.uris = exports.iter().filter_map(|export| self.image_uri(&export.name)).collect();
         }
         Ok(all)
     }
@@ -70,8 +70,8 @@ impl Live {
         Ok(has.exports.iter().filter(|export| export.device == device).cloned().collect())
     }
 
-    fn uris(&self, export: &str) -> Option<CheckpointExport> {
-        let image = self.images.of(export)?;
-        Some(CheckpointExport { uri: self.status.uri(export)?, image: self.status.uri(&image)? })
+    /// Returns the URI of the newest checkpoint of an export.
+    fn image_uri(&self, export: &str) -> Option<String> {
+        self.status.uri(&self.images.of(export)?)
     }
 }
