@@ -15,8 +15,8 @@
 //!   other, and errors point into the input.
 //! * [`partition_table()`]: a disk with a GUID partition table. Partitions lie in the disk and
 //!   don't overlap, and only valid ranges are read.
-//! * [`checkpoint_record()`]: the record of a volume's checkpoints. Checkpoints don't contradict each
-//!   other, and a record that was opened says the same the second time.
+//! * [`checkpoint_record()`]: the record of a volume's checkpoints. Checkpoints don't contradict
+//!   each other, and a record that was opened says the same the second time.
 //! * [`remote()`]: a server's bytes in its handshake, to a volume that is its export. An agreement
 //!   follows from these bytes alone.
 //! * [`answers()`]: a server's answers to the requests of a volume that is its export. Each request

@@ -1,5 +1,5 @@
-//! `corewise add`, `remove`, `grow`, `reload`, `mirror`, `snapshot` and `checkpoint`: changes of a running
-//! `corewise up`.
+//! `corewise add`, `remove`, `grow`, `reload`, `mirror`, `snapshot` and `checkpoint`: changes of a
+//! running `corewise up`.
 
 use std::io::Write;
 use std::path::Path;

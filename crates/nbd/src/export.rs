@@ -16,8 +16,8 @@ pub trait Checkpoints: Send + Sync {
     /// Returns the names of the checkpoints. Any context.
     fn names(&self) -> Vec<String>;
 
-    /// Returns which bytes from `offset` on may have changed since a checkpoint: at least one and at
-    /// most `most` stretches, each with its length, and true for changed ones. They end at
+    /// Returns which bytes from `offset` on may have changed since a checkpoint. It has one stretch
+    /// at least and `most` at most, each with its length, and true for changed ones. They end at
     /// `offset + len` or before it. `None` if there is no such checkpoint. Any context.
     fn changed(&self, name: &str, offset: u64, len: u64, most: usize) -> Option<Vec<(u64, bool)>>;
 }

@@ -233,8 +233,8 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
 /// Returns true if the request is a `BLOCK_STATUS` that may name its contexts, and does. Then the
 /// caller decodes its [query](with_query).
 ///
-/// Such a client has chosen one context. So a payload of another length names no context, one twice, or one that
-/// the client didn't choose. [`judge`] refuses such a request.
+/// Such a client has chosen one context. So a payload of another length names no context, one
+/// twice, or one that the client didn't choose. [`judge`] refuses such a request.
 pub fn has_query(request: &Request, limits: &Limits) -> bool {
     request.command == Command::BLOCK_STATUS
         && limits.flags.contains(TransmissionFlags::BLOCK_STATUS_PAYLOAD)

@@ -123,8 +123,8 @@ impl ServerStatus {
         self.serves.store(true, Ordering::Relaxed);
     }
 
-    /// Returns a URI at which clients of this machine reach an export: by a Unix socket, if there is
-    /// one.
+    /// Returns a URI at which clients of this machine reach an export. It is that of a Unix socket,
+    /// if there is one.
     pub(crate) fn uri(&self, export: &str) -> Option<String> {
         let endpoints = self.endpoints.get()?;
         let is_unix = |one: &&Endpoint| matches!(one, Endpoint::Unix(Some(_)));

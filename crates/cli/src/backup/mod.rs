@@ -2,7 +2,7 @@
 //! or of what changed since another one.
 //!
 //! The server takes the checkpoint; the data comes over NBD, from the export of the checkpoint.
-//! What changed is the metadata context of the other checkpoint. `format` has the bytes of a
+//! The metadata context of the other checkpoint tells the changes. `format` has the bytes of a
 //! backup, `copy` makes one, and `restore` puts several together.
 
 mod copy;

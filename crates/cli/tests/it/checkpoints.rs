@@ -70,7 +70,7 @@ fn clients_see_what_changed_since_each_checkpoint_and_it_outlives_the_server() {
     let contexts = ran.json()["exports"][0]["contexts"].to_string();
     assert!(contexts.contains("qemu:dirty-bitmap:mon"), "{contexts}");
     assert!(contexts.contains("base:allocation"), "{contexts}");
-    // What qemu-img calls data has not changed.
+    // qemu-img calls unchanged blocks data.
     let options = format!(
         "driver=nbd,server.type=unix,server.path={},export=disk,x-dirty-bitmap=qemu:dirty-bitmap:tue",
         server.socket().display()

@@ -198,9 +198,9 @@ impl CheckpointDriver {
     }
 
     /// Takes a checkpoint: a point in time, which is durable once this returns. Without a name, its
-    /// number becomes its name. Changes until now are before it. `frozen` is of the queue over this driver, and no request is in flight there.
-    /// If there is room for copies, the device can be read as it is now, until the next checkpoint.
-    /// May block.
+    /// number becomes its name. Changes until now are before it. `frozen` is of the queue over this
+    /// driver, and no request is in flight there. If there is room for copies, the device can be
+    /// read as it is now, until the next checkpoint. May block.
     ///
     /// # Errors
     /// `InvalidInput` if the name is no name, or taken; `NoSpace` if there are 48 checkpoints, or
@@ -448,7 +448,7 @@ impl CheckpointState {
         if self.geometry.can_flush {
             self.below.flush()?;
         }
-        // Whatever becomes of the head, it may be on disk: the epoch and the number are used up.
+        // A head that fails may be on disk all the same: the epoch and the number are used up.
         head.epoch += 1;
         head.number += 1;
         let (epoch, taken) = (head.epoch, Duration::from_secs(wall().as_secs()));

@@ -1,5 +1,5 @@
 //! Checkpoints against a plain model, with a kill at each request, and a power failure after it.
-//! Whatever is left, a block that differs from its content at a checkpoint counts as changed.
+//! A block that differs then from its content at a checkpoint counts as changed.
 #![cfg(not(loom))]
 
 use std::collections::BTreeMap;

@@ -10,7 +10,7 @@ use corewise_sync::Mutex;
 
 const KIB: u64 = 1 << 10;
 
-/// Two checkpoints: since the first, each second block of 64 KiB changed; since the second, nothing.
+/// Two checkpoints. Each second block of 64 KiB changed since the first, and none since the other.
 struct Weeks(Mutex<Vec<String>>);
 
 impl Checkpoints for Weeks {

@@ -38,7 +38,8 @@ pub struct Question {
     pub corewise: u32,
     /// Question: `hello`, `dump`, `health`, `clients`, `disconnect`, `events`, `mirrors`,
     /// `take_back`, `check`, `replace`, `add_leg`, `remove_leg`, `snapshot`, `snapshots`,
-    /// `delete_snapshot`, `checkpoint`, `checkpoints`, `delete_checkpoint`, `add`, `remove`, `grow` or `reload`.
+    /// `delete_snapshot`, `checkpoint`, `checkpoints`, `delete_checkpoint`, `add`, `remove`, `grow`
+    /// or `reload`.
     pub ask: String,
     /// Queues for `dump`; a `*` stands for any letters. Empty for all queues.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]

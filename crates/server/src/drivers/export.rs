@@ -84,7 +84,7 @@ impl ImageExports {
             description: Some(format!("'{}' at checkpoint '{checkpoint}'", export.name)),
             ..export.clone()
         };
-        // What changed since an older checkpoint, up to now: more than up to this one, never less.
+        // The changes since an older checkpoint up to now: more than up to this one, never less.
         let contexts = volume.checkpoint_contexts();
         match self.server.add_export(offer(&image, shared, contexts)) {
             Ok(()) => drop(offered.insert(export.name.clone(), name)),

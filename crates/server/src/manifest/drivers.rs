@@ -371,11 +371,11 @@ keys! {
         /// Path of the record. The server creates a missing one (sparse), without checkpoints. It
         /// takes up to 32 MiB for each TiB, and as much memory.
         path: Located<PathBuf> = new_path(), Required("path = \"a.checkpoints\"");
-        /// Unit in which changes are recorded. An existing record keeps its own.
+        /// Unit in which changes are recorded. An existing record must have the same.
         block: u32 = power_of_two(4 << 10, 16 << 20, "a power of two from 4K to 16M"),
             Usual("\"64K\"");
         /// Room for the old content of blocks that changed since the newest checkpoint, in the file
-        /// `PATH.copies`. With it, clients can [read the checkpoint](backup.md#reading-a-checkpoint).
+        /// `PATH.copies`. With it, clients can [read that](backup.md#reading-a-checkpoint).
         copies: Option<u64> = size().within("at least 1M", "", |size| *size >= 1 << 20),
             Unset("none: a checkpoint can't be read");
     }
