@@ -1,5 +1,6 @@
 //! Block status in the contexts of checkpoints: which bytes changed since.
 #![cfg(not(loom))]
+#![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
 use std::sync::Arc;
 
