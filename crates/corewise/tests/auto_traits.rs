@@ -62,7 +62,7 @@ macro_rules! lines {
 /// The modules of the list.
 mod at {
     pub(crate) use corewise::{
-        blockmq, device, drivers, export, kernel_log, nbd, smp, sync, timeline, topology, ublk,
+        blockmq, device, drivers, export, kernel_log, nbd, ring, smp, sync, timeline, topology, ublk,
         vhost, workqueue,
     };
 }
@@ -92,7 +92,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             NowaitError, Op, OpStats, PartDone, Payload, Plug, Queue, QueueBuilder, QuiesceGuard, ReadOnlyLatch, RefusedRequest, Request, RequestMut<'static>,
             RqAffinity,
             Segment<'static>, Segments<'static>, Started, TagSet, TimedOut<'static>, TimerReturn, Whole;
-        drivers: Alignment, Degraded, Delay, Delays, Fault, Faulty, FileDriver, FileEvent, FileFault, FileGuard, FileOptions, FileRings, IoPath, LegState, Memory,
+        drivers: Alignment, Checkpoint, CheckpointDriver, CheckpointEvent, CheckpointImage, CheckpointOptions, CheckpointStatus, Degraded, Delay, Delays, Fault, Faulty, FileDriver, FileEvent, FileFault, FileGuard, FileOptions, FileRings, IoPath, LegState, Memory,
             Mirror, MirrorCheck, MirrorChecked, MirrorEvent, MirrorLeg, MirrorOptions, MirrorPlace, MirrorStatus, Null, NullOptions, OnLoss, OpenError, OpenErrorKind, Partition,
             PartitionEntry, PartitionTable, PathInUse, StackError, Stripe;
         nbd: Budget, ClientEvent<'static>, ClientStatus, DrainReport, Endpoint, Error, Export, ExportFlush, ExportStatus, FlushOutcome, HandshakeCounts,

@@ -2,8 +2,8 @@
 //!
 //! Each is a [`Driver`](corewise_blockmq::Driver), which a [`Queue`](corewise_blockmq::Queue) puts
 //! to work. [`Null`] and [`Memory`] finish requests on the spot, [`FileDriver`] asks the kernel
-//! (io_uring, or plain reads and writes if that is refused). [`Stripe`], [`Mirror`], [`Partition`]
-//! and the injectors [`Delay`] and [`Faulty`] stand on other block devices.
+//! (io_uring, or plain reads and writes if that is refused). [`Stripe`], [`Mirror`], [`Partition`],
+//! [`CheckpointDriver`] and the injectors [`Delay`] and [`Faulty`] stand on other block devices.
 //!
 //! ```
 //! use std::sync::Arc;

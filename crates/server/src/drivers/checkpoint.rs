@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use corewise::blockmq::{BlockDevice, Driver, Queue};
+use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
 use corewise::device::ProbeError;
 use corewise::drivers::{
     Checkpoint, CheckpointDriver, CheckpointEvent, CheckpointOptions, FileDriver, FileOptions,
@@ -107,8 +107,11 @@ impl CheckpointPart {
     ) -> Result<Vec<CheckpointReport>, String> {
         let done = match action {
             CheckpointAction::Take(name) => {
+                // The flush in the freeze then has little to do, and requests wait only for that.
+                let flushed = queue.flush();
                 let frozen = queue.freeze();
-                self.driver.take(name.as_deref(), &frozen).map(|taken| vec![taken])
+                let taken = flushed.and_then(|()| self.driver.take(name.as_deref(), &frozen));
+                taken.map(|taken| vec![taken])
             }
             CheckpointAction::List => Ok(self.driver.list()),
             CheckpointAction::Delete(name) => {
