@@ -13,8 +13,8 @@ use crate::seeds::Seed;
 const BLOCK: u64 = 4096;
 /// Bytes of the volume: the last block isn't whole.
 const SIZE: u64 = 100 * BLOCK - 512;
-/// Bytes of its record: two heads, and a page.
-const RECORD: usize = 3 * 4096;
+/// Bytes of its record: two heads, a page, and the tail.
+const RECORD: usize = 4 * 4096;
 
 /// A disk that holds these bytes.
 struct Disk {
@@ -72,7 +72,7 @@ pub fn checkpoint_record(data: &[u8]) {
     let mut record = data.to_vec();
     record.resize(RECORD, 0);
     open(record.clone());
-    for (piece, at) in [(0, 8), (4096, 8), (8192, 4)] {
+    for (piece, at) in [(0, 8), (4096, 8), (8192, 4), (12288, 4)] {
         seal(&mut record[piece..piece + 4096], at);
     }
     open(record);
@@ -141,13 +141,17 @@ fn record(
         }
         seal(&mut bytes[head..head + 4096], 8);
     }
-    bytes[8192..8196].copy_from_slice(b"cwcp");
-    bytes[8204..8208].copy_from_slice(&7_u32.to_le_bytes());
     bytes[8208..8224].copy_from_slice(&open.to_le_bytes());
     for (block, epoch) in changes {
         bytes[8224 + 2 * block..][..2].copy_from_slice(&epoch.to_le_bytes());
     }
-    seal(&mut bytes[8192..], 4);
+    for (piece, number) in [(8192, 0_u32), (12288, u32::MAX)] {
+        let piece = &mut bytes[piece..piece + 4096];
+        piece[..4].copy_from_slice(b"cwcp");
+        piece[8..12].copy_from_slice(&number.to_le_bytes());
+        piece[12..16].copy_from_slice(&7_u32.to_le_bytes());
+        seal(piece, 4);
+    }
     bytes
 }
 
@@ -172,6 +176,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ("larger-blocks", with(12, &[63])),
         ("another-page", with(8200, &[9])),
         ("no-page", with(8192, &[0; 4096])),
+        ("cut-off", with(8192, &[0; 8192])),
         ("empty", Vec::new()),
     ]
 }

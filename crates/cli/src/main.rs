@@ -22,11 +22,11 @@
 //! ```
 //!
 //! In reading order: `args` defines every flag. `up` runs a server (`corewise_server`) with its
-//! signals and its terminal. `client` talks to a running server over its control socket, for `dump`
-//! (also `health`), `watch`, and `change` (also mirrors, snapshots and checkpoints). `attach` drives
-//! the kernel's NBD client. `backup` copies a device over NBD, and restores it. `topo` shows a
-//! machine, `timeline` the times in a kernel log. `exit` alone knows exit codes, and `screen` how to
-//! write to a terminal.
+//! signals and its terminal. `client` talks to a running server over its control socket, for
+//! `dump` (also `health`), `watch`, and `change` (also mirrors, snapshots and checkpoints).
+//! `attach` drives the kernel's NBD client. `backup` copies a device over NBD, and restores it.
+//! `topo` shows a machine, `timeline` the times in a kernel log. `exit` alone knows exit codes,
+//! and `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;

@@ -62,8 +62,8 @@ macro_rules! lines {
 /// The modules of the list.
 mod at {
     pub(crate) use corewise::{
-        blockmq, device, drivers, export, kernel_log, nbd, ring, smp, sync, timeline, topology, ublk,
-        vhost, workqueue,
+        blockmq, device, drivers, export, kernel_log, nbd, ring, smp, sync, timeline, topology,
+        ublk, vhost, workqueue,
     };
 }
 

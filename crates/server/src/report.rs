@@ -334,7 +334,10 @@ impl Report {
     /// Reports that a checkpoint of the device `device` was taken or deleted, or can't be read any
     /// more. Any thread may call it.
     pub(crate) fn checkpoint(&self, device: &str, what: &str, checkpoint: &str, why: Option<&str>) {
-        tracing::info!(device, checkpoint, why, "checkpoint {}", what.replace('_', " "));
+        // The driver has logged the end of an image.
+        if why.is_none() {
+            tracing::info!(device, checkpoint, "checkpoint {what}");
+        }
         self.event("checkpoint", || {
             let mut rest = json!({"device": device, "what": what, "checkpoint": checkpoint});
             if let Some(why) = why {

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem;
 use std::ops::Range;
 use std::sync::Weak;
+use std::time::Duration;
 
 use corewise_blockmq::for_drivers::{EndOfWorkers, Queued};
 use corewise_blockmq::{IoError, Started};
@@ -19,6 +20,9 @@ use crate::below::pass_on;
 
 /// Number of open groups of a page with which the keeper opens all of them.
 const OPENS_ALL: u32 = 4;
+
+/// Time between two looks at groups that may be closed.
+const CLOSE_AFTER: Duration = Duration::from_secs(5);
 
 /// Bits of the keeper's orders.
 mod order {
@@ -163,7 +167,7 @@ impl CheckpointState {
         }
         if !guard.closing && !guard.settled && guard.open_groups() != 0 {
             guard.closing = true;
-            let _ = keeper.queue.queue_delayed(&keeper.close, keeper.options.close_after);
+            let _ = keeper.queue.queue_delayed(&keeper.close, CLOSE_AFTER);
         }
         drop(guard);
         // This comes after the lock: if this was the last round, no other thread takes the line.

@@ -47,7 +47,6 @@ const MOST_BLOCKS: usize = 1 << 20;
 #[non_exhaustive]
 pub struct CheckpointOptions {
     block: u32,
-    close_after: Duration,
     copies: Option<Arc<dyn BlockDevice>>,
     observer: Option<CheckpointObserver>,
 }
@@ -64,21 +63,13 @@ impl Default for CheckpointOptions {
 impl CheckpointOptions {
     /// Returns the defaults: blocks of 64 KiB, and no copies.
     pub fn new() -> Self {
-        Self { block: 64 << 10, close_after: Duration::from_secs(5), copies: None, observer: None }
+        Self { block: 64 << 10, copies: None, observer: None }
     }
 
     /// Sets the bytes of a block: a power of two from 4 KiB to 16 MiB.
     #[must_use]
     pub fn block(mut self, block: u32) -> Self {
         self.block = block;
-        self
-    }
-
-    /// Sets the time without changes after which blocks near a change don't count as changed in a
-    /// crash.
-    #[must_use]
-    pub fn close_after(mut self, after: Duration) -> Self {
-        self.close_after = after;
         self
     }
 
@@ -324,7 +315,7 @@ impl CheckpointState {
                 "one of the two heads of the record is damaged; the other one is used".into(),
             );
         }
-        let had = found.as_ref().map_or(size, |head| head.size);
+        let (had, is_new) = (found.as_ref().map_or(size, |head| head.size), found.is_none());
         let mut head = found.unwrap_or_else(|| Head {
             id: RandomState::new().build_hasher().finish(),
             shift,
@@ -346,7 +337,14 @@ impl CheckpointState {
             )));
         }
         let map = ChangeMap::new(size, shift);
-        let mut repaired = read_map(&map, &record, &head, &mut faults)?;
+        let is_whole = is_new || record.has_tail(head.id, record::pages(had, shift))?;
+        if !is_whole {
+            faults.push(
+                "the end of the record is missing: all blocks that it lacks count as changed"
+                    .into(),
+            );
+        }
+        let mut repaired = read_map(&map, &record, &head, is_whole, &mut faults)?;
         let was_outdated = below.is_outdated();
         if had < size || was_outdated {
             let from = if was_outdated { 0 } else { map.of(had, size - had).start };
@@ -375,12 +373,21 @@ impl CheckpointState {
             entries: SpinLock::new(head.checkpoints.clone()),
             keeper: Keeper::new(head, options, wq, weak),
         });
-        // Pages first: the head says that they are those of the larger device.
-        state.write_closed(&repaired)?;
-        let guard = state.keeper.state.lock();
-        state.record.write_head(&guard.head)?;
-        drop(guard);
+        let begun = state.begin(&repaired);
+        begun.map_err(|error| {
+            let why = format!("the record '{}' can't be written: {error}", device.name());
+            StackError::new(why)
+        })?;
         Ok((state, faults))
+    }
+
+    /// Writes the record as it was found, with these pages repaired.
+    fn begin(&self, repaired: &[usize]) -> Result<(), IoError> {
+        // Pages first: the head says that they are those of the larger device.
+        self.write_closed(repaired)?;
+        let guard = self.keeper.state.lock();
+        self.record.write_tail(guard.head.id, self.map.pages())?;
+        self.record.write_head(&guard.head)
     }
 
     fn size(&self) -> u64 {
@@ -540,10 +547,12 @@ impl CheckpointState {
 }
 
 /// Reads the map. Returns the pages that have to be written anew, since they were open or damaged.
+/// If the record isn't whole, a page that was never written counts as damaged.
 fn read_map(
     map: &ChangeMap,
     record: &Record,
     head: &Head,
+    is_whole: bool,
     faults: &mut Vec<String>,
 ) -> Result<Vec<usize>, StackError> {
     let (mut rewritten, mut damaged) = (Vec::new(), 0u64);
@@ -551,7 +560,7 @@ fn read_map(
         let first = page * PAGE_BLOCKS;
         let blocks = first..map.blocks().min(first + PAGE_BLOCKS);
         match found {
-            FoundPage::Blank => {}
+            FoundPage::Blank if is_whole => {}
             FoundPage::Good(open, epochs) => {
                 for (n, epoch) in blocks.clone().zip(epochs) {
                     map.mark(n..n + 1, epoch);
@@ -564,7 +573,7 @@ fn read_map(
                     rewritten.push(page);
                 }
             }
-            FoundPage::Damaged => {
+            FoundPage::Blank | FoundPage::Damaged => {
                 damaged += 1;
                 map.mark(blocks, head.epoch);
                 rewritten.push(page);

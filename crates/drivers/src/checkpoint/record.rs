@@ -20,9 +20,17 @@ pub(super) struct Record {
     first: AtomicU64,
 }
 
-/// The bytes of a record for a device of `size` bytes, in blocks of `1 << shift`.
+/// Number in the last piece of a record, which no page has.
+const TAIL: usize = u32::MAX as usize;
+
+/// Returns the bytes of a record for a device of `size` bytes, in blocks of `1 << shift`.
 pub(super) fn needed(size: u64, shift: u32) -> u64 {
-    place(size.div_ceil(1 << shift).div_ceil(PAGE_BLOCKS as u64) as usize)
+    place(pages(size, shift) + 1)
+}
+
+/// Returns the number of pages of that record.
+pub(super) fn pages(size: u64, shift: u32) -> usize {
+    size.div_ceil(1 << shift).div_ceil(PAGE_BLOCKS as u64) as usize
 }
 
 /// Returns the place of page `n`.
@@ -75,6 +83,17 @@ impl Record {
             )));
         }
         Ok((newest, damaged != 0))
+    }
+
+    /// Returns true if the record ends behind this number of pages. If not, it was cut off.
+    pub(super) fn has_tail(&self, id: u64, pages: usize) -> Result<bool, IoError> {
+        let found = self.device.read_at(place(pages), PIECE)?;
+        Ok(matches!(decode_page(id, TAIL, &found), FoundPage::Good(..)))
+    }
+
+    /// Writes the end of the record durably, behind this number of pages.
+    pub(super) fn write_tail(&self, id: u64, pages: usize) -> Result<(), IoError> {
+        self.write_durably(vec![(place(pages), encode_page(id, TAIL, 0, &[]))])
     }
 
     /// Reads pages 0 to `pages` - 1, in order.

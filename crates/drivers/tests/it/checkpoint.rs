@@ -235,6 +235,24 @@ fn a_damaged_page_counts_as_changed_and_a_damaged_head_has_a_twin() {
 }
 
 #[test]
+fn a_record_that_was_cut_off_and_filled_with_zeroes_is_told_and_not_believed() {
+    let rig = Rig::live();
+    let (data, record) = (disk(&rig, SIZE), record_of(&rig, SIZE));
+    let up = open(&rig, &data, &record);
+    up.take("a");
+    up.write(3, 1);
+    up.close();
+    let size = record.geometry().size;
+    record.write_at(8192, vec![0; size as usize - 8192]).unwrap();
+    let up = open(&rig, &data, &record);
+    assert!(up.faults[0].contains("the end of the record is missing"), "{:?}", up.faults);
+    assert_eq!(up.changed("a"), (0..100).collect::<Vec<_>>());
+    up.close();
+    let up = open(&rig, &data, &record);
+    assert_eq!((up.faults.len(), up.changed("a").len()), (0, 100));
+}
+
+#[test]
 fn a_record_of_something_else_is_refused() {
     let rig = Rig::live();
     let (data, record) = (disk(&rig, SIZE), record_of(&rig, SIZE));
@@ -277,7 +295,7 @@ fn a_change_whose_block_cannot_be_recorded_fails_and_leaves_the_device_alone() {
     let rig = Rig::live();
     let (data, memory) = (disk(&rig, SIZE), record_of(&rig, SIZE));
     let failing =
-        Faulty::new(memory.clone(), vec![Fault::new().on(&[Op::Write]).range(8192..u64::MAX)], 1);
+        Faulty::new(memory.clone(), vec![Fault::new().on(&[Op::Write]).range(8192..12288)], 1);
     let record: Arc<dyn BlockDevice> = rig.queue(failing);
     let up = open(&rig, &data, &record);
     up.take("a");

@@ -52,10 +52,7 @@ impl World {
         let data = plug(&self.rig, &self.data, life);
         let record = plug(&self.rig, &self.record, life);
         let copies = self.rig.queue(Memory::new(16 * BLOCK).unwrap());
-        let options = CheckpointOptions::new()
-            .block(BLOCK as u32)
-            .close_after(std::time::Duration::from_millis(1))
-            .copies(copies);
+        let options = CheckpointOptions::new().block(BLOCK as u32).copies(copies);
         let opened = CheckpointDriver::open(data, record, options, &self.rig.wq);
         let driver = Arc::new(opened.map_err(|error| error.to_string())?.0);
         let queue = Queue::builder(&self.rig.machine, driver.clone()).build(&self.rig.wq);

@@ -170,7 +170,7 @@ fn an_unknown_driver_is_answered_with_the_known_ones() {
     assert_eq!(
         problem("[[device]]\nname = \"a\"\ndriver = \"mirorr\"\n"),
         "up.toml:3:10: device 'a': unknown driver 'mirorr'\n  help: did you mean 'mirror'? \
-         known drivers: delay, error, file, memory, mirror, nbd, null, object, partition, stripe"
+         known drivers: checkpoint, delay, error, file, memory, mirror, nbd, null, object, partition, stripe"
     );
     assert_eq!(
         problem("[[device]]\nname = \"a\"\ndriver = \"floppy\"\n"),
