@@ -27,6 +27,7 @@ impl Catalogue for Shelf {
             description: "a description".to_owned(),
             summary: ExportSummary { size: 1 << 30, flags: TransmissionFlags::HAS_FLAGS },
             block_sizes: BlockSizes { minimum: 512, preferred: 4096, maximum: 32 << 20 },
+            checkpoints: vec!["monday".to_owned(), "t".repeat(64)],
         })
     }
 
@@ -157,7 +158,7 @@ pub fn handshake(data: &[u8]) {
     match outcome {
         Outcome::Begin(agreed) => {
             assert!(
-                agreed.form.has_chunks() || !agreed.allocation,
+                agreed.form.has_chunks() || agreed.contexts.is_empty(),
                 "block status without its form"
             );
             assert!(NAMES.contains(&&agreed.offer.name[..]), "an export that doesn't exist");

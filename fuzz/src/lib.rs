@@ -19,6 +19,8 @@
 //!   and a damaged copy is reported.
 //! * [`overlay()`]: the headers and the map of an overlay. A read has the base's bytes or those of
 //!   the file at that place, and flushed data stays.
+//! * [`checkpoint_record()`]: the record of a volume's checkpoints. Checkpoints don't contradict
+//!   each other, and a record that was opened says the same the second time.
 //! * [`remote()`]: a server's bytes in its handshake, to a volume that is its export. An agreement
 //!   follows from these bytes alone.
 //! * [`answers()`]: a server's answers to the requests of a volume that is its export. Each request
@@ -30,6 +32,7 @@
 //!   in any pieces, and timelines do not contradict themselves.
 
 mod answers;
+mod checkpoint_record;
 mod connection;
 mod device;
 mod guest;
@@ -45,6 +48,7 @@ mod topology;
 mod transmission;
 
 pub use answers::answers;
+pub use checkpoint_record::checkpoint_record;
 pub use connection::connection;
 pub use guest::guest;
 pub use handshake::handshake;
@@ -61,7 +65,7 @@ pub use transmission::transmission;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Target); 11] = [
+pub const TARGETS: [(&str, Target); 12] = [
     ("handshake", handshake),
     ("transmission", transmission),
     ("connection", connection),
@@ -69,6 +73,7 @@ pub const TARGETS: [(&str, Target); 11] = [
     ("partition_table", partition_table),
     ("luks", luks),
     ("overlay", overlay),
+    ("checkpoint_record", checkpoint_record),
     ("kernel_log", kernel_log),
     ("remote", remote),
     ("answers", answers),

@@ -42,7 +42,7 @@ impl Wire for Script<'_> {
 fn shake(data: &[u8]) -> (Result<RemoteAgreement, Refusal>, usize) {
     let mut script = Script { theirs: data, said: 0 };
     let agreed = greet(&mut script)
-        .and_then(|padded| choose(&mut script, "disk", padded, Replies::Structured));
+        .and_then(|padded| choose(&mut script, "disk", padded, Replies::Structured, None));
     assert!(script.said <= MOST_SAID, "{} bytes said", script.said);
     (agreed, data.len() - script.theirs.len())
 }

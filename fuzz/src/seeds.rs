@@ -418,7 +418,7 @@ pub fn connection() -> Vec<Seed> {
 }
 
 /// Returns the seeds of every target, by the names of their corpora.
-pub fn all() -> [(&'static str, Vec<Seed>); 11] {
+pub fn all() -> [(&'static str, Vec<Seed>); 12] {
     [
         ("handshake", handshake()),
         ("transmission", transmission()),
@@ -427,6 +427,7 @@ pub fn all() -> [(&'static str, Vec<Seed>); 11] {
         ("partition_table", crate::partition_table::seeds()),
         ("luks", crate::luks::seeds()),
         ("overlay", crate::overlay::seeds()),
+        ("checkpoint_record", crate::checkpoint_record::seeds()),
         ("answers", crate::answers::seeds()),
         ("guest", crate::guest::seeds()),
         ("kernel_log", crate::kernel_log::seeds()),

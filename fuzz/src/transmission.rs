@@ -99,7 +99,7 @@ fn limits(device: &Device, choice: Choice) -> Limits {
         block: sizes.minimum,
         max_payload: sizes.maximum,
         form,
-        allocation: contexts,
+        status: contexts,
     }
 }
 

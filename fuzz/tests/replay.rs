@@ -175,3 +175,13 @@ fn the_seeds_stand_in_the_corpora_as_the_code_makes_them() {
         }
     }
 }
+
+#[test]
+fn stored_records_of_checkpoints() {
+    replay("checkpoint_record");
+}
+
+#[test]
+fn mutated_records_of_checkpoints() {
+    mutations("checkpoint_record", 300);
+}

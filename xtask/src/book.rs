@@ -26,6 +26,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "docs/encryption.md",
             "docs/overlays.md",
             "docs/object.md",
+            "docs/backup.md",
         ],
     ),
     ("Write Rust", &["docs/tutorial.md", "crates/workqueue/src/guide.md"]),

@@ -19,6 +19,8 @@ const PROGRAMS: &[Program] = &[
     ("debugfs", "e2fsprogs"),
     ("cryptsetup", "cryptsetup-bin"),
     ("cc", "gcc"),
+    // Its library reads what changed since a checkpoint.
+    ("virtnbdbackup", "virtnbdbackup"),
     // Servers for volumes that are their exports.
     ("nbdkit", "nbdkit"),
     ("nbd-server", "nbd-server"),

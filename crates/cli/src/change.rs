@@ -1,5 +1,5 @@
-//! `corewise add`, `remove`, `grow`, `reload`, `overlay`, `mirror` and `snapshot`: changes of a
-//! running `corewise up`.
+//! `corewise add`, `remove`, `grow`, `reload`, `overlay`, `mirror`, `snapshot` and `checkpoint`:
+//! changes of a running `corewise up`.
 
 use std::io::Write;
 use std::path::Path;
@@ -7,6 +7,7 @@ use std::path::Path;
 use corewise::timeline::{json, text};
 use corewise_server::control::Question;
 use corewise_server::control::changes::ChangeReport;
+use corewise_server::control::checkpoints::CheckpointReport;
 use corewise_server::control::disks::Disk;
 use corewise_server::control::mirrors::{Check, CheckOptions, Leg, LegStatus};
 use corewise_server::control::stores::Snapshot;
@@ -231,6 +232,45 @@ pub(crate) fn snapshot(args: &args::Snapshot) -> Result<(), Failure> {
         };
         client::write_lines(out, &text)
     })
+}
+
+/// Takes, lists or deletes checkpoints of a device. Waits as long as that takes.
+pub(crate) fn checkpoint(args: &args::Checkpoint) -> Result<(), Failure> {
+    let (ask, checkpoint) = match (&args.delete, args.list) {
+        (Some(checkpoint), _) => ("delete_checkpoint", Some(checkpoint)),
+        (None, true) => ("checkpoints", None),
+        (None, false) => ("checkpoint", args.checkpoint.as_ref()),
+    };
+    let device = &args.name;
+    let (disk, checkpoint) = (Some(device.clone()), checkpoint.cloned());
+    let question = Question { disk, checkpoint, ..Question::new(ask) };
+    let answer = Client::find(&args.server)?.ask_for_long(&question)?;
+    let all: Vec<CheckpointReport> = client::part(&answer, "checkpoints")?;
+    client::print(&answer, args.json, |out| {
+        let did = if args.delete.is_some() { "deleted" } else { "took" };
+        let one =
+            |one: &CheckpointReport| format!("{did} checkpoint '{}' of '{device}'\n", one.name);
+        let text = match args.list {
+            true => checkpoints_table(device, &all),
+            false => all.iter().map(one).collect(),
+        };
+        client::write_lines(out, &text)
+    })
+}
+
+fn checkpoints_table(device: &str, all: &[CheckpointReport]) -> String {
+    if all.is_empty() {
+        return format!("'{device}' has no checkpoints\n");
+    }
+    let row = |one: &CheckpointReport| {
+        let changed = one.changed.map_or("-".to_string(), units::size);
+        let readable = if one.readable { "yes" } else { "no" };
+        vec![one.name.clone(), units::moment(one.taken), changed, readable.to_string()]
+    };
+    let head = ["checkpoint", "taken", "changed", "readable"];
+    let rows = all.iter().map(row).collect();
+    let table = Columns { head: &head, keys: &[0], words: &[0, 1, 3], rows };
+    table.lines(screen::whole_width()).join("\n") + "\n"
 }
 
 fn snapshots_table(volume: &str, all: &[Snapshot]) -> String {

@@ -12,6 +12,8 @@
 //! corewise health                   # its state, and what to do if it isn't ok
 //! corewise mirror data --take-back  # resync a leg that works again
 //! corewise snapshot data monday     # take a snapshot of a volume in an object store
+//! corewise checkpoint data monday   # remember what changes from now on
+//! corewise backup data --to monday.backup
 //! corewise add more.toml            # add volumes and exports to a running `up`
 //! corewise remove data --mode soft
 //! corewise reload --dry-run         # show what changed in its manifest
@@ -20,14 +22,16 @@
 //! ```
 //!
 //! In reading order: `args` defines every flag. `up` runs a server (`corewise_server`) with its
-//! signals and its terminal. `client` talks to a running server over its control socket, for `dump`
-//! (also `health`), `watch`, and `change` (also mirrors and snapshots). `attach` drives the
-//! kernel's NBD client. `topo` shows a machine, `timeline` the times in a kernel log. `exit` alone
-//! knows exit codes, and `screen` how to write to a terminal.
+//! signals and its terminal. `client` talks to a running server over its control socket, for
+//! `dump` (also `health`), `watch`, and `change` (also mirrors, snapshots and checkpoints).
+//! `attach` drives the kernel's NBD client. `backup` copies a device over NBD, and restores it.
+//! `topo` shows a machine, `timeline` the times in a kernel log. `exit` alone knows exit codes,
+//! and `screen` how to write to a terminal.
 #![allow(clippy::print_stdout, clippy::print_stderr)]
 
 mod args;
 mod attach;
+mod backup;
 mod change;
 mod client;
 mod dump;
@@ -58,6 +62,9 @@ fn main() -> ExitCode {
         args::Command::Mirror(args) => change::mirror(&args),
         args::Command::Overlay(args) => change::overlay(&args),
         args::Command::Snapshot(args) => change::snapshot(&args),
+        args::Command::Checkpoint(args) => change::checkpoint(&args),
+        args::Command::Backup(args) => backup::backup(&args),
+        args::Command::Restore(args) => backup::restore(&args),
         args::Command::Clients(args) => watch::clients(&args),
         args::Command::Disconnect(args) => watch::disconnect(&args),
         args::Command::Events(args) => watch::events(&args),

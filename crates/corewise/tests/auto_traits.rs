@@ -92,7 +92,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
             NowaitError, Op, OpStats, PartDone, Payload, Plug, Queue, QueueBuilder, QuiesceGuard, ReadOnlyLatch, RefusedRequest, Request, RequestMut<'static>,
             RqAffinity,
             Segment<'static>, Segments<'static>, Started, TagSet, TimedOut<'static>, TimerReturn, Whole;
-        drivers: Alignment, Crypt, CryptHeader, CryptOptions, Degraded, Delay, Delays, Fault, Faulty, FetchPolicy, FileDriver, FileEvent, FileFault, FileGuard, FileOptions, FileRings, IoPath, LegState, Memory,
+        drivers: Alignment, Checkpoint, CheckpointDriver, CheckpointEvent, CheckpointImage, CheckpointOptions, CheckpointStatus, Crypt, CryptHeader, CryptOptions, Degraded, Delay, Delays, Fault, Faulty, FetchPolicy, FileDriver, FileEvent, FileFault, FileGuard, FileOptions, FileRings, IoPath, LegState, Memory,
             Mirror, MirrorCheck, MirrorChecked, MirrorEvent, MirrorLeg, MirrorOptions, MirrorPlace, MirrorStatus, Null, NullOptions, OnLoss, OpenError, OpenErrorKind, Overlay, OverlayEvent, OverlayOptions, OverlayStatus, Partition,
             PartitionEntry, PartitionTable, PathInUse, Secret, StackError, Stripe;
         nbd: Budget, ClientEvent<'static>, ClientStatus, DrainReport, Endpoint, Error, Export, ExportFlush, ExportStatus, FlushOutcome, HandshakeCounts,

@@ -4,8 +4,8 @@
 //! Each is a [`Driver`](corewise_blockmq::Driver), which a [`Queue`](corewise_blockmq::Queue) puts
 //! to work. [`Null`] and [`Memory`] finish requests on the spot, [`FileDriver`] asks the kernel
 //! (io_uring, or plain reads and writes if that is refused). [`Stripe`], [`Mirror`], [`Overlay`],
-//! [`Partition`] and the injectors [`Delay`] and [`Faulty`] stand on other block devices. With the
-//! feature `crypt`, `Crypt` encrypts another device in the format of LUKS2.
+//! [`Partition`], [`CheckpointDriver`] and the injectors [`Delay`] and [`Faulty`] stand on other
+//! block devices. With the feature `crypt`, `Crypt` encrypts another device in the format of LUKS2.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -42,6 +42,7 @@
 
 mod below;
 mod bit_pages;
+mod checkpoint;
 #[cfg(feature = "crypt")]
 mod crypt;
 mod delay;
@@ -58,6 +59,10 @@ mod partition;
 mod stripe;
 
 pub use below::{StackError, holds_data};
+pub use checkpoint::{
+    Checkpoint, CheckpointDriver, CheckpointEvent, CheckpointImage, CheckpointOptions,
+    CheckpointStatus,
+};
 #[cfg(feature = "crypt")]
 pub use crypt::{Crypt, CryptHeader, CryptOptions, Secret};
 pub use delay::{Delay, Delays};

@@ -1,6 +1,7 @@
 //! For models: no part of the interface, and hidden from its documentation. Here are the protocol
 //! types of the drivers, each small enough to be model-checked.
 
+pub use crate::checkpoint::map::ChangeMap;
 #[cfg(feature = "crypt")]
 pub use crate::crypt::header_data;
 pub use crate::file::lane::{LaneState, PushOutcome};

@@ -11,6 +11,17 @@ use crate::handshake::ExportOffer;
 use crate::policy;
 use crate::wire::ExportSummary;
 
+/// The checkpoints of a device: clients of its exports may ask what changed since.
+pub trait Checkpoints: Send + Sync {
+    /// Returns the names of the checkpoints. Any context.
+    fn names(&self) -> Vec<String>;
+
+    /// Returns which bytes from `offset` on may have changed since a checkpoint. It has one stretch
+    /// at least and `most` at most, each with its length, and true for changed ones. They end at
+    /// `offset + len` or before it. `None` if there is no such checkpoint. Any context.
+    fn changed(&self, name: &str, offset: u64, len: u64, most: usize) -> Option<Vec<(u64, bool)>>;
+}
+
 /// A block device under a name, as clients see it.
 #[derive(Clone)]
 pub struct Export {
@@ -27,6 +38,7 @@ pub struct Export {
     pub(crate) client_rate: Rate,
     /// Device, with the state that all its clients share.
     pub(crate) shared: Arc<SharedDevice>,
+    pub(crate) checkpoints: Option<Arc<dyn Checkpoints>>,
 }
 
 /// A flag that is set if an export became read-only after clients had seen it as writable.
@@ -63,6 +75,7 @@ impl Export {
             access: Access::default(),
             is_default: false,
             shared,
+            checkpoints: None,
         }
     }
 
@@ -70,6 +83,13 @@ impl Export {
     #[must_use]
     pub fn description(mut self, description: impl Into<String>) -> Export {
         self.description = description.into();
+        self
+    }
+
+    /// Offers the checkpoints of the device. Each is a metadata context, `qemu:dirty-bitmap:NAME`.
+    #[must_use]
+    pub fn checkpoints(mut self, checkpoints: Arc<dyn Checkpoints>) -> Export {
+        self.checkpoints = Some(checkpoints);
         self
     }
 
@@ -181,6 +201,7 @@ impl Export {
                 flags: policy::transmission_flags(&geometry, self.read_only),
             },
             block_sizes: policy::block_sizes(&geometry),
+            checkpoints: self.checkpoints.as_ref().map(|all| all.names()).unwrap_or_default(),
         }
     }
 

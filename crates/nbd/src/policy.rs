@@ -25,7 +25,7 @@ pub struct Limits {
     /// Form of messages.
     pub form: Form,
     /// True if the client may send `BLOCK_STATUS`.
-    pub allocation: bool,
+    pub status: bool,
 }
 
 impl Limits {
@@ -38,7 +38,7 @@ impl Limits {
             block: offer.block_sizes.minimum,
             max_payload: offer.block_sizes.maximum,
             form: agreed.form,
-            allocation: agreed.allocation,
+            status: !agreed.contexts.is_empty(),
         }
     }
 }
@@ -129,7 +129,7 @@ impl Operation {
 /// use corewise_nbd::wire::{Command, CommandFlags, Form, ReplyError, Request, TransmissionFlags};
 /// let flags = TransmissionFlags::HAS_FLAGS;
 /// let (size, block, max_payload) = (1 << 20, 512, 32 << 20);
-/// let limits = Limits { size, flags, block, max_payload, form: Form::Simple, allocation: false };
+/// let limits = Limits { size, flags, block, max_payload, form: Form::Simple, status: false };
 /// let (flags, command) = (CommandFlags::empty(), Command::READ);
 /// let read = Request { flags, command, cookie: 1, offset: 0, length: 512 };
 /// assert_eq!(judge(&read, &limits), Verdict::Submit(Operation::Read { whole: true }));
@@ -163,7 +163,7 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
             (TransmissionFlags::SEND_WRITE_ZEROES, allowed)
         }
         Command::CACHE => (TransmissionFlags::SEND_CACHE, CommandFlags::empty()),
-        Command::BLOCK_STATUS if limits.allocation => {
+        Command::BLOCK_STATUS if limits.status => {
             (TransmissionFlags::empty(), CommandFlags::REQ_ONE)
         }
         _ => return Verdict::Refuse(ReplyError::Inval),
@@ -233,8 +233,8 @@ pub fn judge(request: &Request, limits: &Limits) -> Verdict {
 /// Returns true if the request is a `BLOCK_STATUS` that may name its contexts, and does. Then the
 /// caller decodes its [query](with_query).
 ///
-/// There is one context. So a payload of another length names no context, one twice, or one that
-/// the client didn't choose. [`judge`] refuses such a request.
+/// Such a client has chosen one context. So a payload of another length names no context, one
+/// twice, or one that the client didn't choose. [`judge`] refuses such a request.
 pub fn has_query(request: &Request, limits: &Limits) -> bool {
     request.command == Command::BLOCK_STATUS
         && limits.flags.contains(TransmissionFlags::BLOCK_STATUS_PAYLOAD)
@@ -356,8 +356,8 @@ mod tests {
     use super::*;
 
     fn limits(flags: TransmissionFlags) -> Limits {
-        let (form, allocation) = (Form::Simple, false);
-        Limits { size: 1 << 20, flags, block: 512, max_payload: 1 << 16, form, allocation }
+        let (form, status) = (Form::Simple, false);
+        Limits { size: 1 << 20, flags, block: 512, max_payload: 1 << 16, form, status }
     }
 
     fn all() -> TransmissionFlags {
@@ -477,7 +477,7 @@ mod tests {
         let flags = transmission_flags(&geometry, false);
         let plain = limits(flags);
         let flags = flags | TransmissionFlags::SEND_DF;
-        let l = Limits { form: Form::Structured, allocation: true, flags, ..plain };
+        let l = Limits { form: Form::Structured, status: true, flags, ..plain };
         let with = |flags, request| Request { flags, ..request };
         let read = request(Command::READ, 0, 512);
         assert_eq!(judge(&read, &l), Verdict::Submit(Operation::Read { whole: false }));
@@ -510,7 +510,7 @@ mod tests {
         let flags = transmission_flags(&geometry, false)
             | TransmissionFlags::SEND_DF
             | TransmissionFlags::BLOCK_STATUS_PAYLOAD;
-        let l = Limits { size: 1 << 50, form: Form::Extended, allocation: true, ..limits(flags) };
+        let l = Limits { size: 1 << 50, form: Form::Extended, status: true, ..limits(flags) };
         let payload = CommandFlags::PAYLOAD_LEN;
         let with = |flags, request| Request { flags, ..request };
         let write = request(Command::WRITE, 0, 512);
@@ -548,7 +548,7 @@ mod tests {
     #[test]
     fn a_block_status_that_names_its_context_is_one_of_that_context_or_none() {
         let flags = all() | TransmissionFlags::BLOCK_STATUS_PAYLOAD;
-        let l = Limits { form: Form::Extended, allocation: true, ..limits(flags) };
+        let l = Limits { form: Form::Extended, status: true, ..limits(flags) };
         let (flags, len) = (CommandFlags::PAYLOAD_LEN, STATUS_QUERY_LEN as u64);
         let status = Request { flags, ..request(Command::BLOCK_STATUS, 512, len) };
         assert!(has_query(&status, &l));

@@ -281,7 +281,9 @@ impl DeviceMemory {
             },
             // The limit of the copies of its large writes.
             Driver::Crypt(_) => DeviceMemory { mapped: 0, allocated: CRYPT },
+            // The record has 2 bytes a block; the device's size isn't known yet.
             Driver::Null(_)
+            | Driver::Checkpoint(_)
             | Driver::File(_)
             | Driver::Stripe(_)
             | Driver::Mirror(_)

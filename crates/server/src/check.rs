@@ -145,6 +145,7 @@ fn size_of(name: &str, devices: &HashMap<&str, &Device>) -> Option<u64> {
             }
             Driver::Overlay(Overlay { size: Some(size), .. }) => return Some(size.value),
             Driver::Overlay(overlay) => name = overlay.over.as_ref()?,
+            Driver::Checkpoint(checkpoint) => name = &checkpoint.over,
             Driver::Delay(delay) => name = &delay.over,
             Driver::Error(failing) => name = &failing.over,
             _ => return None,

@@ -196,6 +196,7 @@ fn device_descriptors(device: &Device) -> u64 {
             };
             store + if asked.flush_file.is_some() { FILE } else { 0 }
         }
+        Driver::Checkpoint(asked) => FILE + if asked.copies.is_some() { FILE } else { 0 },
         Driver::Memory(_)
         | Driver::Null(_)
         | Driver::Crypt(_)

@@ -39,11 +39,12 @@ impl Plan {
         let mut plan = Plan { decls: Vec::new(), origins: BTreeMap::new() };
         for device in &manifest.devices {
             // A file device that fails to come up is reported at the path of its file, a partition
-            // at its number.
+            // at its number, a checkpoint device at the path of its record.
             let place = match &device.driver {
                 Driver::File(file) => file.path.place,
                 Driver::Overlay(overlay) => overlay.path.place,
                 Driver::Partition(asked) => asked.partition.place,
+                Driver::Checkpoint(asked) => asked.path.place,
                 _ => device.place,
             };
             plan.origins

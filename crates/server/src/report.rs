@@ -361,6 +361,22 @@ impl Report {
         self.event("object", || json!({"device": device, "what": what, "snapshot": snapshot}));
     }
 
+    /// Reports that a checkpoint of the device `device` was taken or deleted, or can't be read any
+    /// more. Any thread may call it.
+    pub(crate) fn checkpoint(&self, device: &str, what: &str, checkpoint: &str, why: Option<&str>) {
+        // The driver has logged the end of an image.
+        if why.is_none() {
+            tracing::info!(device, checkpoint, "checkpoint {what}");
+        }
+        self.event("checkpoint", || {
+            let mut rest = json!({"device": device, "what": what, "checkpoint": checkpoint});
+            if let Some(why) = why {
+                rest["why"] = why.into();
+            }
+            rest
+        });
+    }
+
     /// Reports a warning or an error of the log, which limits their number. Any thread may call it,
     /// in any context.
     pub(crate) fn logged(&self, line: &tracing::Event<'_>) {

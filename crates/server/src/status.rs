@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
 use corewise::nbd::{Endpoint, ExportStatus, HandshakeCounts};
@@ -33,8 +34,8 @@ pub(crate) struct ServerStatus {
     overdue: Mutex<Vec<String>>,
     /// L: is the lock; guards the sockets and their uses.
     sockets: Mutex<Vec<(SocketUse, PathBuf)>>,
-    /// A: number of addresses that clients may use.
-    addresses: AtomicUsize,
+    /// I: addresses that clients may use; set once they may.
+    endpoints: OnceLock<Vec<Endpoint>>,
     /// L: is the lock; guards the validity of the certificate shown to new clients.
     validity: Mutex<Option<Validity>>,
     /// L: is the lock; guards earlier states of the counters of exports.
@@ -128,13 +129,22 @@ impl ServerStatus {
 
     /// Records that clients are accepted on these endpoints.
     pub(crate) fn serves(&self, endpoints: &[Endpoint]) {
-        self.addresses.store(endpoints.len(), Ordering::Relaxed);
+        let _ = self.endpoints.set(endpoints.to_vec());
         for endpoint in endpoints {
             if let Endpoint::Unix(Some(path)) = endpoint {
                 self.socket(SocketUse::Clients, path.clone());
             }
         }
         self.serves.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns a URI at which clients of this machine reach an export. It is that of a Unix socket,
+    /// if there is one.
+    pub(crate) fn uri(&self, export: &str) -> Option<String> {
+        let endpoints = self.endpoints.get()?;
+        let is_unix = |one: &&Endpoint| matches!(one, Endpoint::Unix(Some(_)));
+        let one = endpoints.iter().find(is_unix).or(endpoints.first())?;
+        Some(one.uri(export))
     }
 
     /// Records that a work item of the volumes runs, which is once a second, and updates disks and
@@ -207,7 +217,7 @@ impl ServerStatus {
 
     fn lost_sockets(&self, cleanup: &Cleanup) -> Vec<LostSocket> {
         let sockets = self.sockets.lock().clone();
-        let only = self.addresses.load(Ordering::Relaxed) == 1;
+        let only = self.endpoints.get().is_some_and(|all| all.len() == 1);
         let lost = sockets.into_iter().filter(|(_, path)| cleanup.has_lost(path));
         lost.map(|(used, path)| LostSocket { path: path.display().to_string(), used, only })
             .collect()

@@ -149,6 +149,23 @@ Examples:
 Exit codes: 0 success, 1 failure (no server, no such overlay, clients that are in the way, or a \
 file that fails), 2 wrong usage.";
 
+pub(super) const CHECKPOINT_HELP: &str = "\
+A checkpoint is a point in time of a device with the driver `checkpoint`. From then on the server \
+records which blocks change, also through crashes. Requests wait while it is taken, as long as a \
+flush takes. NBD clients see what changed as the metadata context qemu:dirty-bitmap:CHECKPOINT. If \
+the device has `copies`, they read the newest checkpoint as the export NAME@CHECKPOINT. \
+docs/backup.md explains both. The command finds the server as `corewise dump` does.
+
+Examples:
+  corewise checkpoint disk
+  corewise checkpoint disk monday
+  corewise checkpoint disk --list
+  corewise checkpoint disk --delete monday
+  corewise checkpoint disk --list --json | jq '.checkpoints[].changed'
+
+Exit codes: 0 success, 1 failure (no server, no such device, a name that is taken, or a record that \
+can't be written), 2 wrong usage.";
+
 pub(super) const CLIENTS_HELP: &str = "\
 Rates and times are those of half a second, for which the command watches the server. \
 docs/monitoring.md explains the columns. The command finds the server as `corewise dump` does.
@@ -428,6 +445,28 @@ pub(crate) struct Snapshot {
     pub(crate) list: bool,
     /// Delete the snapshot of this name or number
     #[arg(long, value_name = "SNAPSHOT")]
+    pub(crate) delete: Option<String>,
+    #[command(flatten)]
+    pub(crate) server: ServerArgs,
+    /// Print one JSON document
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `corewise checkpoint`.
+#[derive(Debug, Args)]
+pub(crate) struct Checkpoint {
+    /// Name of the device, with the driver `checkpoint`
+    pub(crate) name: String,
+    /// Name of the new checkpoint, such as monday: up to 64 letters, digits, dots, dashes and
+    /// underscores [default: its number]
+    #[arg(conflicts_with_all = ["list", "delete"])]
+    pub(crate) checkpoint: Option<String>,
+    /// List the device's checkpoints, with the bytes that changed since each
+    #[arg(long, conflicts_with = "delete")]
+    pub(crate) list: bool,
+    /// Delete the checkpoint of this name
+    #[arg(long, value_name = "CHECKPOINT")]
     pub(crate) delete: Option<String>,
     #[command(flatten)]
     pub(crate) server: ServerArgs,

@@ -1,6 +1,7 @@
 //! The command line: one definition that parses, checks and explains every flag.
 
 mod attach;
+mod backup;
 mod clients;
 pub(crate) mod timeline;
 
@@ -18,9 +19,10 @@ use corewise_server::{manifest, units};
 use timeline::TimelineFile;
 
 pub(crate) use attach::{Attach, Detach, DetachedDevice};
+pub(crate) use backup::{Backup, Restore};
 pub(crate) use clients::{
-    Add, Change, Clients, Disconnect, Dump, Events, Grow, Health, Mirror, Overlay, Reload, Remove,
-    ServerArgs, Snapshot, Top,
+    Add, Change, Checkpoint, Clients, Disconnect, Dump, Events, Grow, Health, Mirror, Overlay,
+    Reload, Remove, ServerArgs, Snapshot, Top,
 };
 
 const STYLES: Styles = Styles::styled()
@@ -190,6 +192,15 @@ pub(crate) enum Command {
     /// Take a snapshot of a volume in an object store, list its snapshots, or delete one
     #[command(after_help = clients::SNAPSHOT_HELP)]
     Snapshot(Snapshot),
+    /// Take a checkpoint of a device, list its checkpoints, or delete one
+    #[command(after_help = clients::CHECKPOINT_HELP)]
+    Checkpoint(Checkpoint),
+    /// Copy a device as it was at a checkpoint to a file, in full or what changed
+    #[command(after_help = backup::BACKUP_HELP)]
+    Backup(Backup),
+    /// Put backups together, in a file or an export
+    #[command(after_help = backup::RESTORE_HELP)]
+    Restore(Restore),
     /// List the clients of a running server with their work
     #[command(after_help = clients::CLIENTS_HELP)]
     Clients(Clients),
@@ -368,7 +379,7 @@ fn parsed(given: impl IntoIterator<Item = impl Into<OsString> + Clone>) -> Resul
 }
 
 /// Names that other programs give to the work of one of our commands.
-const WORDS: [(&str, &[&str]); 14] = [
+const WORDS: [(&str, &[&str]); 16] = [
     ("up", &["serve", "server", "start", "run", "daemon", "listen", "export", "share"]),
     ("dump", &["status", "state", "info", "show", "inspect", "stats"]),
     ("clients", &["who", "connections", "sessions", "ps", "ls", "list"]),
@@ -379,7 +390,9 @@ const WORDS: [(&str, &[&str]); 14] = [
     ("reload", &["restart", "refresh", "reconfigure"]),
     ("mirror", &["raid", "resync", "scrub", "mdadm"]),
     ("overlay", &["cow", "qcow2", "rebase", "flatten", "hydrate"]),
-    ("snapshot", &["snap", "clone", "backup"]),
+    ("snapshot", &["snap", "clone"]),
+    ("checkpoint", &["bitmap", "dirty"]),
+    ("backup", &["copy", "save", "archive"]),
     ("attach", &["mount", "connect", "map", "nbd-client"]),
     ("topo", &["topology", "cpus", "lstopo", "lscpu"]),
     ("timeline", &["dmesg", "boot", "bootchart", "analyze", "analyse"]),

@@ -5,6 +5,7 @@ mod common;
 
 mod bad_input;
 mod changes;
+mod checkpoints;
 mod crashes;
 mod crypt;
 mod dump;

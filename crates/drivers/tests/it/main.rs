@@ -4,6 +4,8 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod checkpoint;
+mod checkpoint_model;
 #[cfg(feature = "crypt")]
 mod crypt;
 #[cfg(feature = "crypt")]

@@ -6,8 +6,8 @@ use std::fmt;
 use std::io;
 
 use crate::wire::{
-    BASE_ALLOCATION, BlockSizes, ClientFlags, EXPORT_NAME_PADDING, ExportSummary, GREETING_LEN,
-    GoRequest, Greeting, HandshakeFlags, InfoKind, MAX_PAYLOAD, MetaRequest,
+    BASE_ALLOCATION, BlockSizes, ClientFlags, DIRTY_BITMAP, EXPORT_NAME_PADDING, ExportSummary,
+    GREETING_LEN, GoRequest, Greeting, HandshakeFlags, InfoKind, MAX_PAYLOAD, MetaRequest,
     OPTION_REPLY_HEADER_LEN, OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind,
     TransmissionFlags,
 };
@@ -55,7 +55,7 @@ pub struct RemoteAgreement {
     pub sizes: BlockSizes,
     /// True if replies may come in chunks.
     pub structured: bool,
-    /// Context number of `base:allocation`, if block status may be requested.
+    /// Context number of `base:allocation`, or of a checkpoint, if block status may be requested.
     pub allocation: Option<u32>,
 }
 
@@ -165,15 +165,17 @@ pub fn start_tls(wire: &mut impl Wire) -> Result<(), Refusal> {
     answered(wire, OptionKind::STARTTLS, |_, _| wrong("an answer to STARTTLS"))
 }
 
-/// Chooses the export; the transmission phase begins after it.
+/// Chooses the export; the transmission phase begins after it. With a checkpoint, block status
+/// tells what changed since.
 ///
 /// # Errors
-/// If the server has no such export, or refuses the client.
+/// If the server has no such export or checkpoint, or refuses the client.
 pub fn choose(
     wire: &mut impl Wire,
     export: &str,
     padded: bool,
     replies: Replies,
+    checkpoint: Option<&str>,
 ) -> Result<RemoteAgreement, Refusal> {
     let mut agreed = RemoteAgreement::NOTHING;
     if replies == Replies::Structured {
@@ -184,11 +186,15 @@ pub fn choose(
     }
     if agreed.structured {
         let option = OptionKind::SET_META_CONTEXT;
-        send(wire, option, &MetaRequest::encode(export, &[BASE_ALLOCATION]))?;
+        let context = match checkpoint {
+            Some(name) => format!("{DIRTY_BITMAP}{name}"),
+            None => BASE_ALLOCATION.to_owned(),
+        };
+        send(wire, option, &MetaRequest::encode(export, &[&context]))?;
         let mut found = None;
         let answer = answered(wire, option, |kind, data| match data.split_first_chunk::<4>() {
             Some((id, name))
-                if kind == OptionReplyKind::META_CONTEXT && name == BASE_ALLOCATION.as_bytes() =>
+                if kind == OptionReplyKind::META_CONTEXT && name == context.as_bytes() =>
             {
                 found = Some(u32::from_be_bytes(*id));
                 Ok(())
@@ -196,6 +202,9 @@ pub fn choose(
             _ => wrong("an answer to SET_META_CONTEXT"),
         });
         agreed.allocation = optional(answer)?.then_some(found).flatten();
+    }
+    if let (Some(name), None) = (checkpoint, agreed.allocation) {
+        return wrong(format!("the remote server has no checkpoint '{name}' of this export"));
     }
     send(wire, OptionKind::GO, &GoRequest::encode(export, &[InfoKind::BLOCK_SIZE]))?;
     let mut summary = None;
@@ -347,7 +356,8 @@ mod tests {
 
     #[test]
     fn what_the_other_side_offers_is_agreed_on() {
-        let agreed = choose(&mut script(&good()), "disk", false, Replies::Structured).unwrap();
+        let agreed =
+            choose(&mut script(&good()), "disk", false, Replies::Structured, None).unwrap();
         assert_eq!((agreed.summary, agreed.structured), (SUMMARY, true));
         assert_eq!((agreed.sizes.maximum, agreed.allocation), (1 << 20, Some(7)));
     }
@@ -362,7 +372,7 @@ mod tests {
             vec![0; EXPORT_NAME_PADDING],
         ];
         let mut script = script(&parts);
-        let agreed = choose(&mut script, "disk", true, Replies::Structured).unwrap();
+        let agreed = choose(&mut script, "disk", true, Replies::Structured, None).unwrap();
         assert_eq!((agreed.summary, agreed.sizes), (SUMMARY, USUAL_SIZES));
         assert!(!agreed.structured && agreed.allocation.is_none());
         assert!(script.at == script.theirs.len() && script.ours.ends_with(b"disk"));
@@ -376,7 +386,7 @@ mod tests {
             (OptionReplyKind::ERR_POLICY, "refuses GO"),
         ] {
             let parts = [good()[..3].concat(), reply(OptionKind::GO, kind, b"try\x1b 'b'")];
-            let why = choose(&mut script(&parts), "a", false, Replies::Structured)
+            let why = choose(&mut script(&parts), "a", false, Replies::Structured, None)
                 .unwrap_err()
                 .to_string();
             assert!(why.contains(says), "{why}");
@@ -395,14 +405,20 @@ mod tests {
             (reply(go, OptionReplyKind::INFO, &[0, 9]).repeat(65), "more than 64"),
         ] {
             let parts = [good()[..3].concat(), part];
-            let why = choose(&mut script(&parts), "a", false, Replies::Structured).unwrap_err();
+            let why =
+                choose(&mut script(&parts), "a", false, Replies::Structured, None).unwrap_err();
             assert!(matches!(why, Refusal::Wrong(_)) && why.to_string().contains(says), "{why}");
         }
         let whole = good().concat();
         for cut in 0..whole.len() {
-            let why =
-                choose(&mut script(&[whole[..cut].to_vec()]), "a", false, Replies::Structured)
-                    .unwrap_err();
+            let why = choose(
+                &mut script(&[whole[..cut].to_vec()]),
+                "a",
+                false,
+                Replies::Structured,
+                None,
+            )
+            .unwrap_err();
             assert!(matches!(why, Refusal::Io(_)), "{cut}: {why}");
         }
     }

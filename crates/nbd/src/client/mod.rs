@@ -60,6 +60,7 @@ pub struct RemoteOptions {
     read_only: bool,
     tls: Option<RemoteTls>,
     name: Option<String>,
+    checkpoint: Option<String>,
     observer: Option<Arc<RemoteObserver>>,
 }
 
@@ -78,6 +79,7 @@ impl RemoteOptions {
             read_only: false,
             tls: None,
             name: None,
+            checkpoint: None,
             observer: None,
         }
     }
@@ -119,6 +121,14 @@ impl RemoteOptions {
     /// middle.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(text::bounded_name(name.into()));
+        self
+    }
+
+    /// Sets a checkpoint of the export. The extents of the volume then tell what changed since:
+    /// data may have changed, zeroes have not. The server has to offer the metadata context
+    /// `qemu:dirty-bitmap:NAME`.
+    pub fn changed_since(mut self, checkpoint: impl Into<String>) -> Self {
+        self.checkpoint = Some(checkpoint.into());
         self
     }
 

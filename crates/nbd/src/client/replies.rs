@@ -14,7 +14,8 @@ use super::stream::ROOM;
 use super::table::{Piece, Table};
 use crate::wire::{
     CHUNK_LEN, Chunk, ReplyError, ReplyFlags, ReplyKind, SIMPLE_REPLY_LEN, SIMPLE_REPLY_MAGIC,
-    STATE_HOLE, STATE_ZERO, STRUCTURED_REPLY_MAGIC, SimpleReply, decode_block_status, decode_error,
+    STATE_DIRTY, STATE_HOLE, STATE_ZERO, STRUCTURED_REPLY_MAGIC, SimpleReply, decode_block_status,
+    decode_error,
 };
 
 /// Largest length of an error chunk in bytes.
@@ -51,8 +52,10 @@ pub(super) struct ReplyParser {
     state: ReplyParserState,
     /// True if chunks were agreed on.
     structured: bool,
-    /// Context number of `base:allocation`.
+    /// Context number of `base:allocation`, or of a checkpoint.
     allocation: Option<u32>,
+    /// True for a checkpoint.
+    changes: bool,
     /// True if the last data was large enough to be received straight into its place.
     large: bool,
 }
@@ -71,8 +74,11 @@ enum ReplyParserState {
 }
 
 impl ReplyParser {
-    pub(super) fn new(structured: bool, allocation: Option<u32>) -> ReplyParser {
-        ReplyParser { state: ReplyParserState::Start, structured, allocation, large: false }
+    /// Creates the parser of a new connection. `changes` says that block status tells what changed
+    /// since a checkpoint.
+    pub(super) fn new(structured: bool, allocation: Option<u32>, changes: bool) -> ReplyParser {
+        let state = ReplyParserState::Start;
+        ReplyParser { state, structured, allocation, changes, large: false }
     }
 
     /// Returns the request that the next bytes belong to, and the number of those bytes. It does so
@@ -314,7 +320,10 @@ impl ReplyParser {
                 if extent.length == 0 {
                     return malformed();
                 }
-                let kind = match (extent.flags & STATE_ZERO != 0, extent.flags & STATE_HOLE != 0) {
+                let is = |flag: u32| extent.flags & flag != 0;
+                let kind = match (is(STATE_ZERO), is(STATE_HOLE)) {
+                    _ if self.changes && is(STATE_DIRTY) => ExtentKind::Data,
+                    _ if self.changes => ExtentKind::Zero,
                     (true, true) => ExtentKind::Hole,
                     (true, false) => ExtentKind::Zero,
                     (false, _) => ExtentKind::Data,
@@ -421,7 +430,7 @@ pub mod fuzzed {
             entry.leaving = n + 1 == all;
             assert_eq!((slot, entry.cookie), (n, cookie(n)));
         }
-        let mut reader = ReplyParser::new(structured, Some(allocation));
+        let mut reader = ReplyParser::new(structured, Some(allocation), false);
         let (mut bytes, mut ends, mut order) = (BytesMut::new(), Vec::new(), Vec::new());
         let mut goes_on = true;
         for piece in pieces {

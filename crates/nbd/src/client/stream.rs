@@ -318,7 +318,8 @@ pub(super) fn open(
             .secure(tls, name, wait)
             .map_err(|error| format!("no TLS: {}", in_words(&error)))?;
     }
-    let agreed = client_handshake::choose(&mut wire, uri.export(), padded, replies);
+    let checkpoint = options.checkpoint.as_deref();
+    let agreed = client_handshake::choose(&mut wire, uri.export(), padded, replies, checkpoint);
     let agreed = agreed.map_err(|why| why.to_string())?;
     let HandshakeStream { stream, ahead, .. } = wire;
     Ok((stream, ahead, agreed))

@@ -89,7 +89,8 @@ fn dial(
     let clock = RefCell::new(clock);
     let wait = HandshakeWait { deadline, clock, wake: &shared.wake, stop: &shared.stop };
     let (stream, bytes, agreed) = stream::open(&shared.options, &wait, Replies::Structured)?;
-    let parser = ReplyParser::new(agreed.structured, agreed.allocation);
+    let changes = shared.options.checkpoint.is_some();
+    let parser = ReplyParser::new(agreed.structured, agreed.allocation, changes);
     Ok((
         Connection { stream, bytes, parser, out: VecDeque::new(), gone: 0, load: 0, more: false },
         agreed,

@@ -10,9 +10,10 @@
 //! allows it, `EXTENDED_HEADERS`. Any other option gets `ERR_UNSUP`.
 
 use crate::wire::{
-    self, BASE_ALLOCATION, BlockSizes, ClientFlags, EXPORT_NAME_PADDING, ExportSummary, Form,
-    GoRequest, Greeting, HandshakeFlags, InfoKind, MetaRequest, OPTION_HEADER_LEN, OptionHeader,
-    OptionKind, OptionReplyHeader, OptionReplyKind, TransmissionFlags,
+    self, BASE_ALLOCATION, BlockSizes, ClientFlags, DIRTY_BITMAP, EXPORT_NAME_PADDING,
+    ExportSummary, Form, GoRequest, Greeting, HandshakeFlags, InfoKind, MetaRequest,
+    OPTION_HEADER_LEN, OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind,
+    TransmissionFlags,
 };
 
 /// Largest data of one option in bytes. If an option claims more, the server answers `ERR_TOO_BIG`
@@ -26,8 +27,6 @@ const ENOUGH_REPLIES: usize = 64 << 10;
 
 /// Context number of `base:allocation` in block status.
 pub const ALLOCATION_CONTEXT: u32 = 1;
-/// Query that matches the whole namespace, in a list.
-const BASE: &str = "base:";
 
 /// The next step for the caller of [`Handshake::advance`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,13 +58,17 @@ pub struct ExportOffer {
     pub summary: ExportSummary,
     /// Block sizes for requests.
     pub block_sizes: BlockSizes,
+    /// Names of the device's checkpoints, each of which is a metadata context.
+    pub checkpoints: Vec<String>,
 }
 
 impl ExportOffer {
-    /// Sets the flags that depend on the client's form of messages and on its metadata context.
-    fn adapt(&mut self, form: Form, allocation: bool) {
+    /// Sets the flags that depend on the client's form of messages and on its metadata contexts. A
+    /// client of several contexts gets all of them.
+    fn adapt(&mut self, form: Form, contexts: &Contexts) {
         let flags = self.summary.flags.with_if(form.has_chunks(), TransmissionFlags::SEND_DF);
-        let filtered = allocation && form == Form::Extended;
+        let alone = contexts.allocation && contexts.dirty.is_empty();
+        let filtered = alone && form == Form::Extended;
         self.summary.flags = flags.with_if(filtered, TransmissionFlags::BLOCK_STATUS_PAYLOAD);
     }
 }
@@ -159,8 +162,31 @@ pub struct Agreement {
     pub offer: ExportOffer,
     /// Form of the messages after the handshake.
     pub form: Form,
-    /// True if the client may ask for block status. The only context is `base:allocation`.
+    /// Metadata contexts that the client has chosen.
+    pub contexts: Contexts,
+}
+
+/// Metadata contexts of an export.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contexts {
+    /// True for `base:allocation`, whose number is [`ALLOCATION_CONTEXT`].
     pub allocation: bool,
+    /// Names of checkpoints. The number of the first one follows [`ALLOCATION_CONTEXT`].
+    pub dirty: Vec<String>,
+}
+
+impl Contexts {
+    /// Returns true if there is none: the client may not ask for block status.
+    pub fn is_empty(&self) -> bool {
+        !self.allocation && self.dirty.is_empty()
+    }
+
+    /// Returns the number and the name of each.
+    fn all(&self) -> impl Iterator<Item = (u32, String)> + '_ {
+        let base = self.allocation.then(|| (ALLOCATION_CONTEXT, BASE_ALLOCATION.to_owned()));
+        let dirty = (ALLOCATION_CONTEXT + 1..).zip(&self.dirty);
+        base.into_iter().chain(dirty.map(|(id, name)| (id, format!("{DIRTY_BITMAP}{name}"))))
+    }
 }
 
 /// The reason why the server ends a handshake.
@@ -244,8 +270,8 @@ pub struct Handshake {
     extended: bool,
     /// Form of messages that the client has chosen.
     form: Form,
-    /// Export whose `base:allocation` was chosen last.
-    allocation: Option<String>,
+    /// Contexts that were chosen last, and their export.
+    contexts: Option<(String, Contexts)>,
 }
 
 impl Default for Handshake {
@@ -270,7 +296,7 @@ impl Handshake {
             secure: false,
             extended: false,
             form: Form::Simple,
-            allocation: None,
+            contexts: None,
         }
     }
 
@@ -406,7 +432,7 @@ impl Handshake {
                 let chosen = answer_meta(head.option, data, catalogue, self.form, out);
                 // This choice voids an earlier one, even if it fails.
                 if head.option == OptionKind::SET_META_CONTEXT {
-                    self.allocation = chosen;
+                    self.contexts = chosen;
                 }
                 Step::Used(used)
             }
@@ -434,7 +460,7 @@ impl Handshake {
         }
         self.secure = true;
         self.form = Form::Simple;
-        self.allocation = None;
+        self.contexts = None;
         reply(out, OptionKind::STARTTLS, OptionReplyKind::ACK, &[]);
         Step::StartTls(used)
     }
@@ -456,7 +482,7 @@ impl Handshake {
         let Some(mut offer) = offer else {
             return Step::close(used, CloseReason::NoSuchExport);
         };
-        offer.adapt(self.form, false);
+        offer.adapt(self.form, &Contexts::default());
         out.extend_from_slice(&offer.summary.encode());
         if !self.client.contains(ClientFlags::NO_ZEROES) {
             out.extend_from_slice(&[0; EXPORT_NAME_PADDING]);
@@ -465,14 +491,15 @@ impl Handshake {
     }
 
     fn begin(&self, used: usize, offer: ExportOffer) -> Step {
-        let allocation = self.has_chosen(&offer.name);
-        let agreed = Agreement { offer, form: self.form, allocation };
+        let contexts = self.chosen(&offer.name);
+        let agreed = Agreement { offer, form: self.form, contexts };
         Step::End(used, Outcome::Begin(agreed))
     }
 
-    /// Returns true if the client has chosen `base:allocation` of this export.
-    fn has_chosen(&self, export: &str) -> bool {
-        self.allocation.as_deref() == Some(export)
+    /// Returns the contexts of this export that the client has chosen.
+    fn chosen(&self, export: &str) -> Contexts {
+        let chosen = self.contexts.as_ref().filter(|(of, _)| of == export);
+        chosen.map(|(_, contexts)| contexts.clone()).unwrap_or_default()
     }
 
     /// Sets the form of messages. A client can't go back from extended headers.
@@ -506,7 +533,7 @@ impl Handshake {
             }
         };
         let mut offer = find(option, go.name, catalogue, out)?;
-        offer.adapt(self.form, self.has_chosen(&offer.name));
+        offer.adapt(self.form, &self.chosen(&offer.name));
         if option == OptionKind::GO {
             if let Err(error) = catalogue.attach(&offer.name) {
                 refuse(out, option, OptionReplyKind::ERR_POLICY, &error.to_string());
@@ -549,15 +576,15 @@ fn list(data: &[u8], catalogue: &dyn Catalogue, out: &mut Vec<u8>) {
     reply(out, OptionKind::LIST, OptionReplyKind::ACK, &[]);
 }
 
-/// Answers `LIST_META_CONTEXT` or `SET_META_CONTEXT`. Returns the name of the export whose
-/// allocation was listed or chosen.
+/// Answers `LIST_META_CONTEXT` or `SET_META_CONTEXT`. Returns the export and its contexts that were
+/// listed or chosen.
 fn answer_meta(
     option: OptionKind,
     data: &[u8],
     catalogue: &dyn Catalogue,
     form: Form,
     out: &mut Vec<u8>,
-) -> Option<String> {
+) -> Option<(String, Contexts)> {
     if !form.has_chunks() {
         let message = "STRUCTURED_REPLY has to come first";
         refuse(out, option, OptionReplyKind::ERR_INVALID, message);
@@ -572,17 +599,26 @@ fn answer_meta(
     };
     let offer = find(option, meta.name, catalogue, out)?;
     let lists = option == OptionKind::LIST_META_CONTEXT;
-    let is_meant = |query: &&str| *query == BASE_ALLOCATION || lists && *query == BASE;
-    let meant = lists && meta.queries.is_empty() || meta.queries.iter().any(is_meant);
-    if meant {
+    // In a list, a namespace stands for all that is in it.
+    let is_meant = |query: &str, name: &str| {
+        let is_beginning = query.ends_with(':') && name.starts_with(query);
+        query == name || lists && is_beginning
+    };
+    let meant = |name: &str| {
+        let all = lists && meta.queries.is_empty();
+        all || meta.queries.iter().any(|query| is_meant(query, name))
+    };
+    let is_dirty_meant = |name: &String| meant(&format!("{DIRTY_BITMAP}{name}"));
+    let dirty = offer.checkpoints.into_iter().filter(is_dirty_meant).collect();
+    let contexts = Contexts { allocation: meant(BASE_ALLOCATION), dirty };
+    for (id, name) in contexts.all() {
         let mut context = Vec::new();
         // The context number is reserved in a list.
-        let id = if lists { 0 } else { ALLOCATION_CONTEXT };
-        wire::encode_meta_context(&mut context, id, BASE_ALLOCATION);
+        wire::encode_meta_context(&mut context, if lists { 0 } else { id }, &name);
         reply(out, option, OptionReplyKind::META_CONTEXT, &context);
     }
     reply(out, option, OptionReplyKind::ACK, &[]);
-    meant.then_some(offer.name)
+    Some((offer.name, contexts))
 }
 
 /// Appends the information about an export.

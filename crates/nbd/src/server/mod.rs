@@ -531,7 +531,7 @@ impl Inner {
                 }
             };
         let Negotiated { agreed, attached: export, received, incoming } = begun;
-        let limits = Limits::new(&agreed);
+        let limits = (Limits::new(&agreed), agreed.contexts);
         let log = Arc::new(log.at(catalogue.who(), export.name()));
         let ClientLog { client, who, export: name, .. } = &*log;
         tell(|| tracing::debug!(client, peer = %who, export = name, "client attached"));

@@ -33,19 +33,23 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use corewise_blockmq::{BlockDevice, Buffer, Completed, IoError, IoErrorKind, Payload, Request};
+use corewise_blockmq::{
+    BlockDevice, Buffer, Completed, Extent, IoError, IoErrorKind, Payload, Request,
+};
 use corewise_export::{Client, InDevice, Limiter, SharedDevice};
 use corewise_sync::{Parker, behind_burst, panics, text};
 
 use crate::client_log::{ClientFacts, ClientLog, LineKind};
 use crate::connection::Connection;
-use crate::export::{Export, WriteRefusal};
+use crate::export::{Checkpoints, Export, WriteRefusal};
+use crate::handshake::ALLOCATION_CONTEXT;
+use crate::handshake::Contexts;
 use crate::load::Charge;
 use crate::load::{Cost, Settlement};
 use crate::policy::Limits;
 use crate::reply::{Patience, PostOutcome, ReplyPath, Right, RunOutcome};
 use crate::tls::Incoming;
-use crate::wire::{Form, ReplyError, Tag};
+use crate::wire::{Form, ReplyError, STATE_DIRTY, StatusExtent, Tag};
 
 use reader::Reader;
 use sink::{Body, Reply, SocketSink};
@@ -71,6 +75,9 @@ pub(crate) struct Session {
     poll_permits: Arc<PollPermits>,
     deadlines: Deadlines,
     form: Form,
+    /// Metadata contexts that the client has chosen.
+    contexts: Contexts,
+    checkpoints: Option<Arc<dyn Checkpoints>>,
     /// The decision which reads ask for holes first.
     hole_probe: HoleProbe,
 }
@@ -88,7 +95,7 @@ impl Session {
         ),
         parker: &Parker,
         export: &Export,
-        limits: Limits,
+        (limits, contexts): (Limits, Contexts),
         deadlines: Deadlines,
         received: BytesMut,
         incoming: Option<Incoming>,
@@ -119,6 +126,8 @@ impl Session {
             shared_writer,
             poll_permits,
             form: limits.form,
+            contexts,
+            checkpoints: export.checkpoints.clone(),
             hole_probe: HoleProbe::default(),
         });
         let _stop = StopWriterGuard(&session);
@@ -191,7 +200,9 @@ impl Session {
         self.answer(tag, due, || match (&done.result, payload) {
             // The head has been in front of the data since the request was made.
             (Ok(()), Payload::One(Buffer::BytesMut(message))) => Body::Message(message),
-            (Ok(()), Payload::Extents(extents)) => self.form.status(tag, extents.iter()),
+            (Ok(()), Payload::Extents(extents)) => {
+                self.status(tag, done.len, extents.most(), extents.iter())
+            }
             (Ok(()), _) => self.form.done(tag),
             (Err(error), _) => {
                 if !fast || error.kind() != IoErrorKind::NotSupported {
@@ -200,6 +211,36 @@ impl Session {
                 self.form.failed(tag, error)
             }
         });
+    }
+
+    /// Makes the reply to a `BLOCK_STATUS` of `length` bytes: at most `most` extents of each chosen
+    /// context.
+    fn status(
+        &self,
+        tag: Tag,
+        length: u64,
+        most: u32,
+        allocation: impl Iterator<Item = Extent>,
+    ) -> Body {
+        let mut all = Vec::new();
+        if self.contexts.allocation {
+            all.push((ALLOCATION_CONTEXT, allocation.map(sink::status_of).collect()));
+        }
+        for (id, name) in (ALLOCATION_CONTEXT + 1..).zip(&self.contexts.dirty) {
+            let checkpoints = self.checkpoints.as_ref();
+            let changed =
+                checkpoints.and_then(|all| all.changed(name, tag.offset, length, most as usize));
+            let Some(changed) = changed else {
+                let why = format!("the checkpoint '{name}' was deleted");
+                return self.form.refused(tag, ReplyError::Inval, &why, None);
+            };
+            let extent = |(length, changed): (u64, bool)| StatusExtent {
+                length,
+                flags: if changed { STATE_DIRTY } else { 0 },
+            };
+            all.push((id, changed.into_iter().map(extent).collect()));
+        }
+        self.form.status(tag, &all)
     }
 
     /// Posts the reply to a request. If making it panics, posts a failure.

@@ -404,6 +404,14 @@ impl<'a> Reader<'a> {
                 self.push(rq);
                 return Ok(());
             }
+            // The device knows nothing of checkpoints.
+            Operation::BlockStatus { one } if !self.session.contexts.allocation => {
+                let most = if one { 1 } else { EXTENTS };
+                let due = cost.due(Some(Op::Extents), Some(length));
+                let session = Arc::clone(self.session);
+                session.answer(tag, due, || session.status(tag, length, most, [].into_iter()));
+                return Ok(());
+            }
             Operation::BlockStatus { one } if is_unaligned => {
                 let most = if one { 1 } else { EXTENTS };
                 let rq = unaligned::status_around(self.session, tag, length, most, cost);

@@ -18,7 +18,6 @@ use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use crate::client_log::{ClientFacts, ClientLog, LineKind, tell};
 use crate::connection::Connection;
 use crate::deadline::Deadline;
-use crate::handshake::ALLOCATION_CONTEXT;
 use crate::load::{Charge, Settlement};
 use crate::policy;
 use crate::reply::{Patience, SendOutcome, Sink};
@@ -395,7 +394,13 @@ impl Form {
         self.refused(tag, ReplyError::Io, "the server failed to answer", None)
     }
 
-    fn refused(self, tag: Tag, error: ReplyError, message: &str, offset: Option<u64>) -> Body {
+    pub(super) fn refused(
+        self,
+        tag: Tag,
+        error: ReplyError,
+        message: &str,
+        offset: Option<u64>,
+    ) -> Body {
         if !self.has_chunks() {
             return Body::Head(SimpleReply::new(tag.cookie, Err(error)).encode());
         }
@@ -444,16 +449,21 @@ impl Form {
         out
     }
 
-    /// Creates the reply to `BLOCK_STATUS`.
-    pub(super) fn status(self, tag: Tag, extents: impl Iterator<Item = Extent>) -> Body {
-        let extents: Vec<StatusExtent> = extents.map(status_of).collect();
+    /// Creates the reply to `BLOCK_STATUS`: a chunk for each context, of which there is one at
+    /// least.
+    pub(super) fn status(self, tag: Tag, contexts: &[(u32, Vec<StatusExtent>)]) -> Body {
         let mut out = BytesMut::new();
-        encode_block_status(&mut out, self, ReplyFlags::DONE, tag, ALLOCATION_CONTEXT, &extents);
+        for (n, (id, extents)) in contexts.iter().enumerate() {
+            let last = n + 1 == contexts.len();
+            let flags = ReplyFlags::empty().with_if(last, ReplyFlags::DONE);
+            encode_block_status(&mut out, self, flags, tag, *id, extents);
+        }
         Body::Message(out)
     }
 }
 
-fn status_of(extent: Extent) -> StatusExtent {
+/// Returns an extent as `base:allocation` shows it.
+pub(super) fn status_of(extent: Extent) -> StatusExtent {
     let flags = match extent.kind {
         ExtentKind::Data => 0,
         ExtentKind::Zero => STATE_ZERO,

@@ -83,7 +83,7 @@ pub(super) fn status_around(
                 _ => clip([], front, length),
             };
             let few = &extents[..extents.len().min(most as usize)];
-            session.form.status(tag, few.iter().copied())
+            session.status(tag, length, most, few.iter().copied())
         });
     })
 }

@@ -49,6 +49,10 @@ pub const BASE_ALLOCATION: &str = "base:allocation";
 pub const STATE_HOLE: u32 = 1;
 /// Flag of `base:allocation`: the extent reads as zeroes.
 pub const STATE_ZERO: u32 = 2;
+/// Beginning of the names of QEMU's metadata contexts for checkpoints: which bytes changed since.
+pub const DIRTY_BITMAP: &str = "qemu:dirty-bitmap:";
+/// Flag of such a context: the extent may have changed.
+pub const STATE_DIRTY: u32 = 1;
 /// Longest string (export name, description, message) that the protocol allows, in bytes.
 pub const MAX_STRING: usize = 4096;
 /// Number of zero bytes at the end of the answer to `EXPORT_NAME` if the client didn't ask for

@@ -22,8 +22,10 @@ pub(crate) struct Answer {
     pub(crate) covered: usize,
     /// Ranges of a read that came as holes.
     pub(crate) holes: Vec<Range<u64>>,
-    /// Extents of a block status.
+    /// Extents of a block status in `base:allocation`.
     pub(crate) extents: Vec<StatusExtent>,
+    /// Extents of a block status in the other contexts, by their numbers.
+    pub(crate) dirty: Vec<(u32, Vec<StatusExtent>)>,
     /// Number of chunks; 0 for a simple reply.
     pub(crate) chunks: usize,
 }
@@ -51,6 +53,22 @@ impl<S: Read + Write> Client<S> {
             assert_eq!(context.kind, OptionReplyKind::META_CONTEXT);
             assert_eq!(&context.data[4..], BASE_ALLOCATION.as_bytes());
             assert_eq!(self.opt_reply().kind, OptionReplyKind::ACK);
+        }
+    }
+
+    /// Chooses contexts of this export; returns their numbers and names.
+    pub(crate) fn contexts(&mut self, export: &str, queries: &[&str]) -> Vec<(u32, String)> {
+        self.option(OptionKind::SET_META_CONTEXT, &MetaRequest::encode(export, queries));
+        let mut chosen = Vec::new();
+        loop {
+            let reply = self.opt_reply();
+            if reply.kind == OptionReplyKind::ACK {
+                return chosen;
+            }
+            assert_eq!(reply.kind, OptionReplyKind::META_CONTEXT);
+            let (id, name) = reply.data.split_first_chunk::<4>().unwrap();
+            let name = String::from_utf8(name.to_vec()).unwrap();
+            chosen.push((u32::from_be_bytes(*id), name));
         }
     }
 
@@ -150,12 +168,18 @@ fn take_chunk(request: &Request, answer: &mut Answer, chunk: Chunk, data: &[u8])
         }
         kind @ (ReplyKind::BLOCK_STATUS | ReplyKind::BLOCK_STATUS_EXT) => {
             assert_eq!(request.command, Command::BLOCK_STATUS);
-            assert!(answer.extents.is_empty(), "one chunk for the one context");
-            answer.extents = decode_block_status(kind, data).unwrap().1;
-            let sum: u64 = answer.extents.iter().map(|e| e.length).sum();
-            assert!(sum <= request.length && answer.extents.iter().all(|e| e.length > 0));
+            let (context, extents) = decode_block_status(kind, data).unwrap();
+            let sum: u64 = extents.iter().map(|e| e.length).sum();
+            assert!(sum <= request.length && extents.iter().all(|e| e.length > 0));
+            assert!(!extents.is_empty());
             let one = request.flags.contains(CommandFlags::REQ_ONE);
-            assert!(!one || answer.extents.len() == 1);
+            assert!(!one || extents.len() == 1);
+            assert!(answer.dirty.iter().all(|(id, _)| *id != context), "one chunk a context");
+            assert!(context != 1 || answer.extents.is_empty(), "one chunk a context");
+            match context {
+                1 => answer.extents = extents,
+                _ => answer.dirty.push((context, extents)),
+            }
         }
         kind => {
             let error = decode_error(kind, data).unwrap();

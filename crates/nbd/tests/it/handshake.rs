@@ -2,8 +2,8 @@
 #![cfg(not(loom))]
 
 use corewise_nbd::handshake::{
-    Agreement, Catalogue, CloseReason, ExportOffer, Handshake, MAX_OPTION_DATA, NotAttached,
-    NotOffered, Outcome, Progress, TlsPolicy, max_options,
+    Agreement, Catalogue, CloseReason, Contexts, ExportOffer, Handshake, MAX_OPTION_DATA,
+    NotAttached, NotOffered, Outcome, Progress, TlsPolicy, max_options,
 };
 use corewise_nbd::wire::*;
 
@@ -21,11 +21,15 @@ fn offer(name: &str) -> ExportOffer {
         description: format!("about {name}"),
         summary: SUMMARY,
         block_sizes: SIZES,
+        checkpoints: match name {
+            "other" => vec!["mon".to_owned(), "tue".to_owned()],
+            _ => Vec::new(),
+        },
     }
 }
 
 fn plain(name: &str) -> Agreement {
-    Agreement { offer: offer(name), form: Form::Simple, allocation: false }
+    Agreement { offer: offer(name), form: Form::Simple, contexts: Contexts::default() }
 }
 
 impl Catalogue for Shop {
@@ -384,6 +388,31 @@ fn contexts_are_listed_and_chosen_for_the_export_that_is_named() {
 }
 
 #[test]
+fn each_checkpoint_is_a_context_beside_allocation() {
+    use OptionKind as O;
+    let ask = |kind, queries: &[&str]| -> Vec<(u32, String)> {
+        let data = MetaRequest::encode("other", queries);
+        let input = [flags(FIXED), option(O::STRUCTURED_REPLY, &[]), option(kind, &data)].concat();
+        let (out, _) = converse(&shop(), &input);
+        let contexts = replies(&out).into_iter().filter(|r| r.1 == OptionReplyKind::META_CONTEXT);
+        let text = |data: &[u8]| String::from_utf8(data[4..].to_vec()).unwrap();
+        let id = |data: &[u8]| u32::from_be_bytes(data[..4].try_into().unwrap());
+        contexts.map(|(_, _, data)| (id(&data), text(&data))).collect()
+    };
+    let [mon, tue] = ["mon", "tue"].map(|name| format!("qemu:dirty-bitmap:{name}"));
+    let base = BASE_ALLOCATION.to_owned();
+    let listed = [(0, base.clone()), (0, mon.clone()), (0, tue.clone())];
+    assert_eq!(ask(O::LIST_META_CONTEXT, &[]), listed);
+    assert_eq!(ask(O::LIST_META_CONTEXT, &["qemu:"]), listed[1..]);
+    assert_eq!(ask(O::LIST_META_CONTEXT, &["qemu:dirty-bitmap:"]), listed[1..]);
+    assert_eq!(ask(O::LIST_META_CONTEXT, &[&tue]), listed[2..]);
+    assert_eq!(ask(O::LIST_META_CONTEXT, &["qemu:dirty-bitmap:m"]), []);
+    assert_eq!(ask(O::SET_META_CONTEXT, &[&tue, &base, &tue]), [(1, base), (2, tue.clone())]);
+    assert_eq!(ask(O::SET_META_CONTEXT, &[&tue, &mon]), [(2, mon), (3, tue)]);
+    assert_eq!(ask(O::SET_META_CONTEXT, &["qemu:dirty-bitmap:"]), []);
+}
+
+#[test]
 fn the_last_choice_of_contexts_counts_and_only_for_its_export() {
     let set = |name: &str, queries: &[&str]| {
         option(OptionKind::SET_META_CONTEXT, &MetaRequest::encode(name, queries))
@@ -404,7 +433,7 @@ fn the_last_choice_of_contexts_counts_and_only_for_its_export() {
                 .concat();
         let (_, progress) = converse(&shop(), &input);
         let Outcome::Begin(agreed) = progress.outcome else { panic!("{:?}", progress.outcome) };
-        assert_eq!((agreed.form, agreed.allocation), (Form::Structured, allocation));
+        assert_eq!((agreed.form, agreed.contexts.allocation), (Form::Structured, allocation));
         assert!(agreed.offer.summary.flags.contains(TransmissionFlags::SEND_DF));
     }
 }

@@ -6,6 +6,7 @@ mod common;
 mod abuse;
 mod access;
 mod bounds;
+mod checkpoints;
 mod clients;
 mod drain;
 mod extended;

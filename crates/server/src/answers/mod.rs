@@ -27,7 +27,7 @@ use crate::control::health::{Facts, Health, ServerFacts};
 use crate::control::queues;
 use crate::control::served::{self, Export};
 use crate::control::{Answer, LONGEST_QUESTION, Question, ServerInfo, VERSION, matches};
-use crate::live::{Change, ChangeRequest, Live, snapshots};
+use crate::live::{Change, ChangeRequest, Live, checkpoints, snapshots};
 use crate::threads::{SpareThread, no_thread};
 
 pub(crate) use bound::{bind, bind_at};
@@ -49,7 +49,9 @@ pub(crate) struct ServerView {
 /// Returns the question if it asks for a change, or for a request to a store.
 fn wants_change(question: &[u8]) -> Option<Question> {
     let question: Question = serde_json::from_slice(question).ok()?;
-    let wants = ChangeRequest::of(&question).is_some() || snapshots::request(&question).is_some();
+    let wants = ChangeRequest::of(&question).is_some()
+        || snapshots::request(&question).is_some()
+        || checkpoints::request(&question).is_some();
     (wants && question.corewise == VERSION).then_some(question)
 }
 
@@ -77,6 +79,12 @@ fn answer_change(
                 let snapshots = view.live.snapshots(&volume, &request);
                 let snapshots = Some(snapshots.map_err(|error| error.to_string())?);
                 return Ok(Answer { snapshots, ..Answer::default() });
+            }
+            if let Some(request) = checkpoints::request(&question) {
+                let (device, request) = request?;
+                let checkpoints = view.live.checkpoints(&device, &request);
+                let checkpoints = Some(checkpoints.map_err(|error| error.to_string())?);
+                return Ok(Answer { checkpoints, ..Answer::default() });
             }
             let request =
                 ChangeRequest::of(&question).ok_or("the question asks for no change")??;
@@ -156,7 +164,7 @@ fn answer(view: &ServerView, question: &[u8]) -> Result<Answer, String> {
         }
         "disconnect" => disconnect(view, &question),
         other => Err(format!(
-            "there is no question '{other}'; ask hello, dump, health, clients, disconnect, events, mirrors, take_back, check, replace, add_leg, remove_leg, snapshot, snapshots, delete_snapshot, reset_overlay, commit_overlay, flatten_overlay, add, remove, grow or reload"
+            "there is no question '{other}'; ask hello, dump, health, clients, disconnect, events, mirrors, take_back, check, replace, add_leg, remove_leg, snapshot, snapshots, delete_snapshot, checkpoint, checkpoints, delete_checkpoint, reset_overlay, commit_overlay, flatten_overlay, add, remove, grow or reload"
         )),
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use corewise::blockmq::{BlockDevice, DiskStats, HctxStats, OpStats, Queue};
-use corewise::drivers::{LegState, Mirror, Overlay};
+use corewise::drivers::{CheckpointDriver, LegState, Mirror, Overlay};
 use corewise::nbd::Remote;
 use corewise::smp::Latencies;
 use corewise::sync::time::{now, wall};
@@ -15,6 +15,7 @@ use corewise::timeline::duration;
 use corewise::topology::CpuSet;
 use serde::{Deserialize, Serialize};
 
+use super::checkpoints::CheckpointState;
 use super::devices::indented;
 use super::mirrors::{self, CheckSchedule, MirrorReport, Schedule, ScheduledMirror};
 use super::recent::{LastMinute, Recent};
@@ -49,6 +50,8 @@ pub(crate) enum DiskKind {
     /// The names of the disks below.
     Over(Vec<String>),
     Mirror(Weak<Mirror>, Arc<CheckSchedule>),
+    /// A device with checkpoints, and the name of the disk below.
+    Checkpoint(Weak<CheckpointDriver>, Vec<String>),
     Remote(Weak<Remote>),
     /// An overlay, and the name of its base.
     Overlay(Weak<Overlay>, Option<String>),
@@ -231,6 +234,9 @@ pub struct Disk {
     /// Own blocks of an overlay.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub overlay: Option<OverlayReport>,
+    /// Checkpoints of a device that records what changed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) checkpoints: Option<CheckpointState>,
     /// Connections of a volume on another server.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) remote: Option<RemoteReport>,
@@ -341,7 +347,7 @@ impl Disk {
         };
         let (driver, condition) = (queue.kind(), queue.driver().condition());
         let over = match (kind, mirror) {
-            (DiskKind::Over(over), _) => over.clone(),
+            (DiskKind::Over(over) | DiskKind::Checkpoint(_, over), _) => over.clone(),
             (DiskKind::Overlay(_, base), _) => base.iter().cloned().collect(),
             // A leg that was removed has no name.
             (_, Some((_, legs))) => legs.iter().filter(|leg| !leg.is_empty()).cloned().collect(),
@@ -349,6 +355,10 @@ impl Disk {
         };
         let remote = match kind {
             DiskKind::Remote(remote) => remote.upgrade(),
+            _ => None,
+        };
+        let checkpoints = match kind {
+            DiskKind::Checkpoint(driver, _) => driver.upgrade(),
             _ => None,
         };
         let store = match kind {
@@ -375,6 +385,7 @@ impl Disk {
                 schedule: Schedule::of(queue.name(), mirror, up.check_every()),
                 ..MirrorReport::new(mirror, over)
             }),
+            checkpoints: checkpoints.map(|driver| CheckpointState::new(&driver.status())),
             remote: remote.map(|remote| RemoteReport::new(&remote.status())),
             overlay: overlay.map(|overlay| OverlayReport::new(&overlay.status())),
             store,

@@ -7,6 +7,7 @@
 use std::fmt::Write as _;
 
 use super::Answer;
+use super::checkpoints::CheckpointState;
 use super::disks::{OpCounts, Times};
 use super::health::HealthState;
 use super::mirrors::{CheckFindings, LegStatus, MirrorReport};
@@ -158,6 +159,7 @@ pub(crate) fn text(answer: &Answer) -> String {
     volumes(&mut text, answer);
     overlays(&mut text, answer);
     mirrors(&mut text, answer);
+    checkpoints(&mut text, answer);
     stores(&mut text, answer);
     pools(&mut text, answer);
     text.0
@@ -437,6 +439,40 @@ fn checks(text: &mut Exposition, mirrors: &[(&str, &MirrorReport)]) {
         {
             text.sample(name, &[("mirror", mirror), ("kind", kind)], bytes as f64);
         }
+    }
+}
+
+fn checkpoints(text: &mut Exposition, answer: &Answer) {
+    let disks = answer.disks.as_deref().unwrap_or_default();
+    let all: Vec<_> =
+        disks.iter().filter_map(|disk| Some((&*disk.name, disk.checkpoints.as_ref()?))).collect();
+    let families: [MetricFamilyWithKind<CheckpointState>; 4] = [
+        ("corewise_checkpoints", "gauge", "Shows how many checkpoints a volume has.", |of| {
+            of.count as f64
+        }),
+        (
+            "corewise_checkpoint_open_bytes",
+            "gauge",
+            "Shows how many bytes would count as changed after a crash now, whether they are or not.",
+            |of| of.open as f64,
+        ),
+        (
+            "corewise_checkpoint_copied_bytes",
+            "gauge",
+            "Shows how many bytes of old content are kept for the newest checkpoint.",
+            |of| of.copied as f64,
+        ),
+        (
+            "corewise_checkpoint_copies_size_bytes",
+            "gauge",
+            "Shows how many bytes of old content a volume has room for.",
+            |of| of.room as f64,
+        ),
+    ];
+    for (name, kind, help, value) in families {
+        text.samples((name, kind, help), &all, |(volume, of)| {
+            (vec![("volume", *volume)], value(of))
+        });
     }
 }
 

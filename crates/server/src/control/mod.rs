@@ -6,6 +6,7 @@
 
 pub(crate) mod calls;
 pub mod changes;
+pub mod checkpoints;
 pub mod devices;
 pub mod disks;
 pub mod document;
@@ -37,8 +38,8 @@ pub struct Question {
     pub corewise: u32,
     /// Question: `hello`, `dump`, `health`, `clients`, `disconnect`, `events`, `mirrors`,
     /// `take_back`, `check`, `replace`, `add_leg`, `remove_leg`, `snapshot`, `snapshots`,
-    /// `delete_snapshot`, `reset_overlay`, `commit_overlay`, `flatten_overlay`, `add`, `remove`,
-    /// `grow` or `reload`.
+    /// `delete_snapshot`, `checkpoint`, `checkpoints`, `delete_checkpoint`, `reset_overlay`,
+    /// `commit_overlay`, `flatten_overlay`, `add`, `remove`, `grow` or `reload`.
     pub ask: String,
     /// Queues for `dump`; a `*` stands for any letters. Empty for all queues.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -50,7 +51,7 @@ pub struct Question {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client: Option<u64>,
     /// Mirror for `take_back`, `check`, `replace`, `add_leg` and `remove_leg`, or volume for the
-    /// questions about snapshots.
+    /// questions about snapshots and checkpoints.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub disk: Option<String>,
     /// Leg that is to come back, for `take_back` (`None`: all that are out), or leg that goes, for
@@ -67,6 +68,9 @@ pub struct Question {
     /// `delete_snapshot`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot: Option<String>,
+    /// Name of the checkpoint for `checkpoint` (`None`: its number) and `delete_checkpoint`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checkpoint: Option<String>,
     /// Absolute path of the manifest for `add`. The server reads it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<PathBuf>,
@@ -143,6 +147,8 @@ pub(crate) struct Answer {
     pub(crate) changed: Option<changes::ChangeReport>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) snapshots: Option<Vec<stores::Snapshot>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) checkpoints: Option<Vec<checkpoints::CheckpointReport>>,
 }
 
 /// Returns true if `name` matches `pattern`, in which a `*` stands for any letters.

@@ -1,10 +1,12 @@
 //! An export as a device. It needs its volume, so at shutdown it drains before its volume closes.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use corewise::device::{Bound, Driver, ProbeContext, ProbeError, ShutdownError};
 use corewise::export::SharedDevice;
-use corewise::nbd::{DrainReport, Export, FlushOutcome, Rate, Server};
+use corewise::nbd::{Checkpoints, DrainReport, Export, FlushOutcome, Rate, Server};
 use corewise::sync::Mutex;
 
 use super::context::Warnings;
@@ -19,12 +21,19 @@ use crate::units::count;
 pub(crate) const EXPORT: &str = "export";
 
 /// Creates the export that clients see.
-pub(crate) fn offer(export: &manifest::Export, shared: Arc<SharedDevice>) -> Export {
+fn offer(
+    export: &manifest::Export,
+    shared: Arc<SharedDevice>,
+    checkpoints: Option<Arc<dyn Checkpoints>>,
+) -> Export {
     let mut offer = Export::of(export.name.as_str(), shared)
         .description(export.description.clone().unwrap_or_default())
         .max_clients(export.clients)
         .default_export(export.default)
         .read_only(export.read_only);
+    if let Some(checkpoints) = checkpoints {
+        offer = offer.checkpoints(checkpoints);
+    }
     for (limit, set) in [
         (export.limit, Export::rate as fn(Export, Rate) -> Export),
         (export.client_limit, Export::client_rate),
@@ -42,6 +51,65 @@ pub(crate) fn offer(export: &manifest::Export, shared: Arc<SharedDevice>) -> Exp
     offer
 }
 
+/// Returns the export of a volume, with its checkpoints.
+pub(crate) fn offer_of(export: &manifest::Export, volume: &Volume) -> Result<Export, ProbeError> {
+    Ok(offer(export, volume.shared()?, volume.checkpoint_contexts()))
+}
+
+/// The exports of devices as they were at their newest checkpoints.
+pub(crate) struct ImageExports {
+    server: Arc<Server>,
+    notes: Arc<Warnings>,
+    /// L: is the lock, held while exports come and go; guards the names of these exports, by those
+    /// of the exports of the present content.
+    offered: Mutex<BTreeMap<String, String>>,
+}
+
+impl ImageExports {
+    pub(crate) fn new(server: Arc<Server>, notes: Arc<Warnings>) -> ImageExports {
+        ImageExports { server, notes, offered: Mutex::default() }
+    }
+
+    /// Offers the newest checkpoint of a volume under `EXPORT@CHECKPOINT`, to the clients of
+    /// `export`. Clients of an older one are disconnected: it can't be read any more.
+    pub(crate) fn renew(&self, export: &manifest::Export, volume: &Volume) {
+        let mut offered = self.offered.lock();
+        self.withdraw(&mut offered, &export.name);
+        let Some((checkpoint, shared)) = volume.image() else { return };
+        let name = format!("{}@{checkpoint}", export.name);
+        let image = manifest::Export {
+            name: name.clone(),
+            default: false,
+            read_only: true,
+            description: Some(format!("'{}' at checkpoint '{checkpoint}'", export.name)),
+            ..export.clone()
+        };
+        // The changes since an older checkpoint up to now: more than up to this one, never less.
+        let contexts = volume.checkpoint_contexts();
+        match self.server.add_export(offer(&image, shared, contexts)) {
+            Ok(()) => drop(offered.insert(export.name.clone(), name)),
+            Err(error) => self.notes.add(format!("export '{name}': {error}")),
+        }
+    }
+
+    /// Withdraws the checkpoint of an export; its clients are disconnected.
+    pub(crate) fn remove(&self, export: &str) {
+        self.withdraw(&mut self.offered.lock(), export);
+    }
+
+    fn withdraw(&self, offered: &mut BTreeMap<String, String>, export: &str) {
+        if let Some(name) = offered.remove(export) {
+            // Its clients read nothing any more, and have nothing to flush.
+            let _ = self.server.remove_export(&name, Duration::ZERO);
+        }
+    }
+
+    /// Returns the name under which the newest checkpoint of an export is read.
+    pub(crate) fn of(&self, export: &str) -> Option<String> {
+        self.offered.lock().get(export).cloned()
+    }
+}
+
 /// The driver that brings exports up.
 pub(crate) struct ExportDriver {
     server: Arc<Server>,
@@ -51,6 +119,7 @@ pub(crate) struct ExportDriver {
     shown: Arc<Mutex<Vec<ShownExport>>>,
     notes: Arc<Warnings>,
     front_ends: Arc<FrontEnds>,
+    images: Arc<ImageExports>,
 }
 
 impl ExportDriver {
@@ -59,8 +128,9 @@ impl ExportDriver {
         settings: Arc<Settings>,
         notes: Arc<Warnings>,
         front_ends: Arc<FrontEnds>,
+        images: Arc<ImageExports>,
     ) -> ExportDriver {
-        ExportDriver { server, settings, shown: Arc::default(), notes, front_ends }
+        ExportDriver { server, settings, shown: Arc::default(), notes, front_ends, images }
     }
 
     /// Returns the exports that are up. The list grows while devices come up.
@@ -84,12 +154,14 @@ impl Driver for ExportDriver {
             &**shared.device(),
             self.front_ends.path(&export.name),
         ));
-        self.server.add_export(offer(export, shared)).map_err(|error| {
+        self.server.add_export(offer_of(export, &volume)?).map_err(|error| {
             let _ = self.front_ends.close(&export.name, self.settings.now().drain);
             ProbeError::failed(error)
         })?;
+        self.images.renew(export, &volume);
         Ok(Arc::new(BoundExport {
             front_ends: Arc::clone(&self.front_ends),
+            images: Arc::clone(&self.images),
             server: Arc::clone(&self.server),
             name: export.name.clone(),
             settings: Arc::clone(&self.settings),
@@ -113,6 +185,7 @@ pub(crate) fn disconnected(report: &DrainReport) -> Option<String> {
 struct BoundExport {
     server: Arc<Server>,
     front_ends: Arc<FrontEnds>,
+    images: Arc<ImageExports>,
     name: String,
     settings: Arc<Settings>,
     notes: Arc<Warnings>,
@@ -130,6 +203,7 @@ impl Bound for BoundExport {
     /// Answers the requests in flight, closes the connections, flushes.
     fn shutdown(&self) -> Result<(), ShutdownError> {
         let drain = self.settings.now().drain;
+        self.images.remove(&self.name);
         let closed = self.front_ends.close(&self.name, drain).map_err(ShutdownError::new);
         let closed = closed.map(|note| self.note(note));
         let Some(report) = self.server.remove_export(&self.name, drain) else { return closed };

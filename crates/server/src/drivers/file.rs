@@ -209,7 +209,7 @@ pub(crate) fn bad_size(size: u64, block_size: u64) -> String {
     format!("its size {size} is not a multiple of the block size {block_size}; resize the file")
 }
 
-fn why(path: &Path, error: &OpenError) -> String {
+pub(super) fn why(path: &Path, error: &OpenError) -> String {
     match error.kind() {
         OpenErrorKind::NotFound if path.starts_with("/dev") => {
             "there is no such disk here; a unit of systemd with PrivateDevices=yes sees none \

@@ -1,5 +1,6 @@
 //! Drivers of the device manager, which turn a manifest's devices into block devices and exports.
 
+mod checkpoint;
 mod context;
 pub(super) mod crypt;
 pub(super) mod export;
@@ -17,7 +18,7 @@ mod volume;
 
 pub(crate) use context::{CallTargets, MissingParts, VolumeContext, Warnings};
 
-pub(crate) use export::{EXPORT, ExportDriver};
+pub(crate) use export::{EXPORT, ExportDriver, ImageExports};
 pub(crate) use front_ends::FrontEnds;
 pub use links::{DiskRecord, remove_links};
 pub(crate) use local_disk::link;

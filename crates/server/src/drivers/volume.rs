@@ -14,6 +14,7 @@ use corewise::nbd::Remote;
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context};
 
+use super::checkpoint::{self, CheckpointPart};
 use super::context::VolumeContext;
 use super::object::{self, ObjectDriver};
 use super::plain::{self, Claims};
@@ -30,12 +31,12 @@ pub(super) type Parts = Arc<Mutex<Vec<Arc<Volume>>>>;
 
 /// A device of the manifest.
 pub(crate) struct Volume {
-    context: VolumeContext,
-    device: manifest::Device,
+    pub(super) context: VolumeContext,
+    pub(super) device: manifest::Device,
     /// Volumes below.
     parts: Parts,
     /// Queue and driver; empty while the volume is missing.
-    made: OnceLock<OpenVolume>,
+    pub(super) made: OnceLock<OpenVolume>,
     /// Device with the state that clients of all its front ends share.
     shared: OnceLock<Arc<SharedDevice>>,
     /// L: is the lock, held while the volume is made, at the start or later.
@@ -51,7 +52,7 @@ pub(crate) struct Volume {
 
 /// The queue and the driver of a volume that is up.
 pub(super) struct OpenVolume {
-    queue: Arc<Queue>,
+    pub(super) queue: Arc<Queue>,
     mirror: Option<Arc<Mirror>>,
     /// File of a file device, or of an overlay.
     file: Option<Arc<FileDriver>>,
@@ -60,6 +61,7 @@ pub(super) struct OpenVolume {
     remote: Option<Arc<Remote>>,
     /// First byte of the data on the part of an encrypted volume.
     data_start: Option<u64>,
+    pub(super) checkpoints: Option<Arc<CheckpointPart>>,
     /// Location at which durable data was created, if nothing was there.
     new_at: Option<String>,
     origin: DataOrigin,
@@ -414,7 +416,11 @@ impl Volume {
             }
             _ => {
                 let parts = self.parts.lock();
-                DiskKind::Over(parts.iter().map(|part| part.name().to_owned()).collect())
+                let over = parts.iter().map(|part| part.name().to_owned()).collect();
+                match &made.checkpoints {
+                    Some(part) => DiskKind::Checkpoint(Arc::downgrade(&part.driver), over),
+                    None => DiskKind::Over(over),
+                }
             }
         }
     }
@@ -423,7 +429,7 @@ impl Volume {
     pub(super) fn make(&self) -> Result<OpenVolume, ProbeError> {
         let (context, parts) = (&self.context, &self.parts.lock().clone());
         let (mut mirror, mut object, mut remote, mut new_at) = (None, None, None, None);
-        let (mut in_file, mut data_start, mut above) = (None, None, None);
+        let (mut in_file, mut data_start, mut above, mut checkpoints) = (None, None, None, None);
         let mut origin = DataOrigin::over(parts);
         let driver: Arc<dyn Driver> = match &self.device.driver {
             manifest::Driver::Memory(asked) => {
@@ -488,6 +494,12 @@ impl Volume {
                 }
                 Arc::new(opened)
             }
+            manifest::Driver::Checkpoint(asked) => {
+                let opened = checkpoint::open(context, self.name(), only_part(parts)?, asked)?;
+                let driver = Arc::clone(&opened.driver);
+                checkpoints = Some(Arc::new(opened));
+                driver
+            }
             manifest::Driver::Delay(asked) => {
                 plain::delay(context, only_part(parts)?, asked.delays())?
             }
@@ -501,6 +513,7 @@ impl Volume {
             object,
             remote,
             data_start,
+            checkpoints,
             new_at,
             origin,
         })
@@ -567,6 +580,9 @@ impl Bound for Volume {
         if let Some(overlay) = &made.overlay {
             overlay.settle();
         }
+        if let Some(part) = &made.checkpoints {
+            part.close();
+        }
         // A flush of the others would flush their parts, which have a shutdown of their own.
         use manifest::Driver::{File, Object, Overlay, Remote};
         if !matches!(self.device.driver, File(_) | Remote(_) | Object(_) | Overlay(_)) {
@@ -592,7 +608,7 @@ impl Bound for Volume {
         self.made.get().is_none_or(|made| {
             // A device that is read-only because it lost data has writes whose flush must fail.
             let geometry = made.queue.driver().info().geometry;
-            geometry.can_flush && !geometry.read_only
+            geometry.can_flush && !geometry.read_only || made.checkpoints.is_some()
         })
     }
 }

@@ -11,7 +11,7 @@ use super::removal::USUAL;
 use crate::control::Mode;
 use crate::control::changes::{ChangeReport, StepFailure, StepKind};
 use crate::drivers::Volume;
-use crate::drivers::export::offer;
+use crate::drivers::export::offer_of;
 use crate::error::Error;
 use crate::manifest::{self, Changes, Manifest, export_name};
 use crate::observer::ShownExport;
@@ -149,8 +149,10 @@ impl Live {
                 let had_disk = self.front_ends.path(&export.name);
                 // This comes first, since a machine may have no disks.
                 changed.notes.extend(self.front_ends.replace(export, &volume, time)?);
-                let done = self.server.replace_export(offer(export, Arc::clone(&shared)));
+                let done = offer_of(export, &volume).map_err(|error| error.to_string())?;
+                let done = self.server.replace_export(done);
                 done.map_err(|error| error.to_string())?;
+                self.images.renew(export, &volume);
                 let disk = self.front_ends.path(&export.name);
                 let old = has.export(&export.name);
                 if had_disk.is_some() && had_disk == disk && old.is_some_and(differs(export)) {

@@ -6,6 +6,7 @@
 
 mod bounded;
 mod bring_up;
+pub(crate) mod checkpoints;
 mod grow;
 mod legs;
 mod overlays;
@@ -31,7 +32,7 @@ use crate::check::impossible;
 use crate::cleanup::Cleanup;
 use crate::control::Mode;
 use crate::control::changes::{ChangeReport, Step, StepFailure, StepKind};
-use crate::drivers::{CallTargets, FrontEnds, MissingParts, Volume, Warnings};
+use crate::drivers::{CallTargets, FrontEnds, ImageExports, MissingParts, Volume, Warnings};
 use crate::error::{Error, ErrorKind};
 use crate::handle::Reachable;
 use crate::manifest::{self, Changes, Driver, Manifest, export_name};
@@ -104,7 +105,8 @@ pub(crate) struct Live {
     /// L: is the lock, taken inside that of `has`; guards whether a SIGHUP came before the server
     /// was up.
     pub(crate) missed: Mutex<bool>,
-    /// L: is the lock, held while a snapshot is taken, listed or deleted.
+    pub(crate) images: Arc<ImageExports>,
+    /// L: is the lock, held while a snapshot or checkpoint is taken, listed or deleted.
     pub(crate) snapshots: Mutex<()>,
     /// A: true if a flush failed in a change that the server's end overtook. Relaxed: read when
     /// that change is over.
@@ -596,6 +598,8 @@ impl Live {
         let mut used = Vec::new();
         for name in exports {
             let guests = usize::from(self.front_ends.has_guest(name));
+            // Its checkpoint is offered again with the next one.
+            self.images.remove(name);
             match self.server.hide_export(name).unwrap_or(0) + guests {
                 0 => {}
                 clients => used.push((name.clone(), clients)),

@@ -70,6 +70,8 @@ macro_rules! drivers {
 }
 
 drivers! {
+    /// Records which blocks of its one part changed since [checkpoints](backup.md).
+    "checkpoint" => Checkpoint(Checkpoint);
     /// Encrypts its one part; see [encryption.md](encryption.md).
     "crypt" => Crypt(Crypt);
     /// Slows its one part down, for tests.
@@ -114,6 +116,7 @@ impl Driver {
             Driver::Stripe(Stripe { over, .. }) | Driver::Mirror(Mirror { over, .. }) => over,
             Driver::Crypt(Crypt { over, .. })
             | Driver::Partition(Partition { over, .. })
+            | Driver::Checkpoint(Checkpoint { over, .. })
             | Driver::Delay(Delay { over, .. })
             | Driver::Error(Failing { over, .. }) => std::slice::from_ref(over),
             Driver::Overlay(Overlay { over, .. }) => over.as_slice(),
@@ -367,6 +370,29 @@ keys! {
 }
 
 impl CheckKeys for Partition {
+    fn check(&self, _: &mut Fields<'_, '_>) {}
+}
+
+keys! {
+    /// A part with a record of what changed.
+    #[derive(Clone, Debug, PartialEq)]
+    pub(crate) struct Checkpoint {
+        /// The part. Changes that bypass this device aren't recorded.
+        over: String = part(), Required("over = [\"a\"]");
+        /// Path of the record. The server creates a missing one (sparse), without checkpoints. It
+        /// takes up to 32 MiB for each TiB, and as much memory.
+        path: Located<PathBuf> = new_path(), Required("path = \"a.checkpoints\"");
+        /// Unit in which changes are recorded. An existing record must have the same.
+        block: u32 = power_of_two(4 << 10, 16 << 20, "a power of two from 4K to 16M"),
+            Usual("\"64K\"");
+        /// Room for the old content of blocks that changed since the newest checkpoint, in the file
+        /// `PATH.copies`. With it, clients can [read that](backup.md#reading-a-checkpoint).
+        copies: Option<u64> = size().within("at least 1M", "", |size| *size >= 1 << 20),
+            Unset("none: a checkpoint can't be read");
+    }
+}
+
+impl CheckKeys for Checkpoint {
     fn check(&self, _: &mut Fields<'_, '_>) {}
 }
 

@@ -39,7 +39,9 @@ pub(crate) use crypt::Crypt;
 pub(crate) use crypt::CryptKey;
 #[cfg(feature = "crypt")]
 pub use crypt::SecretSource;
-pub(crate) use drivers::{Driver, Failing, FileDriver, Io, Mirror, Remote, driver_names};
+pub(crate) use drivers::{
+    Checkpoint, Driver, Failing, FileDriver, Io, Mirror, Remote, driver_names,
+};
 pub use export::{Export, GuestSocket, Limit, UblkDisk};
 pub(crate) use keys::{Keys, Reload};
 pub(crate) use model::export_name;

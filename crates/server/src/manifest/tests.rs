@@ -170,11 +170,11 @@ fn an_unknown_driver_is_answered_with_the_known_ones() {
     assert_eq!(
         problem("[[device]]\nname = \"a\"\ndriver = \"mirorr\"\n"),
         "up.toml:3:10: device 'a': unknown driver 'mirorr'\n  help: did you mean 'mirror'? \
-         known drivers: crypt, delay, error, file, memory, mirror, nbd, null, object, overlay, partition, stripe"
+         known drivers: checkpoint, crypt, delay, error, file, memory, mirror, nbd, null, object, overlay, partition, stripe"
     );
     assert_eq!(
         problem("[[device]]\nname = \"a\"\ndriver = \"floppy\"\n"),
-        "up.toml:3:10: device 'a': unknown driver 'floppy'\n  help: known drivers: crypt, delay, error, file, \
+        "up.toml:3:10: device 'a': unknown driver 'floppy'\n  help: known drivers: checkpoint, crypt, delay, error, file, \
          memory, mirror, nbd, null, object, overlay, partition, stripe"
     );
     assert!(problem("[[device]]\nname = \"a\"\n").contains("the device has no 'driver'"));

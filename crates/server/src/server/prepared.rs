@@ -23,7 +23,7 @@ use crate::drivers::CallTargets;
 #[cfg(feature = "crypt")]
 use crate::drivers::Secrets;
 use crate::drivers::{
-    ExportDriver, FrontEnds, MissingParts, VolumeContext, VolumeDriver, Warnings,
+    ExportDriver, FrontEnds, ImageExports, MissingParts, VolumeContext, VolumeDriver, Warnings,
 };
 use crate::error::Error;
 use crate::events::Events;
@@ -279,11 +279,13 @@ impl PreparedServer {
         let front_ends = FrontEnds::new(&rings, place, Arc::clone(&server), report.clone());
         front_ends.expect(&self.manifest.exports);
         let front_ends = Arc::new(front_ends);
+        let images = Arc::new(ImageExports::new(Arc::clone(&server), Arc::clone(&notes)));
         let exports = ExportDriver::new(
             Arc::clone(&server),
             Arc::clone(&settings),
             Arc::clone(&notes),
             Arc::clone(&front_ends),
+            Arc::clone(&images),
         );
         let shown = exports.shown();
         manager
@@ -322,6 +324,7 @@ impl PreparedServer {
             stuck: Mutex::default(),
             follows: AtomicBool::new(false),
             missed: Mutex::default(),
+            images,
             snapshots: Mutex::default(),
             unclean: AtomicBool::new(false),
             ended: AtomicBool::new(false),

@@ -1,0 +1,200 @@
+//! Devices with checkpoints: their record, and the exports that show them as they were.
+
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
+use corewise::device::ProbeError;
+use corewise::drivers::{
+    Checkpoint, CheckpointDriver, CheckpointEvent, CheckpointOptions, FileDriver, FileOptions,
+};
+use corewise::export::SharedDevice;
+use corewise::nbd::Checkpoints;
+use corewise::sync::Mutex;
+
+use super::context::VolumeContext;
+use super::volume::Volume;
+use crate::control::checkpoints::{CheckpointAction, CheckpointReport};
+use crate::manifest;
+
+/// A device with checkpoints that is up.
+pub(super) struct CheckpointPart {
+    pub(super) driver: Arc<CheckpointDriver>,
+    /// File with the old content of blocks. It is of no use after this server.
+    copies: Option<PathBuf>,
+    /// L: is the lock, held while an image is opened; guards the image that clients read, with the
+    /// name of its checkpoint.
+    image: Mutex<Option<(String, Arc<SharedDevice>)>>,
+}
+
+/// Opens the record and the driver over `below`.
+pub(super) fn open(
+    context: &VolumeContext,
+    device: &str,
+    below: &Volume,
+    asked: &manifest::Checkpoint,
+) -> Result<CheckpointPart, ProbeError> {
+    let disk = below.device()?;
+    let needed = CheckpointDriver::record_size(disk.geometry().size, asked.block);
+    let record = file(context, device, &asked.path.value, needed)?;
+    let (report, name) = (context.report.clone(), device.to_owned());
+    let mut options = CheckpointOptions::new().block(asked.block).observer(move |event| {
+        if let CheckpointEvent::ImageEnded { checkpoint, why } = event {
+            report.checkpoint(&name, "image_ended", checkpoint, Some(why));
+        }
+    });
+    let mut copies = None;
+    if let Some(room) = asked.copies {
+        let path = beside(&asked.path.value);
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                let why = format!("cannot remove {}: {error}", path.display());
+                return Err(ProbeError::failed(why));
+            }
+            _ => {}
+        }
+        let blocks = room.next_multiple_of(asked.block.into());
+        options = options.copies(file(context, device, &path, blocks)?);
+        copies = Some(path);
+    }
+    let opened = CheckpointDriver::open(disk, record, options, &context.workqueue);
+    let (driver, faults) = opened.map_err(ProbeError::failed)?;
+    let path = asked.path.value.display();
+    for fault in faults {
+        context.notes.add(format!("device '{device}': {path}: {fault}"));
+    }
+    Ok(CheckpointPart { driver: Arc::new(driver), copies, image: Mutex::default() })
+}
+
+/// Returns the path of the copies beside a record.
+fn beside(record: &Path) -> PathBuf {
+    let mut name = record.as_os_str().to_owned();
+    name.push(".copies");
+    name.into()
+}
+
+/// Opens a file of at least `size` bytes, which is created if it is missing.
+fn file(
+    context: &VolumeContext,
+    device: &str,
+    path: &Path,
+    size: u64,
+) -> Result<Arc<dyn BlockDevice>, ProbeError> {
+    let failed = |why: String| ProbeError::failed(format!("cannot open {}: {why}", path.display()));
+    super::file::refuse_what_is_no_disk(path).map_err(failed)?;
+    let mut options = FileOptions::new(path).rings(&context.rings).name(device);
+    if path.metadata().map_or(true, |meta| meta.len() == 0) {
+        options = options.size(size);
+    }
+    let driver = FileDriver::open(options, &context.workqueue)
+        .map_err(|error| failed(super::file::why(path, &error)))?;
+    if driver.info().geometry.size < size {
+        driver.grow(Some(size)).map_err(|error| failed(error.to_string()))?;
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let queue = Queue::builder(&context.machine, Arc::new(driver)).name(name);
+    Ok(queue.build(&context.workqueue))
+}
+
+impl CheckpointPart {
+    /// Does the action. Returns the checkpoint that was taken or deleted, or all of them. Requests
+    /// of `queue`, over the driver, wait while a checkpoint is taken. May block.
+    pub(super) fn act(
+        &self,
+        queue: &Arc<Queue>,
+        action: &CheckpointAction,
+    ) -> Result<Vec<CheckpointReport>, String> {
+        let done = match action {
+            CheckpointAction::Take(name) => {
+                // The flush in the freeze then has little to do, and requests wait only for that.
+                let flushed = queue.flush();
+                let frozen = queue.freeze();
+                let taken = flushed.and_then(|()| self.driver.take(name.as_deref(), &frozen));
+                taken.map(|taken| vec![taken])
+            }
+            CheckpointAction::List => Ok(self.driver.list()),
+            CheckpointAction::Delete(name) => {
+                let found = self.driver.list().into_iter().filter(|one| one.name == *name);
+                let found = found.collect();
+                self.driver.delete(name).map(|()| found)
+            }
+        };
+        let done = done.map_err(|error| error.words().map_or(error.to_string(), str::to_owned));
+        Ok(done?.into_iter().map(report).collect())
+    }
+
+    /// Returns the newest checkpoint and the device as it was then, if that can be read.
+    fn image(&self, context: &VolumeContext) -> Option<(String, Arc<SharedDevice>)> {
+        let mut image = self.image.lock();
+        let newest = self.driver.names().pop()?;
+        if image.as_ref().is_none_or(|(of, _)| *of != newest) {
+            let opened = Arc::new(self.driver.image(&newest).ok()?);
+            let queue = Queue::builder(&context.machine, opened).name(newest.as_str());
+            *image = Some((newest, SharedDevice::new(queue.build(&context.workqueue))));
+        }
+        image.clone()
+    }
+
+    /// Ends in order, once no request comes any more. May block.
+    pub(super) fn close(&self) {
+        drop(self.image.lock().take());
+        self.driver.settle();
+        if let Some(path) = &self.copies {
+            // If it stays, the next start removes it.
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+fn report(one: Checkpoint) -> CheckpointReport {
+    CheckpointReport {
+        name: one.name,
+        taken: one.taken.as_secs_f64(),
+        changed: Some(one.changed),
+        readable: one.has_image,
+        uris: Vec::new(),
+    }
+}
+
+impl Checkpoints for CheckpointPart {
+    fn names(&self) -> Vec<String> {
+        self.driver.names()
+    }
+
+    fn changed(&self, name: &str, offset: u64, len: u64, most: usize) -> Option<Vec<(u64, bool)>> {
+        self.driver.changed(name, offset, len, most)
+    }
+}
+
+impl Volume {
+    /// Takes, lists or deletes checkpoints. Of a volume in an object store, they are its snapshots.
+    /// May block.
+    pub(crate) fn checkpoints(
+        &self,
+        action: &CheckpointAction,
+    ) -> Result<Vec<CheckpointReport>, String> {
+        let name = self.name();
+        let made = self.made.get().ok_or_else(|| format!("'{name}' is missing"))?;
+        match &made.checkpoints {
+            Some(part) => part.act(&made.queue, action),
+            None => Err(format!(
+                "'{name}' has the driver '{}': only a device with the driver 'checkpoint' has \
+                 checkpoints. Put one over '{name}', or take a snapshot of a volume in an object \
+                 store",
+                self.device.driver.name()
+            )),
+        }
+    }
+
+    /// Returns the device's checkpoints for clients, if it has any.
+    pub(crate) fn checkpoint_contexts(&self) -> Option<Arc<dyn Checkpoints>> {
+        let part = self.made.get()?.checkpoints.as_ref()?;
+        Some(Arc::clone(part) as Arc<dyn Checkpoints>)
+    }
+
+    /// Returns the newest checkpoint and the device as it was then, if that can be read.
+    pub(super) fn image(&self) -> Option<(String, Arc<SharedDevice>)> {
+        self.made.get()?.checkpoints.as_ref()?.image(&self.context)
+    }
+}
