@@ -174,8 +174,8 @@ fn an_unknown_driver_is_answered_with_the_known_ones() {
     );
     assert_eq!(
         problem("[[device]]\nname = \"a\"\ndriver = \"floppy\"\n"),
-        "up.toml:3:10: device 'a': unknown driver 'floppy'\n  help: known drivers: delay, error, file, \
-         memory, mirror, nbd, null, object, partition, stripe"
+        "up.toml:3:10: device 'a': unknown driver 'floppy'\n  help: known drivers: checkpoint, delay, \
+         error, file, memory, mirror, nbd, null, object, partition, stripe"
     );
     assert!(problem("[[device]]\nname = \"a\"\n").contains("the device has no 'driver'"));
 }
