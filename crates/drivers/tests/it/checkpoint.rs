@@ -301,6 +301,7 @@ fn a_change_whose_block_cannot_be_recorded_fails_and_leaves_the_device_alone() {
     up.take("a");
     let error = up.queue.write_at(0, vec![1; 512]).unwrap_err();
     assert!(error.to_string().contains("the record of checkpoints can't be written"), "{error}");
+    assert!(up.queue.write_at(0, vec![1; 512]).is_err(), "and the next one, too");
     assert_eq!(data.read_at(0, 512).unwrap(), [0; 512][..]);
     up.kill();
     let up = open(&rig, &data, &memory);

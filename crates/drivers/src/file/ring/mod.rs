@@ -1,11 +1,11 @@
 //! File I/O through io_uring: rings that many files share, with one thread each.
 //!
 //! `corewise-ring` has the threads, which other users may share: a ring for each few CPUs with a
-//! common cache. A hardware queue has the ring of its CPUs. So a thousand files need as many threads
-//! as one, and no single thread serves all. (With a ring for each CPU, every completion of a disk
-//! would wake another thread: four CPUs share the completions of one wake-up. With a ring that each
-//! submitter enters, a completion interrupts the submitting thread, which waits for a socket by
-//! then, and wakes a second thread that takes it.)
+//! common cache. A hardware queue has the ring of its CPUs. So a thousand files need as many
+//! threads as one, and no single thread serves all. (With a ring for each CPU, every completion of
+//! a disk would wake another thread: four CPUs share the completions of one wake-up. With a ring
+//! that each submitter enters, a completion interrupts the submitting thread, which waits for a
+//! socket by then, and wakes a second thread that takes it.)
 //!
 //! The runner of a hardware queue pushes requests to the inbox, and rings the bell at the end of
 //! the pass. The ring's thread takes the inbox, makes entries, submits them all and waits for a
