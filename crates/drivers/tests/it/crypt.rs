@@ -161,6 +161,9 @@ fn the_copies_of_large_writes_are_bounded_and_each_write_gets_its_turn() {
     while copies() < most {
         std::thread::yield_now();
     }
+    // All workers are done, and the other writes wait.
+    rig.wq.below().flush();
+    assert_eq!(copies(), most);
     let mut done = 0;
     while done != 40 << 20 {
         assert!(copies() <= most);
