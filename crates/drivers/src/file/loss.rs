@@ -18,7 +18,7 @@
 //! may wait: so only [`FileDriver::look`](super::FileDriver::look) does it.
 
 use corewise_blockmq::{IoError, IoErrorKind, ReadOnlyLatch};
-use corewise_sync::atomic::{AtomicBool, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use super::fault_reporter::FaultReporter;
 use crate::file_guard::FileGuard;
@@ -155,4 +155,36 @@ fn unlinked() -> IoError {
     let why = "the file was unlinked while in use: its content goes when the server ends; copy it \
                through the server (or from /proc/PID/fd) first";
     IoError::with(IoErrorKind::Io(libc::EIO), why)
+}
+
+/// The record of the first failed sync of the file.
+///
+/// The kernel reports a failed write-back once for each open file, takes the pages for clean, and
+/// lets the next `fdatasync` succeed although the bytes never reached the disk. So the failure is
+/// remembered here, and from then on no flush succeeds: a retry must not report that the data is
+/// safe.
+#[derive(Default)]
+pub(super) struct FlushDoubt {
+    /// A: error number of the first sync that failed; 0 if none has. Set before that sync's request
+    /// completes, so a caller that knows the failure can't flush with success. Release and Acquire.
+    errno: AtomicU32,
+}
+
+impl FlushDoubt {
+    /// Returns the error number of the first sync that failed; 0 if none has.
+    pub(super) fn errno(&self) -> u32 {
+        self.errno.load(Ordering::Acquire)
+    }
+
+    /// Records a sync that failed, and reports the first one.
+    pub(super) fn failed(&self, reporter: &FaultReporter, error: &IoError) {
+        let errno = error.errno() as u32;
+        let (new, old) = (Ordering::AcqRel, Ordering::Acquire);
+        if self.errno.compare_exchange(0, errno, new, old).is_ok() {
+            reporter.report_loss(
+                error,
+                "data could not be made durable; every flush fails from now on",
+            );
+        }
+    }
 }

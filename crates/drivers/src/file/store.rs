@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use corewise_blockmq::{
     AlignedBuf, Flags, Geometry, IoError, IoErrorKind, Op, ReadOnlyLatch, Request, RequestMut,
 };
-use corewise_sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use corewise_sync::atomic::{AtomicBool, Ordering};
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 
@@ -15,7 +15,7 @@ use super::extents::ExtentCache;
 use super::fault_reporter::{FaultReporter, FileDisplacement};
 use super::host_cache::Alignment;
 use super::lane::AT_ONCE;
-use super::loss::{LossRecord, OnLoss};
+use super::loss::{FlushDoubt, LossRecord, OnLoss};
 use super::write_log::WriteLog;
 use super::{host_cache, qemu_locks};
 use crate::file_guard::FileGuard;
@@ -53,19 +53,6 @@ pub(super) struct Store {
     has_read_now: AtomicBool,
     /// A: true if it supports writes without waiting, likewise.
     writes_now: AtomicBool,
-}
-
-/// The record of the first failed sync of the file.
-///
-/// The kernel reports a failed write-back once for each open file, takes the pages for clean, and
-/// lets the next `fdatasync` succeed although the bytes never reached the disk. So the failure is
-/// remembered here, and from then on no flush succeeds: a retry must not report that the data is
-/// safe.
-#[derive(Default)]
-struct FlushDoubt {
-    /// A: error number of the first sync that failed; 0 if none has. Set before that sync's request
-    /// completes, so a caller that knows the failure can't flush with success. Release and Acquire.
-    errno: AtomicU32,
 }
 
 impl Store {
@@ -339,7 +326,7 @@ impl Store {
     pub(super) fn synced(&self, result: Result<(), IoError>) -> Result<(), IoError> {
         // This comes after the sync: earlier writes are durable only in the rest of the file.
         let whole = self.is_whole();
-        match (result, self.doubt.errno.load(Ordering::Acquire)) {
+        match (result, self.doubt.errno()) {
             (Ok(()), _) if whole.is_err() => whole,
             (Ok(()), 0) => Ok(()),
             (Ok(()), errno) => {
@@ -535,19 +522,6 @@ impl Store {
                 }
                 Err(error) => return Err(IoError::from_errno(error.raw_os_error())),
             }
-        }
-    }
-}
-
-impl FlushDoubt {
-    fn failed(&self, reporter: &FaultReporter, error: &IoError) {
-        let errno = error.errno() as u32;
-        let (new, old) = (Ordering::AcqRel, Ordering::Acquire);
-        if self.errno.compare_exchange(0, errno, new, old).is_ok() {
-            reporter.report_loss(
-                error,
-                "data could not be made durable; every flush fails from now on",
-            );
         }
     }
 }

@@ -10,6 +10,7 @@ pub mod checkpoints;
 pub mod devices;
 pub mod disks;
 pub mod document;
+mod exposition;
 pub mod health;
 pub(crate) mod metrics;
 pub mod mirrors;

@@ -2,10 +2,10 @@
 //! on.
 //!
 //! `keys` defines a key. The tables of keys are in `server`, `export`, `drivers` (the keys of all
-//! devices, and of each driver), `crypt`, `overlay` and `object` (the drivers of those names). A new
-//! key is one entry there. `raw` reads the text by these tables and resolves nothing. `links` follows
-//! the names from device to device, and `resolve` makes the `model` of it. All of it is pure: nothing
-//! here touches the file system. `docs/manifest.md` describes the format.
+//! devices, and of each driver), and `crypt`, `overlay` and `object` (the drivers of those names).
+//! A new key is one entry there. `raw` reads the text by these tables and resolves nothing. `links`
+//! follows the names from device to device, and `resolve` makes the `model` of it. All of it is
+//! pure: nothing here touches the file system. `docs/manifest.md` describes the format.
 
 mod access;
 mod changes;
