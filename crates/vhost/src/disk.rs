@@ -10,6 +10,7 @@ use corewise_export::{Identity, Traffic};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Completion, Mutex, context, time};
 
+use crate::inflight::InflightRegion;
 use crate::server::{ListenSocket, ServerShared};
 use crate::session::{Session, left};
 use crate::shared::DiskShared;
@@ -157,8 +158,9 @@ impl Drop for Disk {
 }
 
 impl DiskInner {
-    /// Ends the session. Returns true if everything in flight was answered.
-    fn end(&self, within: Duration) -> bool {
+    /// Ends the session. Returns true if everything in flight was answered, and the frontend's
+    /// record.
+    fn end(&self, within: Duration) -> (bool, Option<InflightRegion>) {
         let until = time::now() + within;
         self.server.forget(self);
         let session = {
@@ -167,18 +169,19 @@ impl DiskInner {
             state.session.clone()
         };
         self.shared.close();
-        let Some(session) = session else { return true };
+        let Some(session) = session else { return (true, None) };
+        let region = session.region();
         let drained = session.drain(until);
         session.end(until);
         // The answers are in the guest's memory; what is left is the end of some threads.
         let _ = session.ended.wait_timeout(left(until));
-        drained
+        (drained, region)
     }
 
     fn stop(&self, within: Duration) -> StopReport {
         context::might_block("Disk::stop");
         let until = time::now() + within;
-        let drained = self.end(within);
+        let (drained, region) = self.end(within);
         let mut report = StopReport { drained, flush: None, flush_timed_out: false };
         if self.shared.export.was_changed() && self.shared.geometry().can_flush {
             let end = Arc::new((Completion::new(), Mutex::new(None)));
@@ -191,6 +194,9 @@ impl DiskInner {
                 true => report.flush = end.1.lock().take(),
                 false => report.flush_timed_out = true,
             }
+        }
+        if let Some(region) = region.filter(|_| report.is_clean()) {
+            region.mark_clean();
         }
         self.shared.log_left_out();
         report

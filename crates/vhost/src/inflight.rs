@@ -21,6 +21,9 @@ use crate::faults::{Mapping, MemoryLoss};
 /// Bytes in front of the entries: features, version, number of entries, head of the last batch,
 /// used index.
 const HEAD: usize = 16;
+/// The features of the first ring have the mark of a server that lost nothing, if any.
+const CLEAN_AT: usize = 0;
+const CLEAN: u64 = 1;
 const VERSION_AT: usize = 8;
 const ENTRIES_AT: usize = 10;
 const LAST_BATCH_AT: usize = 12;
@@ -46,6 +49,8 @@ pub(crate) struct InflightRegion {
     mapping: Arc<Mapping>,
     rings: u16,
     queue_size: u16,
+    /// True if changes that a former server answered may be lost.
+    after_loss: bool,
 }
 
 impl InflightRegion {
@@ -85,12 +90,43 @@ impl InflightRegion {
             ));
         }
         let mapping = Mapping::new(RECORD, file, offset, size, 0, loss)?;
-        Ok(Self { mapping, rings, queue_size })
+        Ok(Self { mapping, rings, queue_size, after_loss: false })
     }
 
     /// Returns its mapping.
     pub(crate) fn mapping(&self) -> &Arc<Mapping> {
         &self.mapping
+    }
+
+    /// Records that the server ends, and that all changes it answered are durable.
+    pub(crate) fn mark_clean(&self) {
+        if self.rings > 0 {
+            let slice = self.mapping.bytes();
+            slice.store(CLEAN.to_le(), CLEAN_AT, Ordering::Release).expect(MAPPED);
+        }
+    }
+
+    /// Returns true if a former server has lost nothing, and removes its mark.
+    pub(crate) fn take_mark(&self) -> bool {
+        let slice = self.mapping.bytes();
+        let has = self.rings > 0
+            && slice
+                .load::<u64>(CLEAN_AT, Ordering::Acquire)
+                .is_ok_and(|word| u64::from_le(word) == CLEAN);
+        if has {
+            slice.store(0_u64, CLEAN_AT, Ordering::Release).expect(MAPPED);
+        }
+        has
+    }
+
+    /// Records that changes that a former server answered may be lost.
+    pub(crate) fn set_after_loss(&mut self) {
+        self.after_loss = true;
+    }
+
+    /// Returns true if changes that a former server answered may be lost.
+    pub(crate) fn is_after_loss(&self) -> bool {
+        self.after_loss
     }
 
     /// Returns the record of one ring, if it is there and has that size.

@@ -14,6 +14,7 @@ use crate::error::Error;
 pub struct Options {
     pub(crate) queues: u16,
     pub(crate) read_only: bool,
+    pub(crate) may_lose: bool,
     pub(crate) serial: Option<String>,
     pub(crate) memory: u64,
     pub(crate) rate: Rate,
@@ -66,6 +67,7 @@ impl Default for Options {
         Self {
             queues: 64,
             read_only: false,
+            may_lose: false,
             serial: None,
             memory: 32 << 20,
             rate: Rate::default(),
@@ -93,6 +95,14 @@ impl Options {
     #[must_use]
     pub fn read_only(mut self, read_only: bool) -> Self {
         self.read_only = read_only;
+        self
+    }
+
+    /// Sets whether a server that died may have lost changes that it had answered. Then the first
+    /// flush of each queue fails if the guest had that server.
+    #[must_use]
+    pub fn may_lose(mut self, may_lose: bool) -> Self {
+        self.may_lose = may_lose;
         self
     }
 

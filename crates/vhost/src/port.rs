@@ -31,6 +31,11 @@ impl Port {
         self.0.submit()
     }
 
+    /// Makes the next flush fail, since changes that a former server answered may be lost.
+    pub(crate) fn owe_a_failure(&self) {
+        self.0.client().owe_a_failure();
+    }
+
     /// Records that the ring has ended. `clean` is true if its guest got all answers.
     pub(crate) fn leave(&self, clean: bool) {
         self.0.client().leave(clean);

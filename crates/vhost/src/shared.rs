@@ -18,6 +18,8 @@ pub(crate) struct DiskShared {
     pub(crate) memory: MemoryBudget,
     /// The counters of each ring.
     pub(crate) counters: Vec<CachePadded<RingCounters>>,
+    /// A: true until the first frontend has brought or got its record. Relaxed.
+    first: AtomicBool,
     /// A: set once the disk takes no more requests. Relaxed: each ring is woken after it is set.
     closing: AtomicBool,
     /// Limit of what the guest and the frontend can make the log say.
@@ -37,10 +39,16 @@ impl DiskShared {
             options,
             memory,
             counters,
+            first: AtomicBool::new(true),
             closing: AtomicBool::new(false),
             log: Throttle::new(),
             failures: Throttle::new(),
         }
+    }
+
+    /// Returns true at the first call: the frontend may have had a former server.
+    pub(crate) fn is_first_guest(&self) -> bool {
+        self.first.swap(false, Ordering::Relaxed)
     }
 
     pub(crate) fn device(&self) -> &Arc<dyn BlockDevice> {

@@ -161,8 +161,9 @@ impl FrontEnds {
         let shared = volume.shared().map_err(|error| error.to_string())?;
         if open.guest.as_ref().is_none_or(|guest| guest.ends_with(export)) {
             open.guest.take().map_or(Ok(()), |guest| guest.close(time))?;
-            open.guest =
-                self.open_guest(export, &shared).map_err(|why| format!("vhost_user: {why}"))?;
+            open.guest = self
+                .open_guest(export, volume, &shared)
+                .map_err(|why| format!("vhost_user: {why}"))?;
         }
         let in_words = |why| format!("ublk: {why}");
         match (&open.local, &export.ublk) {
@@ -195,6 +196,7 @@ impl FrontEnds {
     fn open_guest(
         &self,
         export: &manifest::Export,
+        volume: &Volume,
         shared: &Arc<SharedDevice>,
     ) -> Result<Option<Arc<GuestDisk>>, String> {
         let Some(at) = &export.vhost_user else { return Ok(None) };
@@ -216,6 +218,7 @@ impl FrontEnds {
         let options = vhost::Options::default()
             .socket(SocketAccess { owner, group, mode })
             .read_only(export.read_only)
+            .may_lose(volume.may_lose())
             .rate(rate.unwrap_or_default())
             .access(access)
             .memory_pool(self.clients.memory_pool())

@@ -74,6 +74,7 @@ impl RingHandle {
             base: 0,
             features: start.features,
             region: start.region,
+            knows_loss: false,
             record: None,
             kick: None,
             call: None,
@@ -323,6 +324,10 @@ impl Ring {
             ),
         };
         self.watch();
+        if self.region.as_ref().is_some_and(InflightRegion::is_after_loss) && !self.knows_loss {
+            self.knows_loss = true;
+            self.port.owe_a_failure();
+        }
         self.left = VecDeque::new();
         let mut next = self.base;
         if let Some(record) = &mut self.record {

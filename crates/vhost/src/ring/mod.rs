@@ -125,6 +125,8 @@ pub(crate) struct Ring {
     base: u16,
     features: u64,
     region: Option<InflightRegion>,
+    /// True if a loss of a former server is known to the client.
+    knows_loss: bool,
     record: Option<InflightRing>,
     kick: Option<File>,
     call: Option<File>,

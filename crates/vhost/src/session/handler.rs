@@ -254,6 +254,8 @@ impl VhostUserBackendReqHandler for Session {
         let (rings, entries) = (inflight.num_queues, inflight.queue_size);
         let (region, file, size) =
             InflightRegion::create(rings, entries, &self.loss).map_err(refused)?;
+        // This frontend has no former server.
+        self.disk.is_first_guest();
         self.set_inflight(region)?;
         Ok((VhostUserInflight::new(size, 0, rings, entries), file))
     }
@@ -268,7 +270,12 @@ impl VhostUserBackendReqHandler for Session {
             inflight.queue_size,
             &self.loss,
         );
-        self.set_inflight(region.map_err(refused)?)
+        let mut region = region.map_err(refused)?;
+        let was_clean = region.take_mark();
+        if self.disk.is_first_guest() && self.disk.options.may_lose && !was_clean {
+            region.set_after_loss();
+        }
+        self.set_inflight(region)
     }
 
     fn get_max_mem_slots(&self) -> Result<u64> {

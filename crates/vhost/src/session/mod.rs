@@ -112,6 +112,11 @@ impl Session {
         }))
     }
 
+    /// Returns the frontend's record of requests in flight, if it keeps one.
+    pub(crate) fn region(&self) -> Option<InflightRegion> {
+        self.state.lock().region.clone()
+    }
+
     /// Serves the frontend until it leaves or breaks the protocol, then waits until the device has
     /// ended its requests.
     pub(crate) fn run(self: &Arc<Self>, socket: UnixStream) -> SessionEnd {

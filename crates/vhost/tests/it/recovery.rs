@@ -84,6 +84,45 @@ fn a_server_that_is_stopped_leaves_nothing_to_do_again() {
 }
 
 #[test]
+fn a_guest_of_a_server_that_may_have_lost_changes_learns_of_it_by_one_flush() {
+    let setup = Setup { inflight: true, ..Setup::default() };
+    let options = || Options::default().may_lose(true);
+    let next = |content: &[u8]| {
+        let device = TestDevice::of(content.len() as u64);
+        device.fill(0, content);
+        let host = Host::new(&device, options());
+        (device, host)
+    };
+    // A guest without a former server has lost nothing.
+    let (_, host) = next(&[0; 1 << 20]);
+    let mut guest = Guest::new(&host.path(), setup.clone());
+    assert_eq!((guest.write(0, &[1; 512]), guest.flush()), (OK, OK));
+    let content = kill(host);
+    let (_, host) = next(&content);
+    let mut guest = guest.reconnect(&host.path(), &setup);
+    guest.start(0);
+    assert_eq!((guest.flush(), guest.flush()), (IOERR, OK));
+    // A connection that is made anew to the same server has lost nothing.
+    let mut guest = guest.reconnect(&host.path(), &setup);
+    guest.start(0);
+    assert_eq!(guest.flush(), OK);
+    // Nor has one to the successor of a server that was stopped.
+    let Host { disk, device, .. } = host;
+    assert!(disk.stop(std::time::Duration::from_secs(60)).is_clean());
+    let (_, host) = next(&device.bytes());
+    let mut guest = guest.reconnect(&host.path(), &setup);
+    guest.start(0);
+    assert_eq!(guest.flush(), OK);
+    // The mark of that stop holds once.
+    let content = kill(host);
+    let (_, host) = next(&content);
+    let mut guest = guest.reconnect(&host.path(), &setup);
+    guest.start(0);
+    assert_eq!((guest.flush(), guest.flush()), (IOERR, OK));
+    drop(host);
+}
+
+#[test]
 fn a_record_of_another_shape_is_refused() {
     let device = TestDevice::of(1 << 20);
     let host = Host::new(&device, Options::default());
