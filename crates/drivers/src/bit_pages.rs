@@ -42,7 +42,7 @@ pub(crate) struct DamagedSector(pub(crate) usize);
 impl BitPage {
     /// Creates a page of clear bits.
     pub(crate) fn new() -> Box<Self> {
-        Box::new(Self { words: [const { AtomicU64::new(0) }; WORDS] })
+        Box::new(Self { words: std::array::from_fn(|_| AtomicU64::new(0)) })
     }
 
     /// Decodes page `index` of the bitmap of volume `id` from its [`PAGE`] bytes.
