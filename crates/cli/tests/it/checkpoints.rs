@@ -266,3 +266,33 @@ fn a_backup_that_is_interrupted_continues_and_one_that_is_damaged_or_out_of_orde
     drop(client);
     server.stop().ok();
 }
+
+#[test]
+fn a_file_in_the_place_of_the_copies_stays_as_it_is_and_those_of_a_killed_server_are_removed() {
+    let folder = Folder::new();
+    let copies = folder.path().join("disk.checkpoints.copies");
+    std::fs::write(&copies, "somebody's").unwrap();
+    folder.write("up.toml", manifest("copies = \"1M\""));
+    let up = ["up", "up.toml"];
+    folder.corewise(up).fails().complains(&["disk.checkpoints.copies has other data"]);
+    assert_eq!(std::fs::read(&copies).unwrap(), b"somebody's");
+    std::fs::remove_file(&copies).unwrap();
+    start(&folder, "copies = \"1M\"").kill();
+    assert!(copies.exists());
+    let server = start(&folder, "copies = \"1M\"");
+    server.stop().ok();
+    assert!(!copies.exists());
+}
+
+#[test]
+fn a_record_of_data_that_is_gone_and_one_that_was_emptied_are_refused() {
+    let folder = Folder::new();
+    let server = start(&folder, "");
+    folder.corewise(["checkpoint", "disk", "mon"]).ok();
+    server.stop().ok();
+    let up = ["up", "up.toml"];
+    std::fs::remove_file(folder.path().join("data.img")).unwrap();
+    folder.corewise(up).fails().complains(&["'data' is new and empty", "full backup"]);
+    std::fs::write(folder.path().join("disk.checkpoints"), "").unwrap();
+    folder.corewise(up).fails().complains(&["disk.checkpoints is empty"]);
+}

@@ -93,6 +93,23 @@ fn an_overlay_over_another_base_or_of_a_damaged_file_is_refused() {
     folder.corewise(["up", "up.toml"]).code(1).complains(&["'base' is a part of 'a'"]);
     folder.write("up.toml", base(READ_ONLY) + &overlay("new", ""));
     folder.corewise(["up", "up.toml"]).code(1).complains(&["a new one needs a base"]);
+    folder.write("new.cow", "");
+    folder.corewise(["up", "up.toml"]).code(1).complains(&["new.cow is empty"]);
+}
+
+#[test]
+fn an_overlay_has_the_size_of_the_manifest_at_its_start_and_never_shrinks() {
+    let folder = folder();
+    let start = |keys: &str| {
+        folder.write("up.toml", base(READ_ONLY) + &overlay("a", keys));
+        Server::start(&folder, &["up.toml"])
+    };
+    start(OVER).stop().ok();
+    let server = start(&format!("{OVER}\nsize = \"8M\""));
+    assert_eq!(Client::new(&server.socket(), "a").size, 8 << 20);
+    server.stop().ok();
+    folder.write("up.toml", base(READ_ONLY) + &overlay("a", &format!("{OVER}\nsize = \"6M\"")));
+    folder.corewise(["up", "up.toml"]).code(1).complains(&["can't shrink"]);
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Devices with checkpoints: their record, and the exports that show them as they were.
 
+use std::fs::File;
 use std::io::ErrorKind;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -12,6 +14,7 @@ use corewise::drivers::{
 use corewise::export::SharedDevice;
 use corewise::nbd::Checkpoints;
 use corewise::sync::Mutex;
+use rustix::fs::{FlockOperation, flock};
 
 use super::context::VolumeContext;
 use super::volume::Volume;
@@ -37,6 +40,7 @@ pub(super) fn open(
 ) -> Result<CheckpointPart, ProbeError> {
     let disk = below.device()?;
     let needed = CheckpointDriver::record_size(disk.geometry().size, asked.block);
+    super::overlay::refuse_emptied(&asked.path.value, "a record").map_err(ProbeError::failed)?;
     let record = file(context, device, &asked.path.value, needed)?;
     let (report, name) = (context.report.clone(), device.to_owned());
     let mut options = CheckpointOptions::new().block(asked.block).observer(move |event| {
@@ -47,24 +51,78 @@ pub(super) fn open(
     let mut copies = None;
     if let Some(room) = asked.copies {
         let path = beside(&asked.path.value);
-        match std::fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => {
-                let why = format!("cannot remove {}: {error}", path.display());
-                return Err(ProbeError::failed(why));
-            }
-            _ => {}
-        }
+        remove_copies(&path).map_err(ProbeError::failed)?;
         let blocks = room.next_multiple_of(asked.block.into());
-        options = options.copies(file(context, device, &path, blocks)?);
+        let disk = file(context, device, &path, blocks + COPIES_END.len() as u64)?;
+        disk.write_at(blocks, COPIES_END.to_vec()).map_err(|error| {
+            ProbeError::failed(format!("cannot write to {}: {error}", path.display()))
+        })?;
+        options = options.copies(disk);
         copies = Some(path);
     }
     let opened = CheckpointDriver::open(disk, record, options, &context.workqueue);
     let (driver, faults) = opened.map_err(ProbeError::failed)?;
     let path = asked.path.value.display();
+    if below.is_new() && !driver.names().is_empty() {
+        return Err(ProbeError::failed(format!(
+            "'{}' is new and empty, and {path} has checkpoints of former data. Put that data back, or \
+             remove {path} and begin with a full backup",
+            below.name()
+        )));
+    }
     for fault in faults {
         context.notes.add(format!("device '{device}': {path}: {fault}"));
     }
     Ok(CheckpointPart { driver: Arc::new(driver), copies, image: Mutex::default() })
+}
+
+/// The last bytes of a file of copies, by which the next server knows that it may remove it.
+const COPIES_END: [u8; 4096] = {
+    let (mut end, text) =
+        ([0; 4096], b"corewise: copies of changed blocks, of no use once their server has ended");
+    let mut at = 0;
+    while at < text.len() {
+        end[at] = text[at];
+        at += 1;
+    }
+    end
+};
+
+/// Removes the copies that a former server has left, if they are there.
+///
+/// # Errors
+/// If another file has that place, or somebody uses it.
+fn remove_copies(path: &Path) -> Result<(), String> {
+    let failed = |error: std::io::Error| format!("cannot look at {}: {error}", path.display());
+    let found = match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found.map_err(failed)?,
+    };
+    let refused = |what: &str| {
+        let path = path.display();
+        Err(format!(
+            "{path} {what}, and copies of changed blocks would take its place. Move it away, or give the record another path"
+        ))
+    };
+    if !found.is_file() {
+        return refused("is there and is no file");
+    }
+    let file = File::open(path).map_err(failed)?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return refused("is in use");
+    }
+    // A server that was killed while it made the file has left one without content.
+    if !holds_copies(&file, found.len()) && found.blocks() != 0 {
+        return refused("has other data");
+    }
+    std::fs::remove_file(path).map_err(|error| format!("cannot remove {}: {error}", path.display()))
+}
+
+/// Returns true if a file of this length has the end of a file of copies.
+fn holds_copies(file: &File, len: u64) -> bool {
+    let mut end = [0; COPIES_END.len()];
+    let at = len.checked_sub(end.len() as u64);
+    at.is_some_and(|at| file.read_exact_at(&mut end, at).is_ok() && end == COPIES_END)
 }
 
 /// Returns the path of the copies beside a record.
@@ -141,8 +199,13 @@ impl CheckpointPart {
         drop(self.image.lock().take());
         self.driver.settle();
         if let Some(path) = &self.copies {
-            // If it stays, the next start removes it.
-            let _ = std::fs::remove_file(path);
+            // If it stays, the next start removes it. The driver still holds its lock.
+            let is_ours = File::open(path).is_ok_and(|file| {
+                file.metadata().is_ok_and(|found| holds_copies(&file, found.len()))
+            });
+            if is_ours {
+                let _ = std::fs::remove_file(path);
+            }
         }
     }
 }

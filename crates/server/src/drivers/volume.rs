@@ -149,13 +149,12 @@ impl Volume {
         Some(match &self.device.driver {
             Driver::Memory(_) | Driver::Null(_) => return None,
             Driver::Object(_) if self.origin() == DataOrigin::Memory => return None,
-            Driver::File(file) => format!("{name} file {}", identity_of(&file.path.value)),
+            // Another device may have the same data under another name.
+            Driver::File(file) => format!("file {}", identity_of(&file.path.value)),
             // The file names the base.
-            Driver::Overlay(overlay) => {
-                format!("{name} overlay {}", identity_of(&overlay.path.value))
-            }
-            Driver::Remote(remote) => format!("{name} nbd {}", remote.uri.value),
-            Driver::Object(object) => format!("{name} object {}", object.location.value),
+            Driver::Overlay(overlay) => format!("overlay {}", identity_of(&overlay.path.value)),
+            Driver::Remote(remote) => format!("nbd {}", remote.uri.value),
+            Driver::Object(object) => format!("object {}", object.location.value),
             // Its legs change while it serves, and each has a record that names its mirror.
             Driver::Mirror(_) => parts().map(|_| format!("{name} mirror"))?,
             other => format!("{name} {} over\n{}", other.name(), parts()?),

@@ -8,12 +8,12 @@ use std::sync::Arc;
 use corewise_export::Identity;
 use corewise_sync::panics::caught;
 use corewise_sync::{Completion, Mutex, sys, thread};
-use rustix::event::epoll;
+use rustix::event::{PollFlags, epoll};
 use rustix::net::{Shutdown, shutdown};
 use virtio_queue::{Queue, QueueT};
 
 use super::buffers::Buffers;
-use super::{Inbox, MOST_ENTRIES, Ring, RingAddresses, RingShared};
+use super::{Inbox, MOST_ENTRIES, Ring, RingAddresses, RingShared, is_ready};
 use crate::config::EVENT_IDX;
 use crate::error::Error;
 use crate::faults::MemoryLoss;
@@ -372,7 +372,9 @@ impl Ring {
         if let Some(kick) = self.kick.take() {
             let _ = epoll::delete(&self.epoll, kick.as_fd());
             // The thread never reads it; an event that is left would be taken for a kick later.
-            let _ = rustix::io::read(&kick, &mut [0; 8]);
+            if is_ready(&kick, PollFlags::IN) {
+                let _ = rustix::io::read(&kick, &mut [0; 8]);
+            }
         }
         self.call = None;
         self.base = self.queue.next_avail();

@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use corewise_blockmq::{Completed, IoErrorKind, Op, Request};
 use corewise_export::Next;
 use corewise_sync::atomic::{Ordering, fence};
 use corewise_sync::{Mutex, time};
-use rustix::event::{Timespec, epoll};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use virtio_bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
@@ -651,9 +651,16 @@ impl Ring {
 
 /// Writes to an eventfd of the frontend. A frontend that lets it fill up has its event.
 fn signal(event: Option<&File>) {
-    if let Some(event) = event {
+    // The frontend can make its eventfds wait for room, whatever was set here.
+    if let Some(event) = event.filter(|event| is_ready(event, PollFlags::OUT)) {
         let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
     }
+}
+
+/// Returns true if an eventfd can be read or written without waiting.
+fn is_ready(event: &impl AsFd, how: PollFlags) -> bool {
+    let mut polled = [PollFd::new(event, how)];
+    poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready == 1)
 }
 
 fn until(at: Instant) -> Timespec {
