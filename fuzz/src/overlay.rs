@@ -131,7 +131,7 @@ fn correct(meta: &mut [u8]) {
 fn meta(bits: u64, word: usize, value: u64) -> Vec<u8> {
     let mut meta = vec![0; META];
     let base = base_content();
-    // Of a base this small, each sample is a block of 4 KiB: 32 of them lie at multiples of 512.
+    // The base is small, so each sample is a block of 4 KiB: 32 samples lie at multiples of 512.
     let samples = (0..32).flat_map(|n| {
         let at = SIZE / 32 * n / 4096 * 4096;
         base[at..at + 4096].to_vec()

@@ -46,7 +46,7 @@ const BURST: usize = 2;
 /// A user that panics is called no further, and the others go on.
 pub trait RingUser: Send {
     /// Pushes the entries of what other threads have left in the user's inbox.
-    fn take_in(&mut self, ring: &mut Entries<'_, '_>);
+    fn take_in(&mut self, _ring: &mut Entries<'_, '_>) {}
 
     /// Takes a completion of an entry that this user pushed with `number`.
     fn completed(&mut self, number: u64, result: i32, ring: &mut Entries<'_, '_>);
@@ -115,7 +115,7 @@ impl<'r> Entries<'_, 'r> {
     /// Pushes an entry, now or once there is room.
     ///
     /// # Safety
-    /// As for [`push`](Entries::push).
+    /// The caller promises the same as for [`push`](Entries::push).
     pub unsafe fn push_or_wait(&mut self, entry: &squeue::Entry, number: u64) {
         // SAFETY: as the caller says.
         if !self.waiting.is_empty() || !unsafe { self.push(entry, number) } {

@@ -78,7 +78,7 @@ impl Pace {
         Pace { rate, begun: Instant::now(), bytes: 0 }
     }
 
-    /// Waits until so many more bytes may come.
+    /// Counts `bytes`, and sleeps until the rate allows them.
     fn spend(&mut self, bytes: u64) {
         self.bytes += bytes;
         let Some(rate) = self.rate else { return };

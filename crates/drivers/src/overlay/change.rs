@@ -7,7 +7,7 @@ use std::sync::Arc;
 use corewise_blockmq::{BlockDevice, BlockDeviceExt, IoError, IoErrorKind};
 use corewise_sync::atomic::Ordering;
 
-use super::fetch::Cursor;
+use super::fetch::{Cursor, is_zero};
 use super::header::{HEADERS, WholeChange};
 use super::open::identity;
 use super::{Overlay, OverlayState};
@@ -161,7 +161,7 @@ impl OverlayState {
     fn copy_piece(&self, base: &dyn BlockDevice, bytes: Range<u64>) -> Result<(), IoError> {
         let len = bytes.end - bytes.start;
         let data = self.file.read_at(self.layout.place(bytes.start), len as usize)?;
-        if base.geometry().can_write_zeroes && data.iter().all(|byte| *byte == 0) {
+        if base.geometry().can_write_zeroes && is_zero(&data) {
             return base.write_zeroes(bytes.start, len);
         }
         base.write_at(bytes.start, data)

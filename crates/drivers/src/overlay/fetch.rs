@@ -19,12 +19,12 @@ use crate::bit_pages::PAGE;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FetchPolicy {
-    /// None: only changes make blocks own.
+    /// No block: only changes make blocks own.
     #[default]
     Never,
-    /// Those that are read, in whole blocks.
+    /// The whole blocks that clients read.
     OnRead,
-    /// Those that are read, and all others in the background.
+    /// The blocks that clients read, and all others in the background.
     Background,
 }
 
@@ -376,6 +376,6 @@ impl OverlayState {
     }
 }
 
-fn is_zero(bytes: &[u8]) -> bool {
+pub(super) fn is_zero(bytes: &[u8]) -> bool {
     bytes.iter().all(|byte| *byte == 0)
 }

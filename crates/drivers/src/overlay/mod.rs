@@ -133,7 +133,8 @@ impl OverlayOptions {
         self
     }
 
-    /// Sets the bytes of a new overlay.
+    /// Sets the bytes of the overlay. One that is there grows to that size, and never shrinks.
+    /// Without this, a new one has the size of its base.
     #[must_use]
     pub fn size(mut self, bytes: Option<u64>) -> Self {
         self.size = bytes;

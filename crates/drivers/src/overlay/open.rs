@@ -59,14 +59,14 @@ impl Overlay {
         let (found, is_whole) = read_header(&*file)?;
         let is_new = found.is_none();
         let header = match found {
-            Some(header) => existing(header, &*file, base.as_deref(), &options)?,
+            Some(header) => existing(header, &*file, base.as_deref())?,
             None => new_header(&*file, base.as_deref(), &options)?,
         };
         // An overlay that has every block leaves its base alone.
         let base = base.filter(|_| header.base.is_some());
         let geometry = geometry(&*file, base.as_ref(), &header)?;
         let layout = header.layout();
-        let OverlayOptions { fetch, fetch_rate, observer, .. } = options;
+        let OverlayOptions { size, fetch, fetch_rate, observer, .. } = options;
         let state = Arc::new_cyclic(|weak: &Weak<OverlayState>| {
             let item = |step: fn(&Arc<OverlayState>)| {
                 let weak = weak.clone();
@@ -99,6 +99,9 @@ impl Overlay {
             state.write_header(|_| {})?;
         }
         state.complete_change()?;
+        if size.is_some_and(|size| size != state.size()) {
+            let _ = state.grow(size)?;
+        }
         if state.base.lock().is_some() && state.fetch.all.load(Ordering::Relaxed) {
             state.fetch.kick();
         }
@@ -205,12 +208,11 @@ fn read_header(file: &dyn BlockDevice) -> Result<(Option<Header>, bool), StackEr
     Ok((None, false))
 }
 
-/// Checks that a header fits its file, its base and the options.
+/// Checks that a header fits its file and its base.
 fn existing(
     header: Header,
     file: &dyn BlockDevice,
     base: Option<&dyn BlockDevice>,
-    options: &OverlayOptions,
 ) -> Result<Header, StackError> {
     let name = file.name();
     let (has, needs) = (file.geometry().size, header.layout().file_size(header.size));
@@ -218,12 +220,6 @@ fn existing(
         return Err(StackError::new(format!(
             "'{name}' has {has} bytes, and its overlay needs {needs}: it was truncated. Restore it \
              from a backup"
-        )));
-    }
-    if let Some(size) = options.size.filter(|size| *size != header.size) {
-        return Err(StackError::new(format!(
-            "the overlay in '{name}' has {} bytes, not {size}",
-            header.size
         )));
     }
     let Some(known) = header.base else { return Ok(header) };

@@ -40,7 +40,7 @@ pub(super) fn open(
 ) -> Result<CheckpointPart, ProbeError> {
     let disk = below.device()?;
     let needed = CheckpointDriver::record_size(disk.geometry().size, asked.block);
-    super::overlay::refuse_emptied(&asked.path.value, "a record").map_err(ProbeError::failed)?;
+    super::file::refuse_emptied(&asked.path.value, "a record").map_err(ProbeError::failed)?;
     let record = file(context, device, &asked.path.value, needed)?;
     let (report, name) = (context.report.clone(), device.to_owned());
     let mut options = CheckpointOptions::new().block(asked.block).observer(move |event| {
@@ -53,8 +53,10 @@ pub(super) fn open(
         let path = beside(&asked.path.value);
         remove_copies(&path).map_err(ProbeError::failed)?;
         let blocks = room.next_multiple_of(asked.block.into());
-        let disk = file(context, device, &path, blocks + COPIES_END.len() as u64)?;
-        disk.write_at(blocks, COPIES_END.to_vec()).map_err(|error| {
+        let disk = file(context, device, &path, blocks + END_BLOCK as u64)?;
+        let mut end = COPIES_END.to_vec();
+        end.resize(END_BLOCK, 0);
+        disk.write_at(blocks, end).map_err(|error| {
             ProbeError::failed(format!("cannot write to {}: {error}", path.display()))
         })?;
         options = options.copies(disk);
@@ -76,17 +78,11 @@ pub(super) fn open(
     Ok(CheckpointPart { driver: Arc::new(driver), copies, image: Mutex::default() })
 }
 
-/// The last bytes of a file of copies, by which the next server knows that it may remove it.
-const COPIES_END: [u8; 4096] = {
-    let (mut end, text) =
-        ([0; 4096], b"corewise: copies of changed blocks, of no use once their server has ended");
-    let mut at = 0;
-    while at < text.len() {
-        end[at] = text[at];
-        at += 1;
-    }
-    end
-};
+/// The text at the end of a file of copies, by which the next server knows that it may remove it.
+const COPIES_END: &[u8] =
+    b"corewise: copies of changed blocks, of no use once their server has ended";
+/// Size of the block that begins with that text.
+const END_BLOCK: usize = 4096;
 
 /// Removes the copies that a former server has left, if they are there.
 ///
@@ -121,7 +117,7 @@ fn remove_copies(path: &Path) -> Result<(), String> {
 /// Returns true if a file of this length has the end of a file of copies.
 fn holds_copies(file: &File, len: u64) -> bool {
     let mut end = [0; COPIES_END.len()];
-    let at = len.checked_sub(end.len() as u64);
+    let at = len.checked_sub(END_BLOCK as u64);
     at.is_some_and(|at| file.read_exact_at(&mut end, at).is_ok() && end == COPIES_END)
 }
 
@@ -142,7 +138,7 @@ fn file(
     let failed = |why: String| ProbeError::failed(format!("cannot open {}: {why}", path.display()));
     super::file::refuse_what_is_no_disk(path).map_err(failed)?;
     let mut options = FileOptions::new(path).rings(&context.rings).name(device);
-    if path.metadata().map_or(true, |meta| meta.len() == 0) {
+    if !path.exists() {
         options = options.size(size);
     }
     let driver = FileDriver::open(options, &context.workqueue)

@@ -269,3 +269,15 @@ pub(super) fn why(path: &Path, error: &OpenError) -> String {
         _ => error.to_string(),
     }
 }
+/// Refuses a file that is there and has no bytes: something has emptied it.
+pub(super) fn refuse_emptied(path: &Path, what: &str) -> Result<(), String> {
+    match path.metadata() {
+        Ok(found) if found.is_file() && found.len() == 0 => {
+            let path = path.display();
+            Err(format!(
+                "{path} is empty, so it isn't {what} any more. Restore it from a backup, or remove it to begin anew"
+            ))
+        }
+        _ => Ok(()),
+    }
+}

@@ -270,6 +270,12 @@ impl FrontEnds {
         self.open.lock().get(export).cloned()
     }
 
+    /// Returns the front ends of all exports, with the exports' names.
+    fn all(&self) -> Vec<(String, Arc<OpenExport>)> {
+        let open = self.open.lock();
+        open.iter().map(|(name, open)| (name.clone(), Arc::clone(open))).collect()
+    }
+
     /// Returns the path of an export's disk of this machine, if it has one.
     pub(crate) fn path(&self, export: &str) -> Option<PathBuf> {
         self.get(export)?.local.as_ref().map(|local| local.path.clone())
@@ -352,8 +358,6 @@ impl FrontEnds {
 
     /// Returns the disks, by export: those of this machine, and those that virtual machines use.
     pub(crate) fn shown(&self) -> Vec<ShownDisk> {
-        let open: Vec<_> =
-            self.open.lock().iter().map(|(name, open)| (name.clone(), Arc::clone(open))).collect();
         let shown = |(export, open): (String, Arc<OpenExport>)| {
             let age = time::now().saturating_duration_since(open.since);
             // A disk that ends shows nothing any more.
@@ -365,14 +369,12 @@ impl FrontEnds {
             });
             [local, open.guest.as_ref().and_then(|guest| guest.shown(&export))]
         };
-        open.into_iter().flat_map(shown).flatten().collect()
+        self.all().into_iter().flat_map(shown).flatten().collect()
     }
 
     /// Ends the connection of the guest that has this number. Returns what it was.
     pub(crate) fn disconnect(&self, client: u64) -> Option<ShownDisk> {
-        let open: Vec<_> =
-            self.open.lock().iter().map(|(name, open)| (name.clone(), Arc::clone(open))).collect();
-        open.iter().find_map(|(export, open)| {
+        self.all().iter().find_map(|(export, open)| {
             let guest = open.guest.as_ref()?;
             let shown = guest.shown(export)?;
             let is_it = shown.guest.as_ref().is_some_and(|(id, _)| *id == client);

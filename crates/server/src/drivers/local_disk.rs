@@ -239,7 +239,7 @@ impl LocalDisk {
         let name = self.path.display();
         match result {
             Ok(()) => Ok(None),
-            // As with other clients, this is no failure: the user has set the time.
+            // The user has set the time, so this is no failure, as with other clients.
             Err(ublk::Error::Command { error, .. }) if error.kind() == io::ErrorKind::TimedOut => {
                 Ok(Some(format!(
                     "{name} ends with {} unanswered; it is gone once the device answers",

@@ -1,9 +1,8 @@
 //! Overlays: their files, and reports of their events.
 
-use std::path::Path;
 use std::sync::Arc;
 
-use corewise::blockmq::{Driver, IoStats, Queue};
+use corewise::blockmq::{IoStats, Queue};
 use corewise::device::ProbeError;
 use corewise::drivers::{FileDriver, OnLoss, Overlay, OverlayOptions};
 
@@ -23,7 +22,7 @@ pub(super) fn open(
     let base = base.map(|base| base.device()).transpose()?;
     let (name, path) = (device.name.as_str(), &asked.path.value);
     let size = asked.size.as_ref().map(|at| at.value);
-    refuse_emptied(path, "an overlay").map_err(ProbeError::failed)?;
+    file::refuse_emptied(path, "an overlay").map_err(ProbeError::failed)?;
     let is_there = path.exists();
     let new_size =
         match (is_there, &base) {
@@ -62,38 +61,9 @@ pub(super) fn open(
     let (report, device) = (context.report.clone(), name.to_owned());
     let options = OverlayOptions::new()
         .block_size(asked.block_size)
-        .size(size.filter(|_| !is_there))
+        .size(size)
         .fetch(asked.fetch, asked.fetch_rate)
         .observer(move |event| report.overlay(&device, event));
     let overlay = Overlay::open(queue, base, options, &context.workqueue);
-    let overlay = overlay.map_err(ProbeError::failed)?;
-    let has = overlay.info().geometry.size;
-    match size {
-        Some(size) if size > has => {
-            overlay.grow(Some(size)).map_err(|error| {
-                ProbeError::failed(format!("'{name}' can't grow to {size} bytes: {error}"))
-            })?;
-        }
-        Some(size) if size < has => {
-            return Err(ProbeError::failed(format!(
-                "the overlay at {} has {has} bytes, and 'size' says {size}: an overlay can't shrink",
-                path.display()
-            )));
-        }
-        _ => {}
-    }
-    Ok((Arc::new(overlay), file))
-}
-
-/// Refuses a file that is there and has no bytes: something has emptied it.
-pub(super) fn refuse_emptied(path: &Path, what: &str) -> Result<(), String> {
-    match path.metadata() {
-        Ok(found) if found.is_file() && found.len() == 0 => {
-            let path = path.display();
-            Err(format!(
-                "{path} is empty, so it isn't {what} any more. Restore it from a backup, or remove it to begin anew"
-            ))
-        }
-        _ => Ok(()),
-    }
+    Ok((Arc::new(overlay.map_err(ProbeError::failed)?), file))
 }

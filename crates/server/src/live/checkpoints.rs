@@ -1,13 +1,10 @@
 //! Checkpoints of devices, taken, listed and deleted while clients go on. The server's devices stay
 //! the same, so another change may be made meanwhile.
 
-use corewise::sync::atomic::Ordering;
-
 use super::Live;
 use crate::control::Question;
 use crate::control::checkpoints::{CheckpointAction, CheckpointReport};
-use crate::drivers::Volume;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::manifest;
 
 /// Returns the device and the action that a question about checkpoints asks for, or `None` for
@@ -35,15 +32,8 @@ impl Live {
         name: &str,
         action: &CheckpointAction,
     ) -> Result<Vec<CheckpointReport>, Error> {
-        if self.ended.load(Ordering::Relaxed) {
-            return Err(Error::of(ErrorKind::NotUp, "the server ends"));
-        }
-        let Some(_alone) = self.snapshots.try_lock() else {
-            let why = "another checkpoint or snapshot is being taken, looked for or deleted; try again when that is done";
-            return Err(Error::of(ErrorKind::Busy, why));
-        };
-        let volume = self.manager.bound::<Volume>(name);
-        let volume = volume.ok_or_else(|| format!("there is no device '{name}' that is up"))?;
+        let busy = "another checkpoint or snapshot is being taken, looked for or deleted; try again when that is done";
+        let (_alone, volume) = self.volume_alone(name, busy)?;
         let mut all = volume.checkpoints(action)?;
         let exports = self.exports_of(name)?;
         let what = match action {

@@ -1,6 +1,9 @@
 //! Snapshots of volumes in object stores, taken, listed and deleted while clients go on. The
 //! server's devices stay the same, so another change may be made meanwhile.
 
+use std::sync::Arc;
+
+use corewise::sync::MutexGuard;
 use corewise::sync::atomic::Ordering;
 
 use super::Live;
@@ -63,6 +66,26 @@ impl Live {
         Ok(())
     }
 
+    /// Returns a volume that is up, and the right to take, list or delete its snapshots or
+    /// checkpoints, which one caller has at a time.
+    ///
+    /// # Errors
+    /// `busy`, if somebody else has that right.
+    pub(super) fn volume_alone(
+        &self,
+        name: &str,
+        busy: &str,
+    ) -> Result<(MutexGuard<'_, ()>, Arc<Volume>), Error> {
+        if self.ended.load(Ordering::Relaxed) {
+            return Err(Error::of(ErrorKind::NotUp, "the server ends"));
+        }
+        let alone = self.snapshots.try_lock();
+        let alone = alone.ok_or_else(|| Error::of(ErrorKind::Busy, busy))?;
+        let volume = self.manager.bound::<Volume>(name);
+        let volume = volume.ok_or_else(|| format!("there is no device '{name}' that is up"))?;
+        Ok((alone, volume))
+    }
+
     /// Does the action and reports it. Returns the snapshot that was taken or deleted, or all of
     /// them. Blocks as long as the store takes.
     pub(crate) fn snapshots(
@@ -70,15 +93,9 @@ impl Live {
         name: &str,
         action: &SnapshotAction,
     ) -> Result<Vec<Snapshot>, Error> {
-        if self.ended.load(Ordering::Relaxed) {
-            return Err(Error::of(ErrorKind::NotUp, "the server ends"));
-        }
-        let Some(_alone) = self.snapshots.try_lock() else {
-            let why = "another snapshot is being taken, looked for or deleted; try again when that is done";
-            return Err(Error::of(ErrorKind::Busy, why));
-        };
-        let volume = self.manager.bound::<Volume>(name);
-        let volume = volume.ok_or_else(|| format!("there is no device '{name}' that is up"))?;
+        let busy =
+            "another snapshot is being taken, looked for or deleted; try again when that is done";
+        let (_alone, volume) = self.volume_alone(name, busy)?;
         let all = volume.snapshots(action)?;
         let what = match action {
             SnapshotAction::Take(_) => "snapshot",

@@ -228,8 +228,6 @@ struct Server {
 }
 
 impl RingUser for Server {
-    fn take_in(&mut self, _ring: &mut Entries<'_, '_>) {}
-
     fn completed(&mut self, number: u64, result: i32, _ring: &mut Entries<'_, '_>) {
         let (number, tag) = ((number >> 16) as u32, number as u16);
         let now = *self.arrival.get_or_insert_with(time::now);

@@ -271,7 +271,7 @@ impl Metadata {
                 _ => unsupported += 1,
             }
         }
-        // Those that are preferred come first.
+        // Preferred slots come first.
         slots.sort_by_key(|slot| std::cmp::Reverse(slot.priority.unwrap_or(1)));
         (slots, unsupported)
     }

@@ -143,7 +143,7 @@ struct FilePort {
     ring: Arc<CachePadded<RingPort>>,
 }
 
-/// What waits for a ring's thread.
+/// The requests that wait for a ring's thread.
 #[derive(Default)]
 struct Inboxes {
     requests: Inbox<Queued>,
