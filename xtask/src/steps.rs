@@ -116,7 +116,11 @@ pub(crate) const ALL: &[Step] = &[
         "long: the libraries' tests under AddressSanitizer, where a nightly compiler is at hand",
         asan::check,
     ),
-    step("s3", "long: volumes on servers that speak S3, over connections that fail", s3::check),
+    step(
+        "s3",
+        "long: volumes in buckets of S3, Google and Azure, over connections that fail",
+        s3::check,
+    ),
     step("book", "the documents become pages for a browser, where mdBook is at hand", book::check),
     step("doc", "the documentation builds without a warning", |run| {
         // Libraries alone: the program and the facade have the same name, so their pages would
@@ -212,7 +216,7 @@ fn supply(run: &mut Run) -> Result<(), String> {
 
 /// Builds the program as packages have it, and returns its path.
 pub(crate) fn optimised(run: &mut Run) -> Result<PathBuf, String> {
-    let args = ["build", "--locked", "--release", "-p", "corewise-cli", "--features", "s3"];
+    let args = ["build", "--locked", "--release", "-p", "corewise-cli", "--features", "cloud"];
     run.cargo(&args, |_| {})?;
     Ok(run.target().join("release/corewise"))
 }

@@ -1,4 +1,4 @@
-//! A block volume in an object store: a bucket that speaks S3, or a folder.
+//! A block volume in an object store: a bucket of a cloud, or a folder.
 //!
 //! [`ObjectDriver`] is a driver of [`corewise_blockmq`]. Data lies in immutable segments; a log of
 //! records, each created once, maps blocks to them. An answered flush survives the loss of the

@@ -12,9 +12,7 @@ use crate::error::{OpenError, OpenErrorKind};
 use crate::format::{BLOCK, Compression, ObjectKey, OpeningId, names};
 use crate::local::A_LEG;
 use crate::log::{CloneSource, FlushesMissing, NotOpen};
-#[cfg(feature = "s3")]
-use crate::store::TRY;
-use crate::store::{Folder, Overlap, Store, volume_around};
+use crate::store::{Cloud, Folder, Overlap, Store, volume_around};
 use crate::volume::Tuning;
 use crate::volume::policy::{self, Compaction};
 use crate::volume::{ObjectEvent, Observer};
@@ -54,11 +52,12 @@ pub struct ObjectOptions {
 }
 
 impl ObjectOptions {
-    /// Creates options for the volume at `location`: `s3://bucket/prefix`, `file:///folder`, or
-    /// `memory:`, which is gone with the driver. `s3://` needs the crate's feature `s3`. Keys,
-    /// region and endpoint come from the environment, as `AWS_ACCESS_KEY_ID`,
-    /// `AWS_SECRET_ACCESS_KEY`, `AWS_REGION` and `AWS_ENDPOINT`, unless a [setting](Self::setting)
-    /// says otherwise.
+    /// Creates options for the volume at `location`: `s3://bucket/prefix`, `gs://bucket/prefix`
+    /// (Google Cloud Storage), `az://container/prefix` (Azure), `file:///folder`, or `memory:`,
+    /// which is gone with the driver. Buckets need the crate's feature `cloud`. Keys, region and
+    /// endpoint come from the environment, as the clients of these stores have them
+    /// (`AWS_ACCESS_KEY_ID`, `GOOGLE_SERVICE_ACCOUNT`, `AZURE_STORAGE_ACCOUNT_NAME` and others),
+    /// unless a [setting](Self::setting) says otherwise.
     pub fn new(location: &str) -> Self {
         Self {
             location: location.to_owned(),
@@ -118,10 +117,10 @@ impl ObjectOptions {
         self
     }
 
-    /// Sets how the server behind `s3://` is reached, instead of by the environment: `endpoint`,
-    /// `region`, `access_key_id` and others, named as the environment's variables without their
-    /// `AWS_`. An endpoint that begins with `http://` needs no `allow_http`. Other locations have
-    /// no settings.
+    /// Sets how the server of a bucket is reached, instead of by the environment: `endpoint`, and
+    /// others by the names of the environment's variables without their `AWS_`, `GOOGLE_` or
+    /// `AZURE_` (`region`, `access_key_id`). An endpoint that begins with `http://` needs no
+    /// `allow_http`. Other locations have no settings.
     #[must_use]
     pub fn setting(mut self, key: &str, value: &str) -> Self {
         self.settings.push((key.to_owned(), value.to_owned()));
@@ -262,7 +261,7 @@ impl ObjectOptions {
         });
         let inner: Arc<dyn ObjectStore> = match &root {
             Root::Memory => Arc::new(InMemory::new()),
-            Root::Bucket(bucket) => s3(bucket, &self.settings).map_err(bad)?,
+            Root::Bucket(cloud, bucket) => cloud.client(bucket, &self.settings).map_err(bad)?,
             Root::Folder(above) => {
                 let held = Folder::open(folder.unwrap_or(above), above, &prefix);
                 let held = held.map_err(|error| bad(format!("the folder: {error}")))?;
@@ -363,7 +362,7 @@ impl ObjectOptions {
 enum Root {
     Memory,
     Folder(PathBuf),
-    Bucket(String),
+    Bucket(Cloud, String),
 }
 
 const NO_ROOT: &str = "a folder is named from the root on: file:///folder";
@@ -394,14 +393,16 @@ fn place(location: &str) -> Result<(Root, Path), String> {
             _ => (Root::Folder(folder), Path::default()),
         });
     }
-    if let Some(there) = location.strip_prefix("s3://") {
+    if let Some((cloud, there)) = Cloud::of(location) {
         let (bucket, prefix) = there.split_once('/').unwrap_or((there, ""));
         if bucket.is_empty() {
-            return Err("it names no bucket: s3://bucket/prefix".into());
+            return Err(format!("it names no bucket: {}bucket/prefix", cloud.scheme()));
         }
-        return Ok((Root::Bucket(bucket.into()), Path::from(prefix)));
+        return Ok((Root::Bucket(cloud, bucket.into()), Path::from(prefix)));
     }
-    Err("a location is s3://bucket/prefix, file:///folder or memory:".into())
+    Err("a location is s3://bucket/prefix, gs://bucket/prefix, az://container/prefix, \
+         file:///folder or memory:"
+        .into())
 }
 
 /// Returns the canonical path of a folder that need not exist: a clone that needs nothing of its
@@ -411,34 +412,4 @@ fn canonical(folder: &FilePath) -> std::io::Result<PathBuf> {
         (Err(_), Some(parent), Some(name)) => Ok(parent.canonicalize()?.join(name)),
         (found, ..) => found,
     }
-}
-
-#[cfg(feature = "s3")]
-fn s3(bucket: &str, settings: &[(String, String)]) -> Result<Arc<dyn ObjectStore>, String> {
-    use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
-    use object_store::{ClientConfigKey, RetryConfig};
-    // An error: there is a provider already, which serves as well.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let builder = AmazonS3Builder::from_env().with_bucket_name(bucket);
-    // Retries and time limits are ours. Otherwise a client would wait for both, one inside the
-    // other.
-    let retries = RetryConfig { max_retries: 0, ..RetryConfig::default() };
-    let limit = format!("{}s", 2 * TRY.as_secs());
-    let timeout = AmazonS3ConfigKey::Client(ClientConfigKey::Timeout);
-    let mut builder = builder.with_retry(retries).with_config(timeout, limit);
-    for (key, value) in settings {
-        let known = key.parse::<AmazonS3ConfigKey>();
-        let known = known.map_err(|_| format!("there is no setting '{key}' for S3"))?;
-        builder = builder.with_config(known, value);
-    }
-    let endpoint = builder.get_config_value(&AmazonS3ConfigKey::Endpoint);
-    if endpoint.is_some_and(|endpoint| endpoint.starts_with("http://")) {
-        builder = builder.with_allow_http(true);
-    }
-    Ok(Arc::new(builder.build().map_err(|error| error.to_string())?))
-}
-
-#[cfg(not(feature = "s3"))]
-fn s3(_bucket: &str, _settings: &[(String, String)]) -> Result<Arc<dyn ObjectStore>, String> {
-    Err("this program was built without S3; build it with the feature 's3'".into())
 }

@@ -1,8 +1,10 @@
 //! The object store: few operations, each counted, with a time limit, and with errors that say
 //! whether a retry makes sense.
 
+mod cloud;
 mod folder;
 
+pub(crate) use cloud::Cloud;
 pub(crate) use folder::{Folder, Presence, volume_around};
 
 use std::future::Future;
@@ -30,7 +32,7 @@ use crate::format::names;
 use crate::format::seal::random;
 
 /// Time limit of one try, and of a silence of the store during it.
-pub(crate) const TRY: Duration = Duration::from_secs(60);
+const TRY: Duration = Duration::from_secs(60);
 const SILENCE: Duration = Duration::from_secs(15);
 /// Microseconds that a byte of a record may take: a segment gets about as long.
 const SLOW: u64 = 8;

@@ -30,8 +30,9 @@ keys! {
     /// A volume in an object store.
     #[derive(Clone, Debug, PartialEq)]
     pub(crate) struct Object {
-        /// Location of the volume: `"s3://BUCKET/FOLDER"`, `"file:///FOLDER"`, or `"memory:"`,
-        /// which goes when the device goes down. A volume's folder may not lie in another volume's.
+        /// Location of the volume: `"s3://BUCKET/FOLDER"`, `"gs://BUCKET/FOLDER"` (Google),
+        /// `"az://CONTAINER/FOLDER"` (Azure), `"file:///FOLDER"`, or `"memory:"`, which goes when
+        /// the device goes down. A volume's folder may not lie in another volume's.
         location: Located<String> = text().seen("a path"),
             Required("location = \"s3://bucket/folder\", or \"file:///folder\"");
         /// Size, a multiple of 4096. A missing volume gets this size. An existing, smaller one
@@ -65,8 +66,8 @@ keys! {
         ), Unset("none"), Ignores;
         /// Timeout of a request to the store, retries included. After that the request fails.
         request_timeout: Duration = duration().positive("such as \"60s\""), Usual("\"60s\"");
-        /// URL of the server of `s3://`.
-        endpoint: Option<String> = text(), Unset("`AWS_ENDPOINT` of the environment");
+        /// URL of the server of a bucket.
+        endpoint: Option<String> = text(), Unset("`AWS_ENDPOINT`, `GOOGLE_BASE_URL` or `AZURE_STORAGE_ENDPOINT` of the environment");
         /// Region of `s3://`.
         region: Option<String> = text(), Unset("`AWS_REGION` of the environment");
         /// Compression of data written from now on: `"none"`, `"lz4"`, or `"zstd"` (with the
@@ -120,7 +121,7 @@ impl CheckKeys for Object {
     fn check(&self, fields: &mut Fields<'_, '_>) {
         if !cfg!(feature = "object") {
             let message = "this program was built without volumes in object stores";
-            let help = "build it with them: cargo build --release -p corewise-cli --features object (s3 for s3:// too)";
+            let help = "build it with them: cargo build --release -p corewise-cli --features object (cloud for buckets, too)";
             return fields.refuse("driver", message, help);
         }
         self.check_location(fields);
@@ -172,12 +173,13 @@ impl CheckKeys for Object {
 impl Object {
     fn check_location(&self, fields: &mut Fields<'_, '_>) {
         let location = self.location.value.as_str();
-        let is_s3 = location.starts_with("s3://");
-        if is_s3 && !cfg!(feature = "s3") {
-            let help = "build it with S3: cargo build --release -p corewise-cli --features s3";
-            fields.refuse("location", "this corewise was built without S3", help);
-        } else if !is_s3 && !location.starts_with("file:///") && location != "memory:" {
-            let help = "s3://BUCKET/FOLDER, file:///FOLDER (a path from the root on), or memory:, which is gone at the end";
+        let is_bucket = bucket(location).is_some();
+        if is_bucket && !cfg!(feature = "cloud") {
+            let help =
+                "build it with buckets: cargo build --release -p corewise-cli --features cloud";
+            fields.refuse("location", "this corewise was built without buckets", help);
+        } else if !is_bucket && !location.starts_with("file:///") && location != "memory:" {
+            let help = "s3://BUCKET/FOLDER, gs://BUCKET/FOLDER, az://CONTAINER/FOLDER, file:///FOLDER (a path from the root on), or memory:, which is gone at the end";
             fields.refuse("location", format!("'{location}' is no location"), help);
         }
         let folder = location.strip_prefix("file://").map(Path::new);
@@ -192,10 +194,11 @@ impl Object {
                 "give a 'size'",
             );
         }
-        for key in ["endpoint", "region"] {
-            if !is_s3 && fields.has(key) {
-                fields.refuse(key, format!("'{key}' is for a location s3://"), "leave it out");
-            }
+        if !is_bucket && fields.has("endpoint") {
+            fields.refuse("endpoint", "'endpoint' is for a bucket", "leave it out");
+        }
+        if !location.starts_with("s3://") && fields.has("region") {
+            fields.refuse("region", "'region' is for a location s3://", "leave it out");
         }
     }
 }
@@ -208,9 +211,16 @@ fn is_opening(text: &str) -> bool {
     })
 }
 
+/// Returns the scheme and the bucket of a location, such as `s3://bucket`.
+fn bucket(location: &str) -> Option<&str> {
+    let of = |scheme: &&str| location.starts_with(scheme);
+    let scheme = ["s3://", "gs://", "az://"].into_iter().find(of)?;
+    let end = location[scheme.len()..].find('/').map_or(location.len(), |at| scheme.len() + at);
+    Some(&location[..end])
+}
+
 /// Returns the reason why a clone at `place` can't have `parent`, or `None`.
 fn not_beside(parent: &str, place: &str) -> Option<&'static str> {
-    let bucket = |at: &str| Some(at.strip_prefix("s3://")?.split('/').next()?.to_owned());
     let same = |at: &str| at.trim_end_matches('/').to_owned();
     let folders = parent.starts_with("file:///") && place.starts_with("file:///");
     if same(parent) == same(place) {
@@ -304,8 +314,14 @@ mod tests {
                 "in another store",
             ),
             ("location = \"memory:\"\npath = \"p\"", "takes no 'path'"),
-            #[cfg(not(feature = "s3"))]
-            ("location = \"s3://b/f\"", "--features s3"),
+            ("location = \"gs://b/f\"\nregion = \"r\"", "for a location s3://"),
+            ("location = \"memory:\"\nendpoint = \"e\"", "'endpoint' is for a bucket"),
+            (
+                "location = \"gs://b/a\"\nclone_of = \"s3://b/c\"\nsnapshot = \"s\"",
+                "in another store",
+            ),
+            #[cfg(not(feature = "cloud"))]
+            ("location = \"az://b/f\"", "--features cloud"),
         ] {
             told(keys, says);
         }
@@ -339,7 +355,7 @@ mod tests {
         }
         assert_eq!(found("file:///x/y", "file:///x/z"), []);
         for (outer, inner) in [("s3://b", "s3://b/x"), ("file:///x/", "file:///x/log/y")] {
-            if cfg!(feature = "s3") || !outer.starts_with("s3") {
+            if cfg!(feature = "cloud") || !outer.starts_with("s3") {
                 assert_eq!(found(outer, inner).len(), 1);
                 assert_eq!(found(inner, outer).len(), 1);
             }

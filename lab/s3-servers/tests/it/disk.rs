@@ -17,12 +17,27 @@ pub(crate) const BUCKET: &str = "bucket";
 pub(crate) const KEY: &str = "key";
 /// The secret of the key.
 pub(crate) const SECRET: &str = "a secret of the tests";
+/// The account that each Azurite has, with its key: both are documented, and secure nothing.
+pub(crate) const AZURE_ACCOUNT: &str = "devstoreaccount1";
+pub(crate) const AZURE_KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 /// Bytes of a block.
 pub(crate) const BLOCK: usize = 4096;
+
+/// A protocol that a server speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    S3,
+    /// Google Cloud Storage's.
+    Gcs,
+    /// That of Azure's blobs.
+    Azure,
+}
 
 /// The place of a volume, and the options with which it is opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Place {
+    protocol: Protocol,
     server: SocketAddr,
     prefix: String,
     /// Time for which a server believes that it is the only one.
@@ -35,6 +50,7 @@ impl Place {
     /// Creates the place of the volume `prefix` in the server.
     pub(crate) fn new(server: SocketAddr, prefix: &str) -> Self {
         Self {
+            protocol: Protocol::S3,
             server,
             prefix: prefix.to_owned(),
             lease: Duration::from_millis(100),
@@ -57,18 +73,49 @@ impl Place {
         Self { server, ..self.clone() }
     }
 
+    /// Returns the same place in a server of another protocol.
+    pub(crate) fn of(self, protocol: Protocol) -> Self {
+        Self { protocol, ..self }
+    }
+
+    /// Returns the volume's location, and how the server is reached.
+    fn location(&self) -> (String, Vec<(&'static str, String)>) {
+        let endpoint = format!("http://{}", self.server);
+        let (scheme, settings) = match self.protocol {
+            Protocol::S3 => (
+                "s3",
+                vec![
+                    ("endpoint", endpoint),
+                    ("access_key_id", KEY.into()),
+                    ("secret_access_key", SECRET.into()),
+                ],
+            ),
+            Protocol::Gcs => ("gs", vec![("endpoint", endpoint), ("bearer_token", KEY.into())]),
+            Protocol::Azure => (
+                "az",
+                vec![
+                    ("endpoint", format!("{endpoint}/{AZURE_ACCOUNT}")),
+                    ("account_name", AZURE_ACCOUNT.into()),
+                    ("access_key", AZURE_KEY.into()),
+                ],
+            ),
+        };
+        (format!("{scheme}://{BUCKET}/{}", self.prefix), settings)
+    }
+
     /// Opens the volume, or makes it.
     ///
     /// # Errors
     /// [`ObjectDriver::open`] fails.
     pub(crate) fn open(&self, blocks: usize) -> Result<Disk, OpenError> {
-        let options = ObjectOptions::new(&format!("s3://{BUCKET}/{}", self.prefix))
-            .setting("endpoint", &format!("http://{}", self.server))
-            .setting("access_key_id", KEY)
-            .setting("secret_access_key", SECRET)
+        let (location, settings) = self.location();
+        let options = ObjectOptions::new(&location)
             .lease(self.lease)
             .patience(self.patience)
             .size((blocks * BLOCK) as u64);
+        let set =
+            |options: ObjectOptions, (key, value): (&str, String)| options.setting(key, &value);
+        let options = settings.into_iter().fold(options, set);
         let driver = Arc::new(ObjectDriver::open(options)?);
         let mut disk = Disk::over(Arc::clone(&driver) as _);
         disk.volume = Some(driver);

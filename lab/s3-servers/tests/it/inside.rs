@@ -3,6 +3,9 @@
 use std::net::SocketAddr;
 
 use corewise_sync::thread;
+use hyper::body::Incoming;
+use hyper::header::{AUTHORIZATION, HeaderValue, IF_NONE_MATCH};
+use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder;
 use s3s::auth::SimpleAuth;
@@ -29,7 +32,13 @@ pub(crate) enum Creation {
     Racing,
     /// A creation that ignores `If-None-Match`.
     Deaf,
+    /// One creation at a time, with the condition of Google Cloud Storage, whose requests are
+    /// otherwise those of S3: an object that has generation 0 doesn't exist.
+    Google,
 }
+
+/// The header of Google Cloud Storage with the generation that an object has to have.
+const GENERATION: &str = "x-goog-if-generation-match";
 
 /// The server. Dropping it ends it.
 #[derive(Debug)]
@@ -50,7 +59,9 @@ impl Inside {
         let files = FileSystem::new(folder.path()).expect("s3s-fs takes the folder");
         let mut builder =
             S3ServiceBuilder::new(Layer { files, creation, creating: Mutex::new(()) });
-        builder.set_auth(SimpleAuth::from_single(KEY, SECRET));
+        if creation != Creation::Google {
+            builder.set_auth(SimpleAuth::from_single(KEY, SECRET));
+        }
         let service = builder.build();
         let (end, mut ended) = oneshot::channel();
         let (told, here) = std::sync::mpsc::channel();
@@ -64,6 +75,18 @@ impl Inside {
                 };
                 socket.set_nodelay(true).expect("a socket");
                 let service = service.clone();
+                let service = service_fn(move |mut req: hyper::Request<Incoming>| {
+                    if creation == Creation::Google {
+                        let headers = req.headers_mut();
+                        // A token, which nobody here checks.
+                        headers.remove(AUTHORIZATION);
+                        if headers.get(GENERATION).is_some_and(|asked| asked == "0") {
+                            headers.insert(IF_NONE_MATCH, HeaderValue::from_static("*"));
+                        }
+                    }
+                    let service = service.clone();
+                    async move { service.call(req.map(s3s::Body::from)).await }
+                });
                 tokio::spawn(async move {
                     let server = Builder::new(TokioExecutor::new());
                     // An error means that the connection was cut.
@@ -102,7 +125,7 @@ impl S3 for Layer {
         mut req: S3Request<PutObjectInput>,
     ) -> S3Result<S3Response<PutObjectOutput>> {
         let _alone = match self.creation {
-            Creation::Atomic => Some(self.creating.lock().await),
+            Creation::Atomic | Creation::Google => Some(self.creating.lock().await),
             Creation::Racing => None,
             Creation::Deaf => {
                 req.input.if_none_match = None;

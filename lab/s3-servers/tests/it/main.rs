@@ -1,4 +1,4 @@
-//! Volumes in servers that speak S3, over connections that fail.
+//! Volumes in servers that speak S3, over connections that fail, and in emulators of other clouds.
 //! `cargo xtask test --long --only s3` runs them.
 #![allow(clippy::unwrap_used)]
 
@@ -7,6 +7,7 @@
 mod client;
 mod creation;
 mod disk;
+mod emulators;
 mod faults;
 mod inside;
 mod kills;

@@ -47,7 +47,7 @@ impl Program {
         );
         std::fs::write(folder.path().join("disks.toml"), manifest).expect("a manifest");
         let program = std::env::var_os("COREWISE_PROGRAM").expect(
-            "COREWISE_PROGRAM says where the program is: cargo build -p corewise-cli --features s3",
+            "COREWISE_PROGRAM says where the program is: cargo build -p corewise-cli --features cloud",
         );
         let mut command = Command::new(PathBuf::from(program));
         command.current_dir(folder.path()).args(["up", "--json", "disks.toml"]);

@@ -36,8 +36,6 @@ pub(crate) enum Fate {
 pub(crate) struct Asked {
     /// GET, PUT and so on.
     pub(crate) method: String,
-    /// Path and query.
-    pub(crate) path: String,
 }
 
 /// A function that decides on requests in the order in which they come. It returns the fate of
@@ -168,11 +166,10 @@ impl Message {
     fn asked(&self) -> Result<Asked> {
         let line = self.bytes.split(|byte| *byte == b'\r').next().unwrap_or_default();
         let line = String::from_utf8_lossy(line);
-        let mut words = line.split(' ').map(str::to_owned);
-        let (Some(method), Some(path)) = (words.next(), words.next()) else {
+        let Some((method, _)) = line.split_once(' ') else {
             return Err(Error::new(ErrorKind::InvalidData, "no request"));
         };
-        Ok(Asked { method, path })
+        Ok(Asked { method: method.to_owned() })
     }
 }
 
