@@ -135,7 +135,9 @@ impl Cleanup {
     /// Returns true if this run has bound the socket at this path, under whatever name.
     pub(crate) fn has_bound(&self, path: &Path) -> bool {
         let Ok(found) = path.symlink_metadata() else { return false };
-        let is_it = |thing: &Removable| matches!(thing, Removable::Socket(_, identity) if *identity == Identity::of(&found));
+        let found = Identity::of(&found);
+        let is_it =
+            |thing: &Removable| matches!(thing, Removable::Socket(_, other) if *other == found);
         self.held.lock().things.iter().any(is_it)
     }
 

@@ -162,7 +162,7 @@ impl Volume {
                 let first = || self.parts.lock().first().and_then(|leg| leg.identity());
                 let mirror = self.made.get().and_then(|made| made.mirror.as_ref()?.id());
                 match mirror {
-                    Some(id) => format!("mirror {id:x?}"),
+                    Some(id) => format!("mirror {:032x}", u128::from_be_bytes(id)),
                     None => format!("mirror over\n{}", first()?),
                 }
             }

@@ -116,8 +116,8 @@ impl Live {
         Some(up.timeline())
     }
 
-    /// Refuses a change that ends disks in use, also in a dry run, unless the mode says otherwise. A
-    /// disk has no last client: it is used until its users let it go.
+    /// Refuses a change that ends disks in use, also in a dry run, unless the mode says otherwise.
+    /// A disk has no last client: it is used until its users let it go.
     pub(super) fn refuse_ending_disks(&self, changes: &Changes, mode: Mode) -> Result<(), Error> {
         if matches!(mode, Mode::Soft | Mode::Hard) {
             return Ok(());

@@ -448,8 +448,8 @@ impl Live {
         Ok(())
     }
 
-    /// Records what a reload couldn't follow: new parts that aren't up, and changes of others, which
-    /// the server `has` as they were.
+    /// Records what a reload couldn't follow: new parts that aren't up, and changes of others,
+    /// which the server `has` as they were.
     fn note_left_out(&self, request: &ChangeRequest, changed: &ChangeReport, has: &Manifest) {
         if let ChangeRequest::Reload = request {
             let failed = changed.failed.iter().map(|one| (one.name.clone(), one.why.clone()));
