@@ -2,15 +2,19 @@
 
 use std::fs::File;
 use std::io::{self, ErrorKind};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FlockOperation, Gid, Mode, Uid, chmodat, chownat, fchmod, flock};
+use rustix::fs::{
+    AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, Uid, chmodat, chownat, fchmod, flock, open,
+};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
+use rustix::process::{getegid, geteuid};
 
 /// The users of this machine that may connect to a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +54,40 @@ pub struct SocketFile {
     path: PathBuf,
     /// Device and inode.
     identity: (u64, u64),
+}
+
+impl SocketFile {
+    /// Gives the file another access. Until that is done, nobody has more access than before and
+    /// after. Clients that are connected stay. `None` for the owner or the group means what it
+    /// means when the socket is made.
+    ///
+    /// # Errors
+    /// If the file isn't in its place any more, or the system refuses.
+    pub fn set_access(&self, access: &SocketAccess) -> io::Result<()> {
+        let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(open(&self.path, flags, Mode::empty())?);
+        let has = file.metadata()?;
+        if (has.dev(), has.ino()) != self.identity {
+            return Err(io::Error::other("another file is in the socket's place"));
+        }
+        let folder = self.path.parent().map(std::fs::metadata).transpose()?;
+        let folder = folder.filter(|folder| folder.mode() & Mode::SGID.as_raw_mode() != 0);
+        let group = || folder.map_or_else(|| getegid().as_raw(), |folder| folder.gid());
+        let owner = access.owner.unwrap_or_else(|| geteuid().as_raw());
+        let group = access.group.unwrap_or_else(group);
+        let set = |mode| {
+            // A file that is open by its path alone has no other name for this call.
+            let name = format!("/proc/self/fd/{}", file.as_raw_fd());
+            chmodat(CWD, name, Mode::from_raw_mode(mode), AtFlags::empty())
+        };
+        set(has.mode() & access.mode)?;
+        if (owner, group) != (has.uid(), has.gid()) {
+            let (owner, group) = (Some(Uid::from_raw(owner)), Some(Gid::from_raw(group)));
+            chownat(&file, "", owner, group, AtFlags::EMPTY_PATH).map_err(not_given)?;
+        }
+        set(access.mode)?;
+        Ok(())
+    }
 }
 
 impl Drop for SocketFile {
@@ -126,14 +164,7 @@ fn set_access(path: &Path, access: &SocketAccess) -> io::Result<()> {
     let SocketAccess { owner, group, mode } = *access;
     if owner.is_some() || group.is_some() {
         let (owner, group) = (owner.map(Uid::from_raw), group.map(Gid::from_raw));
-        chownat(CWD, path, owner, group, AtFlags::SYMLINK_NOFOLLOW).map_err(|error| {
-            let error = io::Error::from(error);
-            let why = format!(
-                "cannot give it to its owner or group: {error}. Start the server as root, or name \
-                 a group that the server's user is in"
-            );
-            io::Error::new(error.kind(), why)
-        })?;
+        chownat(CWD, path, owner, group, AtFlags::SYMLINK_NOFOLLOW).map_err(not_given)?;
     }
     // The umask may have taken bits away.
     let lacks = std::fs::symlink_metadata(path)?.mode() & 0o777 != mode;
@@ -141,6 +172,15 @@ fn set_access(path: &Path, access: &SocketAccess) -> io::Result<()> {
         chmodat(CWD, path, Mode::from_raw_mode(mode), AtFlags::empty())?;
     }
     Ok(())
+}
+
+fn not_given(error: Errno) -> io::Error {
+    let error = io::Error::from(error);
+    let why = format!(
+        "cannot give it to its owner or group: {error}. Start the server as root, or name a group \
+         that the server's user is in"
+    );
+    io::Error::new(error.kind(), why)
 }
 
 /// Makes the socket at a path that has one, if no process answers there.
@@ -267,6 +307,34 @@ mod tests {
         }
         assert!(matches!(bound(&path), Err(BindError::InUse)));
         assert!(path.exists());
+    }
+
+    #[test]
+    fn a_socket_that_listens_gets_another_access_and_no_file_in_its_place_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("s");
+        let access = |group, mode| SocketAccess { owner: None, group, mode };
+        let (_listener, file) = listen_unix(&path, Some(&access(None, 0o600))).unwrap();
+        let has = || {
+            let meta = path.symlink_metadata().unwrap();
+            (meta.gid(), meta.mode() & 0o777)
+        };
+        let (usual, _) = has();
+        file.set_access(&access(None, 0o660)).unwrap();
+        assert_eq!(has(), (usual, 0o660));
+        if geteuid().is_root() {
+            file.set_access(&access(Some(7), 0o640)).unwrap();
+            assert_eq!(has(), (7, 0o640));
+            file.set_access(&access(None, 0o600)).unwrap();
+            assert_eq!(has(), (usual, 0o600));
+        }
+        let other = folder.path().join("other");
+        std::fs::write(&other, "").unwrap();
+        let before = other.metadata().unwrap().mode();
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(&other, &path).unwrap();
+        assert!(file.set_access(&access(None, 0o660)).is_err());
+        assert_eq!(other.metadata().unwrap().mode(), before);
     }
 
     #[test]

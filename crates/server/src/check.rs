@@ -45,11 +45,13 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
         let subject = || Subject::Device(Ok(device.name.clone()));
         problems.extend(found.into_iter().map(|(at, why)| Problem::new(at, subject(), why)));
     }
-    let of_disks = manifest.exports.iter().filter(|export| export.ublk.is_some());
-    problems.extend(of_disks.filter_map(|export| {
-        let subject = Subject::Export(Ok(export.name.clone()));
-        Some(Problem::new(export.place, subject, format!("ublk: {}", link(export).err()?)))
-    }));
+    for export in &manifest.exports {
+        let Some(disk) = &export.ublk else { continue };
+        let why = [link(export).err(), disk.resolve().err()];
+        let subject = || Subject::Export(Ok(export.name.clone()));
+        let problem = |why| Problem::new(export.place, subject(), format!("ublk: {why}"));
+        problems.extend(why.into_iter().flatten().map(problem));
+    }
     if let Err(error) = Abilities::probe() {
         let of_disk = manifest.exports.iter().filter(|export| export.ublk.is_some());
         problems.extend(of_disk.map(|export| {
@@ -260,6 +262,15 @@ mod tests {
         let folder = folder.path().display();
         let why = found(&format!("{{ path = \"{folder}/t\", owner = \"no such user\" }}"));
         assert!(why.len() == 1 && why[0].contains("vhost_user: owner: this machine has no user"));
+    }
+
+    #[test]
+    fn the_owner_of_a_disk_that_this_machine_lacks_is_told() {
+        let ram = "[[device]]\nname = \"a\"\ndriver = \"memory\"\nsize = \"1M\"\n";
+        let disk = "ublk = { owner = \"no such user\" }";
+        let why = problems(&format!("{ram}[[export]]\ndevice = \"a\"\n{disk}\n"));
+        let says = "ublk: owner: this machine has no user 'no such user'";
+        assert!(why.iter().any(|why| why.contains(says)), "{why:?}");
     }
 
     #[test]

@@ -132,6 +132,15 @@ impl Cleanup {
         identity.is_some_and(|identity| found() != Some(identity))
     }
 
+    /// Returns true if this run has bound the socket at this path, under whatever name.
+    pub(crate) fn has_bound(&self, path: &Path) -> bool {
+        let Ok(found) = path.symlink_metadata() else { return false };
+        let found = Identity::of(&found);
+        let is_it =
+            |thing: &Removable| matches!(thing, Removable::Socket(_, other) if *other == found);
+        self.held.lock().things.iter().any(is_it)
+    }
+
     /// Registers a file that this run created for a device which isn't up yet.
     pub(crate) fn new_file(&self, file: NewFile) -> io::Result<()> {
         let identity = Identity::of(&file.path.symlink_metadata()?);

@@ -30,6 +30,9 @@ pub(crate) struct ServerStatus {
     /// L: is the lock; guards the parts of the manifest that the server does without, and the
     /// reasons.
     left_out: Mutex<Vec<(String, String)>>,
+    /// L: is the lock; guards the parts that stay as they were, since the change of the manifest
+    /// failed, and the reasons.
+    unchanged: Mutex<Vec<(String, String)>>,
     /// L: is the lock; guards the devices of which a change has taken too long.
     overdue: Mutex<Vec<String>>,
     /// L: is the lock; guards the sockets and their uses.
@@ -105,13 +108,14 @@ impl ServerStatus {
             lost_sockets.push(LostSocket { path, used, only: false });
         }
         let certificate = self.validity.lock().as_ref().map(|one| one.at(SystemTime::now()));
-        let left_out = self.left_out.lock().clone();
+        let (left_out, unchanged) = (self.left_out.lock().clone(), self.unchanged.lock().clone());
         let beat = *self.beat.lock();
         let silent = beat.map(|beat| now().saturating_duration_since(beat)).unwrap_or_default();
         let now = wall().as_secs_f64();
         ServerFacts {
             phase,
             left_out,
+            unchanged,
             hanging,
             lost_sockets,
             waiting: Vec::new(),
@@ -186,9 +190,13 @@ impl ServerStatus {
     }
 
     /// Records that the manifest was followed, except for these devices and exports
-    /// (`export:NAME`).
-    pub(crate) fn followed(&self, left_out: Vec<(String, String)>) {
-        *self.left_out.lock() = left_out;
+    /// (`export:NAME`): those that aren't up, and those that are `unchanged`.
+    pub(crate) fn followed(
+        &self,
+        left_out: Vec<(String, String)>,
+        unchanged: Vec<(String, String)>,
+    ) {
+        (*self.left_out.lock(), *self.unchanged.lock()) = (left_out, unchanged);
     }
 
     pub(crate) fn changing(&self) -> ChangeInProgress<'_> {

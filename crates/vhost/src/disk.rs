@@ -1,12 +1,12 @@
 //! A disk: one block device on one Unix socket, for one frontend at a time.
 
-use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use corewise_blockmq::{BlockDevice, IoError, Op, Request};
-use corewise_export::{Identity, Traffic};
+use corewise_export::{Identity, SocketAccess, Traffic};
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::{Completion, Mutex, context, time};
 
@@ -94,6 +94,15 @@ impl Disk {
     /// Returns the path of the socket, if it has one.
     pub fn path(&self) -> Option<&Path> {
         self.inner.socket.path()
+    }
+
+    /// Changes who may connect to the socket. A frontend that is connected stays. The file of a
+    /// socket that the caller bound stays as it is.
+    ///
+    /// # Errors
+    /// If the file isn't in its place any more, or the system refuses.
+    pub fn set_access(&self, access: &SocketAccess) -> io::Result<()> {
+        self.inner.socket.set_access(access)
     }
 
     /// Tells the frontend that the device's size has changed: it asks for the size, and its guest

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use corewise_export::{SharedDevice, SocketAccess, SocketFile, listen_unix};
 use corewise_sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use corewise_sync::{Mutex, Throttle, thread};
+use corewise_sync::{Mutex, thread};
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
@@ -50,8 +50,6 @@ pub(crate) struct ServerShared {
     next: AtomicU64,
     /// A: the thread has to end. Relaxed: the write to the eventfd follows it.
     ends: AtomicBool,
-    /// Limit of messages about frontends that weren't accepted.
-    log: Throttle,
 }
 
 impl Server {
@@ -73,7 +71,6 @@ impl Server {
             disks: Mutex::new(Vec::new()),
             next: AtomicU64::new(WAKE + 1),
             ends: AtomicBool::new(false),
-            log: Throttle::new(),
         });
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new()
@@ -208,13 +205,8 @@ impl ServerShared {
                 let Some(disk) = disk else { continue };
                 if let Err(error) = self.accept(&disk) {
                     self.arm(&disk, false);
-                    let name = disk.shared.name().to_owned();
-                    self.log.tell(|| {
-                        move |left_out: Option<u64>| {
-                            tracing::warn!(disk = name, %error, left_out,
-                                "a frontend waits, since the server lacks resources for it");
-                        }
-                    });
+                    let what = "a frontend waits, since the server lacks resources for it";
+                    disk.shared.fault(what, None, &error.to_string());
                     short.push(disk);
                 }
             }
@@ -319,6 +311,13 @@ impl ListenSocket {
 
     pub(crate) fn path(&self) -> Option<&Path> {
         self.path.as_deref()
+    }
+
+    pub(crate) fn set_access(&self, access: &SocketAccess) -> io::Result<()> {
+        match self.listener.lock().as_ref() {
+            Some((_, Some(file))) => file.set_access(access),
+            _ => Ok(()),
+        }
     }
 
     /// Calls `f` with the socket, if it isn't closed.

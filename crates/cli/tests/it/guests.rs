@@ -49,3 +49,50 @@ fn an_export_with_a_socket_for_guests_is_a_virtio_disk_and_its_guest_a_client() 
     assert!(!folder.join("guest").exists());
     assert_eq!(guest.read(&mut [0]).unwrap(), 0, "the connection has ended");
 }
+
+#[test]
+fn a_reload_changes_the_access_to_a_socket_at_once_and_says_what_it_could_not_change() {
+    let folder = Folder::new();
+    let manifest = |server: &str, export: &str| {
+        let device = "[[device]]\nname = \"ram\"\ndriver = \"memory\"\nsize = \"1M\"\n";
+        let export = format!("[[export]]\ndevice = \"ram\"\n{export}\n");
+        folder.write("a.toml", &format!("[server]\nunix = \"s\"\n{server}\n{device}{export}"));
+    };
+    let socket = |access: &str| {
+        let export = format!("vhost_user = {{ path = \"guest\", {access} }}");
+        manifest("control = \"c\"", &export);
+    };
+    let mode = || folder.join("guest").metadata().unwrap().permissions().mode() & 0o777;
+    let reload = |more: &[&str]| folder.corewise([&["reload", "--control", "c"], more].concat());
+    let health = || folder.corewise(["health", "--control", "c"]);
+    socket("mode = \"0600\"");
+    let server = Server::start(&folder, &["a.toml"]);
+    let mut guest = UnixStream::connect(folder.join("guest")).unwrap();
+    features(&mut guest);
+    socket("mode = \"0640\"");
+    reload(&[]).ok().says(&["changed export 'ram'"]);
+    assert_eq!(mode(), 0o640);
+
+    socket("owner = \"no such user\"");
+    let failed = reload(&[])
+        .code(1)
+        .complains(&["export:ram: vhost_user: owner: this machine has no user 'no such user'"]);
+    assert!(!failed.stdout.contains("changed"), "{}", failed.stdout);
+    health().fails().says(&["export:ram: not as the manifest says", "no user 'no such user'"]);
+    socket("mode = \"0600\"");
+    reload(&[]).ok();
+    assert_eq!(mode(), 0o600);
+    health().ok();
+
+    // A guest has the disk, so the change is refused, and not promised before.
+    manifest("control = \"c\"", "");
+    for more in [&["--dry-run"][..], &[]] {
+        reload(more).code(1).complains(&["guest is in use, and the change would end it"]);
+    }
+    features(&mut guest);
+    server.stop().ok();
+
+    manifest("", "vhost_user = \"c\"");
+    let up = folder.corewise(["up", "a.toml", "--control", "c"]).code(1);
+    up.complains(&["/c: this server itself listens on this socket"]);
+}

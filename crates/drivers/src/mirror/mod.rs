@@ -68,6 +68,8 @@ struct MirrorState {
     outdated: bool,
     /// The keeper of the record, which also runs resyncs.
     keeper: Keeper,
+    /// I: identity in the record.
+    id: [u8; 16],
 }
 
 /// The options of a mirror; see [`Mirror::open`].
@@ -383,6 +385,12 @@ impl Mirror {
         let legs = (0..legs.len()).map(state).collect();
         let unchecked_since = Duration::from_secs(since);
         MirrorStatus { legs, to_resync, resynced, dirty, check, checked, unchecked_since }
+    }
+
+    /// Returns the identity of the mirror, which is in its record on each leg, and which no other
+    /// mirror has. It stays the same whatever legs come and go. `None` if there is no record.
+    pub fn id(&self) -> Option<[u8; 16]> {
+        self.has_record().then_some(self.inner.id)
     }
 
     /// Returns true if it keeps a record: which legs are in sync, and what the others lack.

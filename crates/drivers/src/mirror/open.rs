@@ -101,12 +101,12 @@ impl MirrorState {
         let regions = Regions::new(head.size, head.region_shift);
         legs.states.set(assembled.in_sync);
         let bits = bits(&disk, &legs, &assembled, regions.len())?;
-        let geometry = Geometry { size: head.size, ..geometry };
+        let (geometry, id) = (Geometry { size: head.size, ..geometry }, head.mirror);
         let outdated = assembled.is_outdated();
         let inner = Arc::new_cyclic(|weak: &Weak<MirrorState>| {
             let state = KeeperState::new(head, bits);
             let keeper = Keeper::new(disk, regions, options, state, wq, weak);
-            MirrorState { legs, geometry, overlaps: Overlaps::default(), outdated, keeper }
+            MirrorState { legs, geometry, overlaps: Overlaps::default(), outdated, keeper, id }
         });
         inner.start(&assembled)?;
         Ok(inner)

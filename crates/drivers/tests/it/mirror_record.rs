@@ -45,6 +45,24 @@ fn a_mirror_that_was_closed_in_order_has_nothing_to_resync() {
 }
 
 #[test]
+fn a_mirror_keeps_its_identity_and_another_one_has_another() {
+    let (legs, others) = (Legs::new(2).made(), Legs::new(2).made());
+    let id = |legs: &Legs| {
+        let up = legs.open();
+        let id = up.mirror.id();
+        up.close();
+        id
+    };
+    let first = id(&legs);
+    assert!(first.is_some() && first == id(&legs));
+    assert!(first != id(&others));
+    let plain = MirrorOptions::new().record(false);
+    let legs = Legs::new(2);
+    let mirror = Mirror::open(legs.disks.clone(), plain, &legs.rig.wq).unwrap();
+    assert_eq!(mirror.id(), None, "there is no record that has one");
+}
+
+#[test]
 fn after_a_crash_only_what_was_dirty_is_resynced() {
     let legs = Legs::new(2).made();
     // Longer than this test takes: no bit is taken away.

@@ -145,6 +145,12 @@ impl Step {
 }
 
 impl ChangeReport {
+    /// Records that a step failed, instead of the step.
+    pub(crate) fn fail(&mut self, what: StepKind, name: String, why: String) {
+        self.steps.retain(|step| step.what != what || step.name != name);
+        self.failed.push(StepFailure { name, why });
+    }
+
     /// Returns a line for each step and each note.
     pub fn text(&self) -> String {
         let mut out = String::new();
@@ -175,6 +181,10 @@ mod tests {
         assert_eq!(changed.text(), "removed export 'a b' (2 clients)\nadded device 'disk'\n");
         changed.dry_run = true;
         assert!(changed.text().starts_with("would remove export"), "{}", changed.text());
+        changed.dry_run = false;
+        changed.fail(StepKind::Add, "disk".to_string(), "it is full".to_string());
+        assert_eq!(changed.text(), "removed export 'a b' (2 clients)\n");
+        assert_eq!(changed.failed[0].why, "it is full");
         assert_eq!(ChangeReport::default().text(), "nothing to change\n");
         assert_eq!(serde_json::to_string(&Mode::Safe).unwrap(), "\"safe\"");
     }

@@ -2,6 +2,7 @@
 //! minute ago. A few earlier states of the counters are kept for that, so no request pays for it.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -33,14 +34,15 @@ pub struct LastMinute {
 /// The earlier states of counters that only rise.
 #[derive(Debug)]
 pub(crate) struct Recent {
-    /// States, the oldest first: one that is as old as the window, and all later ones.
-    states: VecDeque<(Instant, Ops)>,
+    /// States, the oldest first: one that is as old as the window, and all later ones. Equal
+    /// states in a row share their counters, since most disks are at rest.
+    states: VecDeque<(Instant, Arc<Ops>)>,
 }
 
 impl Recent {
     /// Creates a history that begins with nothing counted.
     pub(crate) fn new(now: Instant) -> Recent {
-        Recent { states: VecDeque::from([(now, Ops::default())]) }
+        Recent { states: VecDeque::from([(now, Arc::default())]) }
     }
 
     /// Returns true if it is time for another state.
@@ -56,7 +58,9 @@ impl Recent {
             *self = Recent::new(now);
         }
         if self.is_due(now) {
-            self.states.push_back((now, ops.clone()));
+            let last = self.states.back().map(|(_, last)| last).filter(|last| ***last == *ops);
+            let ops = last.map_or_else(|| Arc::new(ops.clone()), Arc::clone);
+            self.states.push_back((now, ops));
         }
         // The second state is old enough by itself.
         let is_old = |at: Instant| now.saturating_duration_since(at) >= WINDOW;
@@ -187,6 +191,8 @@ mod tests {
         }
         let now = last_minute(&recent, began + Duration::from_secs(200), &ops);
         assert_eq!((now.requests, now.p50_seconds, now.longest_seconds), (0, None, None));
+        let first = &recent.states[0].1;
+        assert!(recent.states.iter().all(|(_, other)| Arc::ptr_eq(first, other)), "one copy");
     }
 
     #[test]

@@ -149,11 +149,8 @@ impl Driver for ExportDriver {
         let volume = cx.supplier::<Volume>(&export.device)?;
         let shared = volume.shared()?;
         self.front_ends.open(export, &volume).map_err(ProbeError::failed)?;
-        self.shown.lock().push(ShownExport::new(
-            export,
-            &**shared.device(),
-            self.front_ends.path(&export.name),
-        ));
+        let [disk, _] = self.front_ends.paths(&export.name);
+        self.shown.lock().push(ShownExport::new(export, &**shared.device(), disk));
         self.server.add_export(offer_of(export, &volume)?).map_err(|error| {
             let _ = self.front_ends.close(&export.name, self.settings.now().drain);
             ProbeError::failed(error)

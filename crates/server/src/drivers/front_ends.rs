@@ -20,9 +20,10 @@ use corewise::vhost::{self, FrontendEvent};
 use super::links::{self, DiskRecord};
 use super::local_disk::{DiskServer, LocalDisk};
 use super::volume::Volume;
+use crate::cleanup::Cleanup;
 use crate::control::health::WaitingDisk;
 use crate::control::served::ShownDisk;
-use crate::manifest::{self, ResolvedAccess, UblkDisk};
+use crate::manifest::{self, NodeAccess, ResolvedAccess, UblkDisk};
 use crate::report::{DiskEvent, Report};
 
 /// Number of checks of the access to disks between two looks for disks that wait.
@@ -35,6 +36,8 @@ pub(crate) struct FrontEnds {
     clients: Arc<nbd::Server>,
     /// L: is the lock; guards the server of virtual machines, which is made with its first disk.
     guests: Mutex<Option<Arc<vhost::Server>>>,
+    /// The sockets that this server has bound.
+    sockets: Arc<Cleanup>,
     /// Text that distinguishes this server from others on the machine: its manifest's path.
     server: String,
     report: Report,
@@ -84,12 +87,14 @@ impl FrontEnds {
         rings: &RingSet,
         server: String,
         clients: Arc<nbd::Server>,
+        sockets: Arc<Cleanup>,
         report: Report,
     ) -> FrontEnds {
         FrontEnds {
             disks: Disks::new(rings),
             clients,
             guests: Mutex::default(),
+            sockets,
             server,
             report,
             server_ends: AtomicBool::new(false),
@@ -159,11 +164,13 @@ impl FrontEnds {
         open: &mut OpenExport,
     ) -> Result<Option<String>, String> {
         let shared = volume.shared().map_err(|error| error.to_string())?;
-        if open.guest.as_ref().is_none_or(|guest| guest.ends_with(export)) {
+        let guest = |why| format!("vhost_user: {why}");
+        let stays = open.guest.as_ref().filter(|guest| !guest.ends_with(export));
+        if let Some((guest_disk, at)) = stays.zip(export.vhost_user.as_ref()) {
+            guest_disk.set_access(&at.value.access).map_err(guest)?;
+        } else {
             open.guest.take().map_or(Ok(()), |guest| guest.close(time))?;
-            open.guest = self
-                .open_guest(export, volume, &shared)
-                .map_err(|why| format!("vhost_user: {why}"))?;
+            open.guest = self.open_guest(export, volume, &shared).map_err(guest)?;
         }
         let in_words = |why| format!("ublk: {why}");
         match (&open.local, &export.ublk) {
@@ -214,9 +221,8 @@ impl FrontEnds {
             [export.limit, export.client_limit].into_iter().flatten().map(Rate::from).reduce(lower);
         let access = Access { uids: export.allow_uids.clone(), names: None };
         let client = Arc::new(Mutex::new(None));
-        let ResolvedAccess { uid: owner, gid: group, mode } = at.value.access.resolve()?;
         let options = vhost::Options::default()
-            .socket(SocketAccess { owner, group, mode })
+            .socket(socket_access(&at.value.access)?)
             .read_only(export.read_only)
             .may_lose(volume.may_lose())
             .rate(rate.unwrap_or_default())
@@ -224,9 +230,20 @@ impl FrontEnds {
             .memory_pool(self.clients.memory_pool())
             .observer(self.guest_observer(export.name.clone(), Arc::clone(&client)));
         let disk = guests.listen(&at.value.path, Arc::clone(shared), options);
-        let disk = disk.map_err(|error| error.to_string())?;
+        let disk = disk.map_err(|error| self.words(error))?;
         let (disk, socket) = (Mutex::new(Some(disk)), at.value.path.clone());
         Ok(Some(Arc::new(GuestDisk { disk, socket, client })))
+    }
+
+    /// Returns the reason in words why a socket can't be bound: this server may have it itself.
+    fn words(&self, error: vhost::Error) -> String {
+        match &error {
+            vhost::Error::SocketInUse(path) if self.sockets.has_bound(path) => format!(
+                "{}: this server itself listens on this socket. Give the export one of its own",
+                path.display()
+            ),
+            _ => error.to_string(),
+        }
     }
 
     /// Returns the function that records and reports the guests of an export.
@@ -276,9 +293,12 @@ impl FrontEnds {
         open.iter().map(|(name, open)| (name.clone(), Arc::clone(open))).collect()
     }
 
-    /// Returns the path of an export's disk of this machine, if it has one.
-    pub(crate) fn path(&self, export: &str) -> Option<PathBuf> {
-        self.get(export)?.local.as_ref().map(|local| local.path.clone())
+    /// Returns the path of an export's disk of this machine, and the socket of its disk for virtual
+    /// machines.
+    pub(crate) fn paths(&self, export: &str) -> [Option<PathBuf>; 2] {
+        let open = self.get(export);
+        let local = open.as_ref().and_then(|open| Some(open.local.as_ref()?.path.clone()));
+        [local, open.and_then(|open| Some(open.guest.as_ref()?.socket.clone()))]
     }
 
     /// Returns the path of an export's disk of this machine, if it has one that something uses.
@@ -423,6 +443,13 @@ impl GuestDisk {
         export.vhost_user.as_ref().is_none_or(|at| at.value.path != self.socket)
     }
 
+    /// Sets the access to the socket.
+    fn set_access(&self, wanted: &NodeAccess) -> Result<(), String> {
+        let access = socket_access(wanted)?;
+        let set = self.disk.lock().as_ref().map_or(Ok(()), |disk| disk.set_access(&access));
+        set.map_err(|error| format!("{}: {error}", self.socket.display()))
+    }
+
     fn is_in_use(&self) -> bool {
         self.disk.lock().as_ref().is_some_and(|disk| disk.status().connected)
     }
@@ -444,6 +471,12 @@ impl GuestDisk {
             _ => Ok(()),
         }
     }
+}
+
+/// Looks the names of an access up. May block.
+fn socket_access(wanted: &NodeAccess) -> Result<SocketAccess, String> {
+    let ResolvedAccess { uid: owner, gid: group, mode } = wanted.resolve()?;
+    Ok(SocketAccess { owner, group, mode })
 }
 
 /// Returns the lower limit of each kind.

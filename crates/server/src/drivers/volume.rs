@@ -156,7 +156,16 @@ impl Volume {
             Driver::Remote(remote) => format!("nbd {}", remote.uri.value),
             Driver::Object(object) => format!("object {}", object.location.value),
             // Its legs change while it serves, and each has a record that names its mirror.
-            Driver::Mirror(_) => parts().map(|_| format!("{name} mirror"))?,
+            // Without a record, the first leg has everything, and stays.
+            Driver::Mirror(_) => {
+                parts()?;
+                let first = || self.parts.lock().first().and_then(|leg| leg.identity());
+                let mirror = self.made.get().and_then(|made| made.mirror.as_ref()?.id());
+                match mirror {
+                    Some(id) => format!("mirror {:032x}", u128::from_be_bytes(id)),
+                    None => format!("mirror over\n{}", first()?),
+                }
+            }
             other => format!("{name} {} over\n{}", other.name(), parts()?),
         })
     }

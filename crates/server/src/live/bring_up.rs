@@ -116,14 +116,20 @@ impl Live {
         Some(up.timeline())
     }
 
-    /// Refuses a change that ends disks in use, unless the mode says otherwise.
-    pub(super) fn refuse_ending_disks(
-        &self,
-        exports: &[manifest::Export],
-        mode: Mode,
-    ) -> Result<(), Error> {
-        let used = exports.iter().find_map(|export| self.front_ends.ends_in_use(export));
-        match used.filter(|_| mode == Mode::Safe) {
+    /// Refuses a change that ends disks in use, also in a dry run, unless the mode says otherwise.
+    /// A disk has no last client: it is used until its users let it go.
+    pub(super) fn refuse_ending_disks(&self, changes: &Changes, mode: Mode) -> Result<(), Error> {
+        if matches!(mode, Mode::Soft | Mode::Hard) {
+            return Ok(());
+        }
+        let ends = &self.front_ends;
+        if let Some(path) = changes.remove_exports.iter().find_map(|name| ends.in_use(name)) {
+            return Err(Error::refused(format!(
+                "{} is in use: unmount it first; --mode soft takes the disk away from its users",
+                path.display()
+            )));
+        }
+        match changes.replace_exports.iter().find_map(|export| ends.ends_in_use(export)) {
             Some(path) => Err(Error::refused(format!(
                 "{} is in use, and the change would end it: unmount it, or shut its virtual \
                  machine down; --mode soft takes the disk away from its users",
@@ -146,22 +152,24 @@ impl Live {
             let volume = volume.ok_or("its device is not up".to_string());
             let done = volume.and_then(|volume| {
                 let shared = volume.shared().map_err(|error| error.to_string())?;
-                let had_disk = self.front_ends.path(&export.name);
+                let had = self.front_ends.paths(&export.name);
                 // This comes first, since a machine may have no disks.
                 changed.notes.extend(self.front_ends.replace(export, &volume, time)?);
                 let done = offer_of(export, &volume).map_err(|error| error.to_string())?;
                 let done = self.server.replace_export(done);
                 done.map_err(|error| error.to_string())?;
                 self.images.renew(export, &volume);
-                let disk = self.front_ends.path(&export.name);
+                let keeps = self.front_ends.paths(&export.name);
+                let keeps = had.iter().flatten().any(|path| keeps.iter().flatten().eq([path]));
                 let old = has.export(&export.name);
-                if had_disk.is_some() && had_disk == disk && old.is_some_and(differs(export)) {
+                if keeps && old.is_some_and(|old| differs(old, export)) {
                     changed.notes.push(format!(
                         "{}: the disk keeps its former limits and access until the export is removed \
                          and added again",
                         export_name(&export.name)
                     ));
                 }
+                let [disk, _] = self.front_ends.paths(&export.name);
                 Ok(ShownExport::new(export, &**shared.device(), disk))
             });
             match done {
@@ -174,17 +182,15 @@ impl Live {
                         *old = export.clone();
                     }
                 }
-                Err(why) => {
-                    changed.failed.push(StepFailure { name: export_name(&export.name), why })
-                }
+                Err(why) => changed.fail(StepKind::Change, export_name(&export.name), why),
             }
         }
     }
 }
 
-/// Compares what a disk got from its export when it was made.
-fn differs(export: &manifest::Export) -> impl Fn(&manifest::Export) -> bool {
+/// Compares what disks got from their export when they were made.
+fn differs(old: &manifest::Export, new: &manifest::Export) -> bool {
     let of = |export: &manifest::Export| (export.limit, export.client_limit, export.read_only);
-    let wanted = of(export);
-    move |old| of(old) != wanted
+    let has_guest = old.vhost_user.is_some() && new.vhost_user.is_some();
+    of(old) != of(new) || has_guest && old.allow_uids != new.allow_uids
 }

@@ -31,7 +31,7 @@ use corewise::topology::Machine;
 use crate::check::impossible;
 use crate::cleanup::Cleanup;
 use crate::control::Mode;
-use crate::control::changes::{ChangeReport, Step, StepFailure, StepKind};
+use crate::control::changes::{ChangeReport, Step, StepKind};
 use crate::drivers::{CallTargets, FrontEnds, ImageExports, MissingParts, Volume, Warnings};
 use crate::error::{Error, ErrorKind};
 use crate::handle::Reachable;
@@ -295,6 +295,7 @@ impl Live {
             ChangeRequest::Reload => self.followed_keys(&old.server, &new.server, &mut changed),
             _ => None,
         };
+        self.refuse_ending_disks(&changes, mode)?;
         self.make_room(&changes, old, &mut changed)?;
         if dry_run {
             return Ok(changed);
@@ -305,7 +306,6 @@ impl Live {
             ChangeRequest::Reload => self.forget_failed(old, |_| true),
             _ => self.forget_failed(old, |name| changes.adds(name)),
         }
-        self.refuse_ending_disks(&changes.replace_exports, mode)?;
         let kept = self.hide(&changes.remove_exports, mode)?;
         // This follows the last refusal, since a refusal changes nothing.
         for name in &shown_again {
@@ -321,7 +321,7 @@ impl Live {
             old.server = self.follow(server);
         }
         if changes.is_empty() {
-            self.note_left_out(request, &changed);
+            self.note_left_out(request, &changed, old);
             self.report.changed(&changed);
             return Ok(changed);
         }
@@ -367,7 +367,7 @@ impl Live {
         }
         for (name, size) in &changes.grow {
             if let Err(error) = self.grow(name, Some(*size), old) {
-                changed.failed.push(StepFailure { name: name.clone(), why: error.to_string() });
+                changed.fail(StepKind::Grow, name.clone(), error.to_string());
             }
         }
         let (last, first): (Vec<_>, Vec<_>) =
@@ -388,7 +388,7 @@ impl Live {
             let each = each.collect::<Vec<_>>().join("; ");
             return Err(Error::refused(format!("the server added nothing: {each}")));
         }
-        self.note_left_out(request, &changed);
+        self.note_left_out(request, &changed, old);
         self.report.changed(&changed);
         Ok(changed)
     }
@@ -448,11 +448,13 @@ impl Live {
         Ok(())
     }
 
-    /// Records the changes that a reload couldn't follow.
-    fn note_left_out(&self, request: &ChangeRequest, changed: &ChangeReport) {
+    /// Records what a reload couldn't follow: new parts that aren't up, and changes of others,
+    /// which the server `has` as they were.
+    fn note_left_out(&self, request: &ChangeRequest, changed: &ChangeReport, has: &Manifest) {
         if let ChangeRequest::Reload = request {
             let failed = changed.failed.iter().map(|one| (one.name.clone(), one.why.clone()));
-            self.status.followed(failed.collect());
+            let (unchanged, left_out) = failed.partition(|(name, _)| has.declares(name));
+            self.status.followed(left_out, unchanged);
         }
     }
 
@@ -471,13 +473,10 @@ impl Live {
             }
             _ => false,
         };
-        let has = |name: &str| {
-            has.device(name).is_some() || has.exports.iter().any(|e| export_name(&e.name) == name)
-        };
         // The order is reversed, since devices come after those below.
         for device in self.manager.devices().into_iter().rev() {
             let name = &device.name;
-            if is_down(name, &device.state) && of(name) && !has(name) {
+            if is_down(name, &device.state) && of(name) && !has.declares(name) {
                 // An error means that the server ends, which reports the device itself.
                 let _ = self.manager.remove(name);
             }
@@ -585,14 +584,6 @@ impl Live {
         {
             return Err(Error::refused(format!(
                 "the export '{name}' is hidden already; the server removes it with its last client"
-            )));
-        }
-        // A disk has no last client: it is used until its users let it go.
-        let disk = exports.iter().find_map(|name| self.front_ends.in_use(name));
-        if let Some(path) = disk.filter(|_| mode != Mode::Soft && mode != Mode::Hard) {
-            return Err(Error::refused(format!(
-                "{} is in use: unmount it first; --mode soft takes the disk away from its users",
-                path.display()
             )));
         }
         let mut used = Vec::new();

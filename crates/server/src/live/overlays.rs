@@ -71,6 +71,10 @@ impl Live {
             let why = format!("'{above}' is built over '{name}', whose data would change");
             return Err(Error::refused(format!("{why}: remove '{above}' first")));
         }
+        if let Some(path) = exports.iter().find_map(|export| self.front_ends.in_use(export)) {
+            let path = path.display();
+            return Err(Error::refused(format!("{path} is in use: unmount it first")));
+        }
         let steps = vec![change.step(name)];
         if dry_run {
             return Ok(ChangeReport { dry_run, steps, ..ChangeReport::default() });

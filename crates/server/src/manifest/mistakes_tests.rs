@@ -31,6 +31,25 @@ fn a_key_in_another_table_than_its_own_is_sent_there() {
 }
 
 #[test]
+fn a_socket_for_guests_that_another_part_of_the_server_has_is_refused() {
+    let server = "[server]\nunix = \"s\"\ncontrol = \"c\"\nmetrics = \"./m\"\n";
+    let export = |name: &str, socket: &str| {
+        let text = format!("name = \"{name}\"\nvhost_user = \"{socket}\"\n");
+        format!("[[export]]\ndevice = \"a\"\n{text}")
+    };
+    for (socket, other) in
+        [("s", "'unix' of [server]"), ("c", "'control' of"), ("m", "'metrics' of")]
+    {
+        let told = problem(&(server.to_string() + &memory("a") + &export("x", socket)));
+        assert!(told.contains(other) && told.contains("has the same socket"), "{told}");
+    }
+    let told = problem(&(memory("a") + &export("x", "g") + &export("y", "g")));
+    assert!(told.contains("the export on line 5 has the same socket"), "{told}");
+    let apart = memory("a") + &export("x", "g") + &export("y", "h");
+    assert_eq!(problems(&(server.to_string() + &apart)), [""; 0]);
+}
+
+#[test]
 fn numbers_that_fit_nowhere_are_told_as_too_large_and_not_as_something_else() {
     let long = "12345678901234567890123";
     let size = |value: &str| problem(&memory("a").replace("\"1M\"", value));

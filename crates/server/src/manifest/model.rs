@@ -17,6 +17,11 @@ impl Manifest {
         self.exports.iter().find(|export| export.name == name)
     }
 
+    /// Returns true if there is a device, or an export (`export:NAME`), of this name.
+    pub(crate) fn declares(&self, name: &str) -> bool {
+        self.device(name).is_some() || self.exports.iter().any(|one| export_name(&one.name) == name)
+    }
+
     /// Keeps the devices and exports whose name `keep` accepts. Names of exports begin with
     /// `export:`.
     pub(crate) fn retain(&mut self, keep: impl Fn(&str) -> bool) {

@@ -226,8 +226,10 @@ fn exports(
 ) -> Vec<Export> {
     let mut exports: Vec<Export> = Vec::new();
     let mut first_line: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut first_socket: BTreeMap<&Path, usize> = BTreeMap::new();
     let mut default_line = None;
-    let knows_names = beside.map_or(&raw.server, |server| &server.server).tls_client_ca.is_some();
+    let server = beside.map_or(&raw.server, |server| &server.server);
+    let knows_names = server.tls_client_ca.is_some();
     let default_up = beside.and_then(|server| server.exports.iter().find(|export| export.default));
     let most = raw.server.clients;
     for raw in &raw.exports {
@@ -252,6 +254,26 @@ fn exports(
             } else if line != here {
                 let message = format!("the one on line {line} is the default export already");
                 refuse("default", message);
+            }
+        }
+        if let Some(at) = raw.export.as_ref().and_then(|export| export.vhost_user.as_ref()) {
+            let path = at.value.path.as_path();
+            let line = *first_socket.entry(path).or_insert(raw.place.line);
+            let up = beside.into_iter().flat_map(|server| &server.exports);
+            let has_it =
+                |up: &&Export| up.vhost_user.as_ref().is_some_and(|other| other.value.path == path);
+            let other =
+                match (server.sockets().find(|(_, other)| *other == path), up.clone().find(has_it))
+                {
+                    (Some((key, _)), _) => Some(format!("'{key}' of [server]")),
+                    (None, Some(up)) => Some(format!("the server's export '{}'", up.name)),
+                    (None, None) => {
+                        (line != raw.place.line).then(|| format!("the export on line {line}"))
+                    }
+                };
+            if let Some(other) = other {
+                let message = format!("{other} has the same socket: give each one of its own");
+                refuse("vhost_user", message);
             }
         }
         let by_name = |export: &Export| export.allow_certificates.is_some();

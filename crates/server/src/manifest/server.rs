@@ -115,6 +115,17 @@ pub struct Tls<'a> {
 }
 
 impl Server {
+    /// Returns the server's Unix sockets, each with its key.
+    pub(super) fn sockets(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let metrics = self.metrics.as_ref().and_then(|at| match &at.value {
+            MetricsAt::Unix(path) => Some(path.as_path()),
+            MetricsAt::Tcp(_) => None,
+        });
+        let own = [("unix", &self.unix), ("control", &self.control)];
+        let own = own.into_iter().filter_map(|(key, at)| Some((key, at.as_ref()?.value.as_path())));
+        own.chain(metrics.map(|path| ("metrics", path)))
+    }
+
     pub(crate) fn tls(&self) -> Option<Tls<'_>> {
         let (certificate, key) = (self.tls_certificate.as_ref()?, self.tls_key.as_ref()?);
         let client_ca = self.tls_client_ca.as_ref();

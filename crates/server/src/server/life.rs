@@ -107,7 +107,7 @@ impl PreparedServer {
         self.tell_failures(&up, &lacking, &plan);
         complete &= up.is_complete() && lacking.is_empty();
         self.left_out.extend(not_up(&up, &lacking, &plan));
-        running.live.status.followed(self.left_out.iter().map(named).collect());
+        running.live.status.followed(self.left_out.iter().map(named).collect(), Vec::new());
         let interrupted = self.report.observer.interruption();
         let times = up.timeline();
         let nothing = up.bound().all(|device| lacking.contains_key(&device.name));

@@ -276,7 +276,13 @@ impl PreparedServer {
             path.display().to_string()
         });
         let place = place.unwrap_or_else(|| self.label.clone());
-        let front_ends = FrontEnds::new(&rings, place, Arc::clone(&server), report.clone());
+        let front_ends = FrontEnds::new(
+            &rings,
+            place,
+            Arc::clone(&server),
+            Arc::clone(&self.cleanup),
+            report.clone(),
+        );
         front_ends.expect(&self.manifest.exports);
         let front_ends = Arc::new(front_ends);
         let images = Arc::new(ImageExports::new(Arc::clone(&server), Arc::clone(&notes)));

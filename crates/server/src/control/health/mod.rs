@@ -64,6 +64,8 @@ const HANGS: Duration = Duration::from_secs(30);
 pub(crate) enum Fault {
     /// A certificate of the server has expired, or soon will.
     CertificateExpires,
+    /// A change of a device or an export by a reload failed.
+    ChangeFailed,
     /// A change of a device takes too long.
     ChangeHangs,
     /// The last check of a mirror found bytes that differ or can't be read.
@@ -120,6 +122,7 @@ impl Fault {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Fault::CertificateExpires => "certificate_expires",
+            Fault::ChangeFailed => "change_failed",
             Fault::ChangeHangs => "change_hangs",
             Fault::CheckFound => "check_found",
             Fault::CheckOverdue => "check_overdue",

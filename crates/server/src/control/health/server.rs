@@ -30,6 +30,9 @@ pub(crate) struct ServerFacts {
     /// Devices and exports (`export:NAME`) of the manifest that the server does without, and the
     /// reasons.
     pub(crate) left_out: Vec<(String, String)>,
+    /// Devices and exports that stay as they were, since a change by the last reload failed, and
+    /// the reasons.
+    pub(crate) unchanged: Vec<(String, String)>,
     /// Devices of which a change takes too long.
     pub(crate) hanging: Vec<String>,
     pub(crate) lost_sockets: Vec<LostSocket>,
@@ -106,6 +109,11 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
             let what = format!("declared in the manifest, but left out: {why}");
             reasons.push(Reason::new(Fault::LeftOut, HealthState::Lost, name, what).todo(MEND));
         }
+    }
+    for (name, why) in &server.unchanged {
+        let what = format!("not as the manifest says, since the change failed: {why}");
+        let reason = Reason::new(Fault::ChangeFailed, HealthState::Degraded, name, what);
+        reasons.push(reason.todo(MEND));
     }
     for name in &server.hanging {
         let what = "a change of this device takes too long";

@@ -270,6 +270,11 @@ fn a_device_that_failed_is_lost_and_one_that_a_change_brings_up_is_none() {
     assert_eq!(back.state, HealthState::Ok);
     let waits = health(&[device("export:a", "waiting")], &[], &[], &left("export:a"));
     assert_eq!(faults(&waits), [(Fault::LeftOut, "export:a")]);
+    let unchanged = vec![("export:a".to_string(), "no such user".to_string())];
+    let facts = ServerFacts { unchanged, ..ServerFacts::default() };
+    let failed = health(&[device("export:a", "bound")], &[], &[], &facts);
+    assert_eq!(faults(&failed), [(Fault::ChangeFailed, "export:a")]);
+    assert_eq!(failed.state, HealthState::Degraded);
 }
 
 #[test]
@@ -442,6 +447,7 @@ fn names_are_those_of_json_and_the_document_lists_them() {
     let document = std::fs::read_to_string(document).unwrap();
     for fault in [
         Fault::CertificateExpires,
+        Fault::ChangeFailed,
         Fault::ChangeHangs,
         Fault::CheckFound,
         Fault::CheckOverdue,
