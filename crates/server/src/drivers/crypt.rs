@@ -21,8 +21,8 @@ mod with {
     use zeroize::Zeroizing;
 
     use crate::control::health::REPAIR_HEADER;
-    use crate::drivers::Secrets;
     use crate::drivers::context::VolumeContext;
+    use crate::drivers::secrets::Secrets;
     use crate::drivers::volume::Volume;
     use crate::manifest::{self, CryptKey};
 
