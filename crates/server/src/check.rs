@@ -37,7 +37,7 @@ pub fn check(manifest: &Manifest) -> Vec<Problem> {
             }
             Driver::Object(asked) => store_check::problems(asked),
             Driver::Crypt(asked) => {
-                let why = crypt::find_key(asked);
+                let why = crypt::check_key(asked);
                 why.err().map(|why| (device.place, why)).into_iter().collect()
             }
             _ => Vec::new(),

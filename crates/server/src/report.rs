@@ -296,6 +296,13 @@ impl Report {
         self.event("file", || json!({"device": device, "what": what, "why": why}));
     }
 
+    /// Reports damage of the header of the encrypted device `device`. The log has it in words. Any
+    /// thread may call it.
+    #[cfg(feature = "crypt")]
+    pub(crate) fn header_damaged(&self, device: &str, why: &str) {
+        self.event("crypt", || json!({"device": device, "what": "header_damaged", "why": why}));
+    }
+
     /// Reports an event of the connections of the device `device`. The log has it in words. Any
     /// thread may call it.
     pub(crate) fn remote(&self, device: &str, happened: &RemoteEvent) {

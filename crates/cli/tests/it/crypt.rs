@@ -4,7 +4,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::process::Stdio;
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -69,6 +69,13 @@ fn cryptsetup_knows_a_new_volume_and_a_changed_passphrase_and_volume_key_open_it
     cryptsetup(&folder, &[&change[..], &CHEAP].concat()).ok();
     let wrong = folder.corewise(["up", "up.toml"]).fails();
     wrong.complains(&["'raw': wrong key: it opens none of the 1 key slots"]);
+    folder.write("third", "a third one");
+    let add = ["luksAddKey", "disk.img", "third", "--key-file", "new"];
+    cryptsetup(&folder, &[&add[..], &CHEAP].concat()).ok();
+    folder.write("up.toml", manifest("key_file = \"third\""));
+    serve(&folder, &text, false);
+    cryptsetup(&folder, &["luksRemoveKey", "disk.img", "third"]).ok();
+    folder.corewise(["up", "up.toml"]).fails().complains(&["wrong key"]);
     folder.write("up.toml", manifest("key_file = \"new\""));
     serve(&folder, &text, false);
     // cryptsetup decrypts all data by the old volume key, and encrypts it by a new one.
@@ -224,14 +231,77 @@ fn a_device_with_other_data_is_never_made_anew_and_a_damaged_copy_is_shown() {
     std::fs::remove_file(folder.join("disk.img")).unwrap();
     let text = pattern(5, 4096);
     serve(&folder, &text, true);
-    let mut image = std::fs::read(folder.join("disk.img")).unwrap();
-    image[5000] ^= 1;
-    std::fs::write(folder.join("disk.img"), image).unwrap();
-    let server = Server::start(&folder, &["up.toml"]);
-    let dump = folder.dump().to_string();
-    assert!(dump.contains("the first copy of the LUKS header is damaged"), "{dump}");
-    server.stop().ok();
+    let cheap = ["luksConvertKey", "disk.img", "--key-file", "key"];
+    cryptsetup(&folder, &[&cheap[..], &CHEAP].concat()).ok();
+    for (copy, at) in [("first", 5000), ("second", (16 << 10) + 5000)] {
+        flip(&folder, at);
+        let server = Server::start(&folder, &["up.toml"]);
+        let damage = format!("the {copy} copy of the LUKS header is damaged");
+        assert!(folder.dump().to_string().contains(&damage));
+        let health = folder.corewise(["health"]).code(3);
+        health.says(&[&format!("disk: {damage}. Stop the server"), "cryptsetup repair"]);
+        let health = folder.corewise(["health", "--json"]).json();
+        assert_eq!(health["health"]["reasons"][0]["reason"], "header_damaged");
+        let log = server.stop().ok();
+        log.says(&["\"what\":\"header_damaged\""]).complains(&[&damage]);
+        cryptsetup(&folder, &["repair", "disk.img"]).ok();
+        let server = Server::start(&folder, &["up.toml"]);
+        folder.corewise(["health"]).ok();
+        server.stop().ok();
+    }
     serve(&folder, &text, false);
+}
+
+/// Flips a bit of the file.
+fn flip(folder: &Folder, at: u64) {
+    let image = File::options().read(true).write(true).open(folder.join("disk.img")).unwrap();
+    let mut byte = [0];
+    image.read_exact_at(&mut byte, at).unwrap();
+    image.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}
+
+/// A volume key, whose use takes no time.
+const KEY: &str = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.\n";
+
+/// Starts a server that reads the key of `disk` from a pipe, as a shell makes one for this text.
+fn with_pipe(folder: &Folder) -> Server {
+    let mut command = folder.command("sh");
+    let script = format!("exec {COREWISE} up --json up.toml 3<<END\n{KEY}END");
+    command.args(["-c", &script]);
+    let mut server = Server::spawn(command);
+    server.ready = server.wait_event("ready");
+    server
+}
+
+#[test]
+fn a_reload_restarts_a_device_whose_key_came_by_a_pipe_or_changes_nothing_and_says_why() {
+    let folder = Folder::new();
+    let plain = |keys: &str| manifest(&format!("header = \"none\"\n{keys}"));
+    folder.write("up.toml", plain("key_fd = 3"));
+    let server = with_pipe(&folder);
+    let text = pattern(8, 4096);
+    Client::new(&server.socket(), "disk").write(8192, &text, FUA).unwrap();
+    let read = || Client::new(&server.socket(), "disk").read(8192, 4096).unwrap();
+    for scheduler in ["deadline", "none"] {
+        let raw = format!("name = \"raw\"\nscheduler = \"{scheduler}\"\n");
+        folder.write("up.toml", plain("key_fd = 3").replace("name = \"raw\"\n", &raw));
+        folder.corewise(["reload"]).ok().says(&["restarted device 'disk'"]);
+        assert!(read() == text);
+    }
+    // A key from a file takes the place of the one from the pipe, which is wiped.
+    folder.write("key", KEY);
+    folder.write("up.toml", plain("key_file = \"key\""));
+    folder.corewise(["reload"]).ok();
+    assert!(read() == text);
+    folder.write("up.toml", plain("discard = true\nkey_fd = 3"));
+    let refused = folder.corewise(["reload"]).code(1);
+    refused.complains(&["the change restarts 'disk'", "key comes from file descriptor 3"]);
+    assert!(read() == text);
+    std::fs::remove_file(folder.join("key")).unwrap();
+    folder.write("up.toml", plain("discard = true\nkey_file = \"key\""));
+    folder.corewise(["reload"]).code(1).complains(&["would not come up: key file"]);
+    assert!(read() == text);
+    server.stop().ok();
 }
 
 #[test]

@@ -86,7 +86,8 @@ impl CryptOptions {
 pub struct Crypt {
     state: Arc<CryptState>,
     created: bool,
-    condition: Option<String>,
+    /// Damage of a copy of the header, in words.
+    damage: Option<&'static str>,
 }
 
 struct CryptState {
@@ -157,7 +158,7 @@ impl Crypt {
         if let Some(luks) = Luks::find(&*below).map_err(failed)? {
             let key = luks.unlock(&*below, secret).map_err(failed)?;
             let crypt = Self::over(below, &key, luks.area, options, wq).map_err(failed)?;
-            return Ok(Self { condition: luks.damage, ..crypt });
+            return Ok(Self { damage: luks.damage, ..crypt });
         }
         if !options.create {
             return Err(failed(
@@ -216,7 +217,7 @@ impl Crypt {
             workers: wq.below(),
             copies: SpinLock::new(Copies { left: COPIES, waiting: VecDeque::new() }),
         });
-        Ok(Self { state, created: false, condition: None })
+        Ok(Self { state, created: false, damage: None })
     }
 
     /// Returns true if this call of [`Crypt::open`] made the volume.
@@ -300,8 +301,9 @@ impl Driver for Crypt {
         self.state.below.is_outdated()
     }
 
+    /// Returns the damage of a copy of the header, the only condition of this driver.
     fn condition(&self) -> Option<String> {
-        self.condition.clone()
+        self.damage.map(str::to_owned)
     }
 
     /// Grows the device to the size of the one below, or to `size` if that has room.

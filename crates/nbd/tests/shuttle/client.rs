@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 
+use corewise_drivers::CheckpointDriver;
 use corewise_nbd::Server;
 use corewise_nbd::wire::{
     Command, CommandFlags, GREETING_LEN, Request, SIMPLE_REPLY_LEN, SimpleReply,
@@ -18,7 +19,7 @@ use rustix::net::{
 
 use crate::disk::Machine;
 use crate::event_counts::{EventCounts, count, say};
-use crate::ledger::{BLOCK, BLOCKS, Content, Ledger, content};
+use crate::ledger::{BLOCK, BLOCKS, Content, Ledger, SIZE, content};
 
 /// The surroundings of a client in one life of the server.
 pub(crate) struct Life<'a> {
@@ -49,6 +50,24 @@ impl Life<'_> {
                 if let Err(why) = ledger.is_durable(n, block) {
                     panic!("said to be durable, and not so on disk {disk}: {why}");
                 }
+            }
+        }
+    }
+}
+
+impl Life<'_> {
+    /// Checks that each checkpoint names all blocks that differ from it. No change is in flight.
+    pub(crate) fn check_changed(&self, driver: &CheckpointDriver) {
+        let (ledger, world) = (self.ledger.lock(), self.machine.world.lock());
+        for (name, then) in &ledger.checkpoints {
+            let found = driver.changed(name, 0, SIZE as u64, BLOCKS);
+            let stretches = found.unwrap_or_else(|| panic!("checkpoint {name} is lost"));
+            let changed = stretches
+                .iter()
+                .flat_map(|&(len, changed)| std::iter::repeat_n(changed, len as usize / BLOCK));
+            let both = then.chunks(BLOCK).zip(world.disks[0].now.chunks(BLOCK));
+            for (block, (changed, (then, now))) in changed.zip(both).enumerate() {
+                assert!(changed || then == now, "block {block} has changed since {name}");
             }
         }
     }

@@ -37,12 +37,17 @@ impl Run {
         say(|| format!("{shape:?}"));
         let mut world = World::new(shape.disks());
         change(&mut world);
-        Run {
+        let run = Run {
             shape,
             machine: Machine::new(world, counts),
-            ledger: Mutex::new(Ledger::new()),
+            ledger: Mutex::new(Ledger::new(shape.first())),
             counts,
+        };
+        if shape == Shape::Crypt {
+            // Bytes that were never written read as noise.
+            run.life(&run.calm(), None, Up::zero);
         }
+        run
     }
 
     /// Runs a life of the server with `live`. Returns `None` if its start was refused.
@@ -89,7 +94,8 @@ impl Run {
             count(&counts.power_failures);
         }
         machine.end(power_fails);
-        ledger.lock().end(!power_fails);
+        let keeps = !power_fails && shape.survives_kill();
+        ledger.lock().end(keeps);
         lived
     }
 

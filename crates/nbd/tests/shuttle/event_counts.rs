@@ -15,6 +15,8 @@ pub(crate) struct EventCounts {
     pub(crate) refused: AtomicU64,
     /// Blocks that were read with allowed contents.
     pub(crate) read: AtomicU64,
+    /// Blocks of checkpoints that were read as they were then.
+    pub(crate) images: AtomicU64,
     /// Flushes that a disk lied about, and writes that it put elsewhere.
     pub(crate) lies: AtomicU64,
     /// Wrong blocks that a check had reported.
@@ -39,6 +41,7 @@ impl EventCounts {
             errors: NONE,
             refused: NONE,
             read: NONE,
+            images: NONE,
             lies: NONE,
             found: NONE,
             silent: NONE,
@@ -49,7 +52,7 @@ impl EventCounts {
         let of = |counter: &AtomicU64| counter.load(Relaxed);
         eprintln!(
             "{test}: {} seeds, {} lives, {} crashes, {} power failures, {} requests, {} of them failed, {} starts \
-             refused, {} blocks read, {} lies, {} losses reported, {} silent",
+             refused, {} blocks read, {} of checkpoints, {} lies, {} losses reported, {} silent",
             of(&self.seeds),
             of(&self.lives),
             of(&self.crashes),
@@ -58,6 +61,7 @@ impl EventCounts {
             of(&self.errors),
             of(&self.refused),
             of(&self.read),
+            of(&self.images),
             of(&self.lies),
             of(&self.found),
             of(&self.silent),

@@ -18,7 +18,7 @@ pub(crate) enum Content {
 }
 
 struct Block {
-    /// Contents of the sent versions. All blocks begin as zeroes.
+    /// Contents of the sent versions. The first one is that of the beginning.
     sent: Vec<Content>,
     /// Newest version that was acknowledged, and that no crash since has been allowed to take.
     acked: usize,
@@ -34,19 +34,24 @@ struct Block {
 
 pub(crate) struct Ledger {
     blocks: Vec<Block>,
+    /// Checkpoints that were acknowledged, each with the bytes of the device then.
+    pub(crate) checkpoints: Vec<(String, Vec<u8>)>,
+    /// Number of names of checkpoints.
+    named: usize,
 }
 
 impl Ledger {
-    pub(crate) fn new() -> Ledger {
+    /// Creates the ledger of a device whose blocks have these contents at the beginning.
+    pub(crate) fn new(first: Content) -> Ledger {
         let block = || Block {
-            sent: vec![Content::Zeroes],
+            sent: vec![first],
             acked: 0,
             durable: 0,
             is_of_this_life: false,
             busy: false,
             seen: None,
         };
-        Ledger { blocks: (0..BLOCKS).map(|_| block()).collect() }
+        Ledger { blocks: (0..BLOCKS).map(|_| block()).collect(), checkpoints: Vec::new(), named: 0 }
     }
 
     /// Ends a life. `keeps` says whether the disks' caches stay as they are.
@@ -64,6 +69,12 @@ impl Ledger {
         for block in self.blocks.iter_mut().filter(|block| block.is_of_this_life) {
             block.durable = block.acked;
         }
+    }
+
+    /// Returns a name that no checkpoint has had.
+    pub(crate) fn checkpoint_name(&mut self) -> String {
+        self.named += 1;
+        format!("c{}", self.named)
     }
 
     pub(crate) fn is_busy(&self, block: usize) -> bool {

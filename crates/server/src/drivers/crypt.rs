@@ -1,9 +1,9 @@
 //! Encrypted devices, and the sources of their keys.
 
 #[cfg(feature = "crypt")]
-pub(crate) use with::{find_key, open};
+pub(crate) use with::{check_key, find_key, open};
 #[cfg(not(feature = "crypt"))]
-pub(crate) use without::{find_key, open};
+pub(crate) use without::{check_key, open};
 
 #[cfg(feature = "crypt")]
 mod with {
@@ -12,6 +12,7 @@ mod with {
     use std::os::unix::ffi::OsStringExt;
     use std::os::unix::fs::MetadataExt;
     use std::path::Path;
+    use std::sync::Arc;
 
     use corewise::blockmq::Driver;
     use corewise::device::ProbeError;
@@ -19,7 +20,9 @@ mod with {
     use rustix::fs::{Mode, OFlags};
     use zeroize::Zeroizing;
 
+    use crate::control::health::REPAIR_HEADER;
     use crate::drivers::context::VolumeContext;
+    use crate::drivers::secrets::Secrets;
     use crate::drivers::volume::Volume;
     use crate::manifest::{self, CryptKey};
 
@@ -35,43 +38,47 @@ mod with {
         let part = below.device()?;
         let secrets = &context.secrets;
         let _alone = secrets.opens();
-        let given = secrets.take(device);
-        let secret = match (given, asked.key()) {
-            (Some(secret), _) => Ok(secret),
-            (None, CryptKey::File(path)) => {
-                if let Some(mode) = readable_by_all(path) {
-                    context.notes.add(format!(
-                        "device '{device}': everybody on this machine may read the key file {} \
-                         (mode {mode:04o}): chmod 600",
-                        path.display()
-                    ));
-                }
-                of_file(path)
+        if let CryptKey::File(path) = asked.key() {
+            if let Some(mode) = readable_by_all(path) {
+                context.notes.add(format!(
+                    "device '{device}': everybody on this machine may read the key file {} (mode \
+                     {mode:04o}): chmod 600",
+                    path.display()
+                ));
             }
-            (None, CryptKey::Env(name)) => of_environment(name),
-            (None, CryptKey::Descriptor(fd)) => Err(format!(
-                "its key was read from file descriptor {fd} at the start, and is no longer there. \
-                 Restart the server, or give it a 'key_file'"
-            )),
-            (None, CryptKey::Prompt) => Err("it has no 'key_file', 'key_env' or 'key_fd', and \
-                                             nobody to ask for its key"
-                .to_string()),
-        };
-        let secret = secret.map_err(ProbeError::failed)?;
-        let opened = Crypt::open(part, &secret, options, &context.workqueue);
-        if opened.is_err() && matches!(asked.key(), CryptKey::Descriptor(_) | CryptKey::Prompt) {
-            // Another try may find the part in order.
-            secrets.keep(device, secret);
         }
+        let secret = find_key(secrets, device, asked).map_err(ProbeError::failed)?;
+        let opened = Crypt::open(part, &secret, options, &context.workqueue);
         let opened = opened.map_err(ProbeError::failed)?;
         if let Some(damage) = opened.condition() {
-            context.notes.add(format!("device '{device}': {damage}"));
+            context.notes.add(format!("device '{device}': {damage}. {REPAIR_HEADER}"));
+            context.report.header_damaged(device, &damage);
         }
         Ok(opened)
     }
 
+    /// Returns the key of a device.
+    pub(crate) fn find_key(
+        secrets: &Secrets,
+        device: &str,
+        asked: &manifest::Crypt,
+    ) -> Result<Arc<Secret>, String> {
+        let missing = match asked.key() {
+            CryptKey::File(path) => return of_file(path).map(Arc::new),
+            CryptKey::Env(name) => return of_environment(name).map(Arc::new),
+            CryptKey::Descriptor(fd) => format!(
+                "its key comes from file descriptor {fd}, which is read at the start of the server \
+                 alone. Restart the server, or give the device a 'key_file'"
+            ),
+            CryptKey::Prompt => "its key is asked for at the start of the server alone. Restart \
+                                 the server, or give the device a 'key_file'"
+                .to_string(),
+        };
+        secrets.get(device).ok_or(missing)
+    }
+
     /// Checks that there is a key, if it comes from a file or the environment.
-    pub(crate) fn find_key(asked: &manifest::Crypt) -> Result<(), String> {
+    pub(crate) fn check_key(asked: &manifest::Crypt) -> Result<(), String> {
         match asked.key() {
             CryptKey::File(path) => of_file(path).map(drop),
             CryptKey::Env(name) => of_environment(name).map(drop),
@@ -157,7 +164,7 @@ mod without {
         Err(ProbeError::failed("this program was built without encryption"))
     }
 
-    pub(crate) fn find_key(_: &manifest::Crypt) -> Result<(), String> {
+    pub(crate) fn check_key(_: &manifest::Crypt) -> Result<(), String> {
         Ok(())
     }
 }

@@ -1,15 +1,17 @@
 //! Keys of encrypted devices that the program has given the server.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use corewise::drivers::Secret;
 use corewise::sync::{Mutex, MutexGuard};
 
-/// The keys from the user and from file descriptors, each until its device has opened.
+/// The keys from the user and from file descriptors, which can't be read a second time. Each is
+/// kept as long as the manifest has its device.
 #[derive(Debug, Default)]
 pub(crate) struct Secrets {
     /// L: is the lock, held for a moment; guards the key of each device.
-    given: Mutex<BTreeMap<String, Secret>>,
+    given: Mutex<BTreeMap<String, Arc<Secret>>>,
     /// L: is the lock, held while a key is derived, so that one derivation at a time has its
     /// memory.
     opening: Mutex<()>,
@@ -17,6 +19,7 @@ pub(crate) struct Secrets {
 
 impl Secrets {
     pub(crate) fn new(given: BTreeMap<String, Secret>) -> Secrets {
+        let given = given.into_iter().map(|(device, secret)| (device, Arc::new(secret))).collect();
         Secrets { given: Mutex::new(given), opening: Mutex::default() }
     }
 
@@ -25,13 +28,13 @@ impl Secrets {
         self.opening.lock()
     }
 
-    /// Takes the key of a device.
-    pub(super) fn take(&self, device: &str) -> Option<Secret> {
-        self.given.lock().remove(device)
+    /// Returns the key of a device.
+    pub(super) fn get(&self, device: &str) -> Option<Arc<Secret>> {
+        self.given.lock().get(device).cloned()
     }
 
-    /// Keeps the key of a device for another try.
-    pub(super) fn keep(&self, device: &str, secret: Secret) {
-        self.given.lock().insert(device.to_owned(), secret);
+    /// Wipes the keys of all devices but these.
+    pub(crate) fn retain(&self, keeps: impl Fn(&str) -> bool) {
+        self.given.lock().retain(|device, _| keeps(device));
     }
 }

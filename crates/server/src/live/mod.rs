@@ -8,6 +8,8 @@ mod bounded;
 mod bring_up;
 pub(crate) mod checkpoints;
 mod grow;
+#[cfg(feature = "crypt")]
+mod keys;
 mod legs;
 mod overlays;
 mod removal;
@@ -32,6 +34,8 @@ use crate::check::impossible;
 use crate::cleanup::Cleanup;
 use crate::control::Mode;
 use crate::control::changes::{ChangeReport, Step, StepKind};
+#[cfg(feature = "crypt")]
+use crate::drivers::Secrets;
 use crate::drivers::{CallTargets, FrontEnds, ImageExports, MissingParts, Volume, Warnings};
 use crate::error::{Error, ErrorKind};
 use crate::handle::Reachable;
@@ -106,6 +110,9 @@ pub(crate) struct Live {
     /// was up.
     pub(crate) missed: Mutex<bool>,
     pub(crate) images: Arc<ImageExports>,
+    /// Keys of encrypted devices.
+    #[cfg(feature = "crypt")]
+    pub(crate) secrets: Arc<Secrets>,
     /// L: is the lock, held while a snapshot or checkpoint is taken, listed or deleted.
     pub(crate) snapshots: Mutex<()>,
     /// A: true if a flush failed in a change that the server's end overtook. Relaxed: read when
@@ -256,6 +263,8 @@ impl Live {
         let changes = self.changes(old, &new);
         self.refuse_restart(&changes, old, &new)?;
         self.refuse_parents(&changes, old, &new)?;
+        #[cfg(feature = "crypt")]
+        self.refuse_without_keys(&changes)?;
         self.refuse_stuck(changes.touched())?;
         let topology = Some(self.machine.topology());
         if let Some(problem) = impossible(&changes.add_devices, &new.by_name(), topology).first() {
@@ -320,6 +329,8 @@ impl Live {
         if let Some(server) = server {
             old.server = self.follow(server);
         }
+        #[cfg(feature = "crypt")]
+        self.wipe_keys(change, old, &new);
         if changes.is_empty() {
             self.note_left_out(request, &changed, old);
             self.report.changed(&changed);

@@ -331,6 +331,8 @@ impl PreparedServer {
             follows: AtomicBool::new(false),
             missed: Mutex::default(),
             images,
+            #[cfg(feature = "crypt")]
+            secrets: Arc::clone(&self.secrets),
             snapshots: Mutex::default(),
             unclean: AtomicBool::new(false),
             ended: AtomicBool::new(false),

@@ -48,7 +48,7 @@ pub(crate) struct Luks {
     unsupported: usize,
     digest: Digests,
     /// Damage of a copy, in words.
-    pub(super) damage: Option<String>,
+    pub(super) damage: Option<&'static str>,
 }
 
 /// One copy of a header whose checksum is right.
@@ -111,14 +111,14 @@ impl Luks {
             }
             (CopyState::Good(first), CopyState::Good(second)) => {
                 let damage = (first.sequence != second.sequence)
-                    .then(|| repair("one copy of the LUKS header is older than the other"));
+                    .then_some("one copy of the LUKS header is older than the other");
                 (if first.sequence >= second.sequence { first } else { second }, damage)
             }
             (CopyState::Good(first), _) => {
-                (first, Some(repair("the second copy of the LUKS header is damaged")))
+                (first, Some("the second copy of the LUKS header is damaged"))
             }
             (_, CopyState::Good(second)) => {
-                (second, Some(repair("the first copy of the LUKS header is damaged")))
+                (second, Some("the first copy of the LUKS header is damaged"))
             }
         };
         let geometry = device.geometry();
@@ -152,10 +152,6 @@ impl Luks {
             ),
         })
     }
-}
-
-fn repair(what: &str) -> String {
-    format!("{what}; stop the server, and run cryptsetup repair on the device")
 }
 
 /// Looks for a copy that begins at byte `at` of the device.

@@ -21,6 +21,8 @@ use super::disks::Disk;
 use super::served::Export;
 
 pub(crate) use server::{Certificate, LifePhase, LostSocket, ServerFacts, SocketUse, WaitingDisk};
+#[cfg(feature = "crypt")]
+pub(crate) use volumes::REPAIR_HEADER;
 
 /// The health of a server or the severity of a reason, in one word.
 #[derive(
@@ -82,6 +84,8 @@ pub(crate) enum Fault {
     FileLost,
     /// A flush failed so that changes may be lost, and none has succeeded since.
     FlushFailed,
+    /// A copy of the header of an encrypted volume is damaged.
+    HeaderDamaged,
     /// A leg of a mirror is out.
     LegOut,
     /// A leg of a mirror is being resynced.
@@ -131,6 +135,7 @@ impl Fault {
             Fault::Displaced => "displaced",
             Fault::FileLost => "file_lost",
             Fault::FlushFailed => "flush_failed",
+            Fault::HeaderDamaged => "header_damaged",
             Fault::LegOut => "leg_out",
             Fault::LegResyncing => "leg_resyncing",
             Fault::LeftOut => "left_out",

@@ -130,6 +130,22 @@ fn a_volume_whose_file_is_not_in_its_place_is_degraded_unless_it_has_lost_data()
 }
 
 #[test]
+fn an_encrypted_volume_with_a_damaged_copy_of_its_header_is_degraded() {
+    let crypt = |condition: Option<&str>| Disk {
+        driver: "crypt".to_string(),
+        condition: condition.map(str::to_string),
+        ..disk("c", &[])
+    };
+    assert_eq!(of(&[crypt(None)], &["c"]).state, HealthState::Ok);
+    let health = of(&[crypt(Some("a copy is damaged"))], &["c"]);
+    assert_eq!(
+        (health.state, faults(&health)),
+        (HealthState::Degraded, vec![(Fault::HeaderDamaged, "c")])
+    );
+    assert!(health.reasons[0].line().contains("cryptsetup repair"), "{:?}", health.reasons[0]);
+}
+
+#[test]
 fn volumes_of_stores_and_of_other_servers_are_lost_while_nobody_can_reach_them() {
     let store = |served, fenced, damaged| Disk {
         store: Some(StoreReport { served, fenced, damaged, ..StoreReport::default() }),

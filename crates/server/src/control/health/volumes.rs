@@ -27,6 +27,7 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
             reasons.push(displaced(disk, &stack));
         }
         reasons.extend(unwritable(disk));
+        reasons.extend(header_damaged(disk));
         reasons.extend(request_reasons(disk, facts));
         if let Some(mirror) = &disk.mirror {
             reasons.extend(mirror_reasons(&disk.name, mirror, facts, &stack));
@@ -70,6 +71,18 @@ fn unwritable(disk: &Disk) -> Option<Reason> {
     }
     let (fault, state) = (Fault::StoreUnwritable, HealthState::Degraded);
     Some(Reason::new(fault, state, &disk.name, what).todo(todo))
+}
+
+/// The remedy for a damaged copy of the header of an encrypted volume.
+pub(crate) const REPAIR_HEADER: &str = "Stop the server, run cryptsetup repair on the file or \
+                                        disk below, and start the server again";
+
+/// Returns the reason for a damaged copy of the header of an encrypted volume, which is the only
+/// condition that its driver has. The other copy opened it.
+fn header_damaged(disk: &Disk) -> Option<Reason> {
+    let damage = disk.condition.as_ref().filter(|_| disk.driver == "crypt")?;
+    let (fault, state) = (Fault::HeaderDamaged, HealthState::Degraded);
+    Some(Reason::new(fault, state, &disk.name, damage).todo(REPAIR_HEADER))
 }
 
 /// Returns the reason for a file that isn't in its place. Nothing is lost, but the next server may
