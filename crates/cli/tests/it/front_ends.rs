@@ -1,7 +1,7 @@
 //! Exports as disks of the machine that the server runs on, in virtual machines: by `corewise
-//! attach` and by ublk, on Debian's stable and newest kernels. Long runs end with
-//! a file system by ublk on checkpoints, over an encrypted overlay of another server's export. It is
-//! backed up while it is written to and the server is killed, and restored.
+//! attach` and by ublk, on Debian's stable and newest kernels. Long runs end with a file system by
+//! ublk on checkpoints, over an encrypted overlay of another server's export. It is backed up while
+//! it is written to and the server is killed, and restored.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::ffi::OsStr;
