@@ -57,8 +57,8 @@
 //! `STRUCTURED_REPLY`, `LIST_META_CONTEXT`, `SET_META_CONTEXT`), and simple and structured
 //! replies. It serves `READ`, `WRITE`, `FLUSH`, `TRIM`, `WRITE_ZEROES`, `BLOCK_STATUS` with
 //! `base:allocation`, `qemu:allocation-depth` and `qemu:dirty-bitmap:`, `DISC`, the flags `FUA`,
-//! `NO_HOLE`, `DF` and `REQ_ONE`, and several connections to one export. If the device has a use for them, it also
-//! serves `CACHE` and the flag `FAST_ZERO`. The feature `tls` adds `STARTTLS`.
+//! `NO_HOLE`, `DF` and `REQ_ONE`, and several connections to one export. If the device has a use
+//! for them, it also serves `CACHE` and the flag `FAST_ZERO`. The feature `tls` adds `STARTTLS`.
 //! [`Options::extended_headers`] lets clients have extended headers. The server doesn't speak
 //! resizing: it refuses the option, and clients go on without.
 //!

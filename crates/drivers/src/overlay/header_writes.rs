@@ -18,11 +18,11 @@ pub(super) struct HeaderWrites {
 struct HeaderState {
     newest: Header,
     writing: bool,
-    waiting: VecDeque<(HeaderChange, Done)>,
+    waiting: VecDeque<(HeaderChange, Callback)>,
 }
 
 type HeaderChange = Box<dyn FnOnce(&mut Header) + Send>;
-type Done = Box<dyn FnOnce(Result<(), IoError>) + Send>;
+type Callback = Box<dyn FnOnce(Result<(), IoError>) + Send>;
 
 impl HeaderWrites {
     pub(super) fn new(newest: Header) -> Self {
@@ -87,7 +87,7 @@ impl OverlayState {
 
     /// Writes a copy of a header, durably, and then the other one: that one is good as long as this
     /// one isn't known to be.
-    fn write_copy(self: &Arc<Self>, copy: u64, new: Header, done: Done) {
+    fn write_copy(self: &Arc<Self>, copy: u64, new: Header, done: Callback) {
         let piece = self.file.geometry().block_size as usize;
         let write = Request::write(Header::copy_at(copy), new.encode(piece));
         let state = Arc::clone(self);
@@ -104,7 +104,7 @@ impl OverlayState {
         }));
     }
 
-    fn end_header(self: &Arc<Self>, result: Result<Header, IoError>, done: Done) {
+    fn end_header(self: &Arc<Self>, result: Result<Header, IoError>, done: Callback) {
         done(result.map(|new| self.header.state.lock().newest = new));
         self.next_header();
     }

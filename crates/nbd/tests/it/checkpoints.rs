@@ -1,4 +1,5 @@
-//! Block status in QEMU's contexts: which bytes changed since a checkpoint, and which layer has them.
+//! Block status in QEMU's contexts: which bytes changed since a checkpoint, and which layer has
+//! them.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
