@@ -39,13 +39,16 @@ struct Commit {
     left: usize,
 }
 
+/// A commit, and the step that it takes next.
+type NextStep<F> = (Commit, F);
+
 /// Pages of a commit that are being written.
 struct PageWrites<F> {
     /// A: number of writes that haven't ended. AcqRel: the last one sees the others' errors.
     left: AtomicUsize,
     /// L: is the lock, taken by the ends of the writes; guards the first error, and what follows
     /// the last write.
-    state: SpinLock<(Option<IoError>, Option<(Commit, F)>)>,
+    state: SpinLock<(Option<IoError>, Option<NextStep<F>>)>,
 }
 
 impl Commits {
