@@ -28,6 +28,7 @@ impl Catalogue for Shelf {
             summary: ExportSummary { size: 1 << 30, flags: TransmissionFlags::HAS_FLAGS },
             block_sizes: BlockSizes { minimum: 512, preferred: 4096, maximum: 32 << 20 },
             checkpoints: vec!["monday".to_owned(), "t".repeat(64)],
+            depth: true,
         })
     }
 

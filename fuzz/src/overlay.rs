@@ -12,8 +12,11 @@ use crate::seeds::Seed;
 
 /// Bytes of the base, and of the data in the file.
 const SIZE: usize = 16 << 10;
-/// Bytes in front of the data: two headers and a page of the map.
-const META: usize = 12 << 10;
+/// Bytes in front of the data: two headers, a page of the directory and a page of the map.
+const META: usize = 16 << 10;
+/// Offsets of these two pages.
+const DIRECTORY: usize = 8192;
+const MAP: usize = 12288;
 const SECTOR: usize = 512;
 
 /// The parts that all runs share.
@@ -76,7 +79,7 @@ pub fn overlay(data: &[u8]) {
 
 fn open(meta: &[u8]) {
     let rig = rig();
-    let memory = Memory::new((META + SIZE) as u64).expect("28 KiB");
+    let memory = Memory::new((META + SIZE) as u64).expect("32 KiB");
     let file = Queue::builder(&rig.machine, Arc::new(memory)).build(&rig.wq);
     file.write_at(0, [meta, &own_content()].concat()).expect("a write to memory");
     let Some(queue) = up(&file) else { return };
@@ -117,12 +120,14 @@ fn correct(meta: &mut [u8]) {
         meta[header + 8..header + 12].copy_from_slice(&crc.to_le_bytes());
     }
     let id = meta[16..32].to_vec();
-    for sector in 0..8_u64 {
-        let at = 8192 + sector as usize * SECTOR;
-        if meta[at..at + SECTOR].iter().any(|byte| *byte != 0) {
-            let bits = &meta[at + 8..at + SECTOR];
-            let crc = crc32(&[&id[..], &sector.to_le_bytes(), bits].concat());
-            meta[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+    for (page, first) in [(DIRECTORY, 1_u64 << 63), (MAP, 0)] {
+        for sector in 0..8 {
+            let at = page + sector as usize * SECTOR;
+            if meta[at..at + SECTOR].iter().any(|byte| *byte != 0) {
+                let bits = &meta[at + 8..at + SECTOR];
+                let crc = crc32(&[&id[..], &(first + sector).to_le_bytes(), bits].concat());
+                meta[at + 4..at + 8].copy_from_slice(&crc.to_le_bytes());
+            }
         }
     }
 }
@@ -138,20 +143,27 @@ fn meta(bits: u64, word: usize, value: u64) -> Vec<u8> {
     });
     let samples = crc32(&samples.collect::<Vec<_>>());
     for header in [0, 4096] {
-        let mut bytes = b"cw-over1\0\0\0\0".to_vec();
+        let mut bytes = b"cw-over2\0\0\0\0".to_vec();
         bytes.extend(12_u32.to_le_bytes());
         bytes.extend([7; 16]);
         bytes.extend([1, SIZE as u64].map(u64::to_le_bytes).concat());
         bytes.extend([0_u32, 1].map(u32::to_le_bytes).concat());
         bytes.extend((SIZE as u64).to_le_bytes());
         bytes.extend([crc32(&base), samples].map(u32::to_le_bytes).concat());
+        bytes.extend(1_u64.to_le_bytes());
         meta[header..header + bytes.len()].copy_from_slice(&bytes);
         if word != 0 {
             meta[header + word..header + word + 8].copy_from_slice(&value.to_le_bytes());
         }
     }
-    meta[8192..8196].copy_from_slice(b"cwb1");
-    meta[8200..8208].copy_from_slice(&bits.to_le_bytes());
+    for sector in 0..8 {
+        for page in [DIRECTORY, MAP] {
+            let at = page + sector * SECTOR;
+            meta[at..at + 4].copy_from_slice(b"cwb1");
+        }
+    }
+    meta[DIRECTORY + 8] = 1;
+    meta[MAP + 8..MAP + 16].copy_from_slice(&bits.to_le_bytes());
     correct(&mut meta);
     meta
 }
@@ -159,7 +171,12 @@ fn meta(bits: u64, word: usize, value: u64) -> Vec<u8> {
 /// Returns the seeds of this target.
 pub(crate) fn seeds() -> Vec<Seed> {
     let mut torn = meta(1, 0, 0);
-    torn[4096..8192].fill(0);
+    torn[4096..DIRECTORY].fill(0);
+    let mut without_map = meta(1, 0, 0);
+    without_map[MAP..MAP + SECTOR].fill(0);
+    let mut unnamed = meta(0b0110, 0, 0);
+    unnamed[DIRECTORY + 8] = 0;
+    correct(&mut unnamed);
     vec![
         ("all-of-the-base", meta(0, 0, 0)),
         ("some-own-blocks", meta(0b0110, 0, 0)),
@@ -172,6 +189,11 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ("a-commit-under-way", meta(3, 48, 2 | 1 << 32)),
         ("without-a-base", meta(1, 48, 0)),
         ("another-base", meta(1, 64, 0)),
+        ("a-flatten-under-way", meta(1, 48, 3 << 32)),
+        ("no-directory", meta(1, 72, 0)),
+        ("a-long-directory", meta(1, 72, 2)),
+        ("a-zeroed-map-sector", without_map),
+        ("an-unnamed-page", unnamed),
         ("new", Vec::new()),
     ]
 }
@@ -183,7 +205,7 @@ mod tests {
     #[test]
     fn the_seeds_are_overlays() {
         let rig = rig();
-        let memory = Memory::new((META + SIZE) as u64).expect("28 KiB");
+        let memory = Memory::new((META + SIZE) as u64).expect("32 KiB");
         let file = Queue::builder(&rig.machine, Arc::new(memory)).build(&rig.wq);
         file.write_at(0, [meta(0b10, 0, 0), own_content()].concat()).expect("a write to memory");
         let queue = up(&file).expect("the format that this file knows");

@@ -8,8 +8,8 @@
 //!   8    bits      63 words of 64, little endian
 //! ```
 //!
-//! A disk writes a sector as a whole, so a torn page has old and new sectors, all of them good. A
-//! sector of zeroes was never written: its bits are clear. Anything else is damage.
+//! A disk writes a sector as a whole, so a torn page has old and new sectors, all of them good.
+//! Anything else is damage, a sector of zeroes too: only pages that were written are read.
 
 use std::ops::Range;
 
@@ -58,9 +58,6 @@ impl BitPage {
         for sector in 0..PAGE / SECTOR {
             let found = bytes.get(sector * SECTOR..(sector + 1) * SECTOR);
             let found = found.ok_or(DamagedSector(sector))?;
-            if found.iter().all(|byte| *byte == 0) {
-                continue;
-            }
             let (head, bits) = found.split_at(HEAD);
             let (magic, sum) = head.split_at(MAGIC.len());
             if magic != MAGIC || sum != checksum(id, index, sector, bits).to_le_bytes() {
@@ -105,6 +102,11 @@ impl BitPage {
         (kind, to - from)
     }
 
+    /// Returns a bit.
+    pub(crate) fn is_set(&self, bit: usize) -> bool {
+        self.run(bit, bit + 1).0
+    }
+
     /// Sets these bits, and returns how many of them were clear.
     pub(crate) fn set(&self, bits: Range<usize>) -> usize {
         let (mut at, mut new) = (bits.start, 0);
@@ -145,7 +147,7 @@ mod tests {
     const ID: [u8; 16] = [7; 16];
 
     fn bits(page: &BitPage) -> Vec<bool> {
-        (0..PAGE_BITS).map(|bit| page.run(bit, bit + 1).0).collect()
+        (0..PAGE_BITS).map(|bit| page.is_set(bit)).collect()
     }
 
     #[test]
@@ -168,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_read_as_it_was_written_and_zeroes_are_clear_bits() {
+    fn a_page_is_read_as_it_was_written_and_zeroes_are_damage() {
         let page = BitPage::new();
         page.set(0..1);
         page.set(4031..4033);
@@ -176,7 +178,11 @@ mod tests {
         let bytes = page.encode(&ID, 5);
         assert_eq!(bytes.len(), PAGE);
         assert_eq!(bits(&BitPage::decode(&bytes, &ID, 5).unwrap()), bits(&page));
-        assert_eq!(BitPage::decode(&[0; PAGE], &ID, 5).unwrap().count(), 0);
+        for sector in 0..PAGE / SECTOR {
+            let mut zeroed = bytes.clone();
+            zeroed[sector * SECTOR..(sector + 1) * SECTOR].fill(0);
+            assert_eq!(BitPage::decode(&zeroed, &ID, 5).err(), Some(DamagedSector(sector)));
+        }
     }
 
     #[test]

@@ -7,3 +7,4 @@ pub use crate::crypt::header_data;
 pub use crate::file::lane::{LaneState, PushOutcome};
 pub use crate::mirror::leg_states::LegStates;
 pub use crate::mirror::regions::{RegionAge, RegionEntry, Regions};
+pub use crate::overlay::block_locks::BlockLocks;

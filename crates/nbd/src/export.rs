@@ -22,6 +22,15 @@ pub trait Checkpoints: Send + Sync {
     fn changed(&self, name: &str, offset: u64, len: u64, most: usize) -> Option<Vec<(u64, bool)>>;
 }
 
+/// The layers of a device: clients of its exports may ask which one has the bytes.
+pub trait AllocationDepth: Send + Sync {
+    /// Returns where bytes from `offset` on are: 1 in the device itself, 2 in what is below it, 0
+    /// nowhere. It has one stretch at least and `most` at most, each with its length. They end at
+    /// `offset + len` or before it. `None` if that isn't known. It is called when the device has
+    /// answered a request for extents from `offset` on. Any context.
+    fn depths(&self, offset: u64, len: u64, most: usize) -> Option<Vec<(u64, u32)>>;
+}
+
 /// A block device under a name, as clients see it.
 #[derive(Clone)]
 pub struct Export {
@@ -39,6 +48,7 @@ pub struct Export {
     /// Device, with the state that all its clients share.
     pub(crate) shared: Arc<SharedDevice>,
     pub(crate) checkpoints: Option<Arc<dyn Checkpoints>>,
+    pub(crate) depth: Option<Arc<dyn AllocationDepth>>,
 }
 
 /// A flag that is set if an export became read-only after clients had seen it as writable.
@@ -76,6 +86,7 @@ impl Export {
             is_default: false,
             shared,
             checkpoints: None,
+            depth: None,
         }
     }
 
@@ -90,6 +101,13 @@ impl Export {
     #[must_use]
     pub fn checkpoints(mut self, checkpoints: Arc<dyn Checkpoints>) -> Export {
         self.checkpoints = Some(checkpoints);
+        self
+    }
+
+    /// Offers the layers of the device, as the metadata context `qemu:allocation-depth`.
+    #[must_use]
+    pub fn allocation_depth(mut self, depth: Arc<dyn AllocationDepth>) -> Export {
+        self.depth = Some(depth);
         self
     }
 
@@ -202,6 +220,7 @@ impl Export {
             },
             block_sizes: policy::block_sizes(&geometry),
             checkpoints: self.checkpoints.as_ref().map(|all| all.names()).unwrap_or_default(),
+            depth: self.depth.is_some(),
         }
     }
 

@@ -56,9 +56,9 @@
 //! The server speaks fixed newstyle negotiation (`EXPORT_NAME`, `LIST`, `INFO`, `GO`, `ABORT`,
 //! `STRUCTURED_REPLY`, `LIST_META_CONTEXT`, `SET_META_CONTEXT`), and simple and structured
 //! replies. It serves `READ`, `WRITE`, `FLUSH`, `TRIM`, `WRITE_ZEROES`, `BLOCK_STATUS` with
-//! `base:allocation` and `qemu:dirty-bitmap:`, `DISC`, the flags `FUA`, `NO_HOLE`, `DF` and
-//! `REQ_ONE`, and several connections to one export. If the device has a use for them, it also
-//! serves `CACHE` and the flag `FAST_ZERO`. The feature `tls` adds `STARTTLS`.
+//! `base:allocation`, `qemu:allocation-depth` and `qemu:dirty-bitmap:`, `DISC`, the flags `FUA`,
+//! `NO_HOLE`, `DF` and `REQ_ONE`, and several connections to one export. If the device has a use
+//! for them, it also serves `CACHE` and the flag `FAST_ZERO`. The feature `tls` adds `STARTTLS`.
 //! [`Options::extended_headers`] lets clients have extended headers. The server doesn't speak
 //! resizing: it refuses the option, and clients go on without.
 //!
@@ -106,7 +106,7 @@ pub use client::{
 };
 pub use corewise_export::{Peer, Rate, Traffic};
 pub use error::{Error, TlsPart};
-pub use export::{Checkpoints, Export};
+pub use export::{AllocationDepth, Checkpoints, Export};
 pub use load::Budget;
 pub use memory::{MemoryUse, limit_heap, reserve_heap};
 pub use server::{

@@ -98,6 +98,33 @@ fn an_overlay_over_another_base_or_of_a_damaged_file_is_refused() {
 }
 
 #[test]
+fn clients_see_which_blocks_are_own_and_which_are_the_bases() {
+    let folder = folder();
+    let keys = format!("{OVER}\nsize = \"6M\"");
+    folder.write("up.toml", base(READ_ONLY) + &overlay("a", &keys));
+    let server = Server::start(&folder, &["up.toml"]);
+    let mut a = Client::new(&server.socket(), "a");
+    a.write(MIB as u64, &pattern(2, 8192), 0).unwrap();
+    a.command(TRIM, 5 << 20, 4096).unwrap();
+    let map = "--map=qemu:allocation-depth";
+    let ran = folder.client("nbdinfo", ["--json", map, &server.uri("a")]).ok();
+    let found = ran.json();
+    let number = |one: &Value, key: &str| one[key].as_u64().unwrap();
+    let found = found.as_array().unwrap().iter();
+    let found = found.map(|one| (number(one, "offset"), number(one, "type")));
+    let want = [(0, 2), (1 << 20, 1), ((1 << 20) + 8192, 2), (4 << 20, 0), (5 << 20, 1)];
+    let want = want.into_iter().chain([((5 << 20) + 4096, 0)]);
+    assert_eq!(found.collect::<Vec<_>>(), want.collect::<Vec<_>>(), "{ran}");
+    // qemu-img takes the depth for a bitmap: own blocks are data to it.
+    let options = format!(
+        "driver=nbd,server.type=unix,server.path={},export=a,x-dirty-bitmap=qemu:allocation-depth",
+        server.socket().display()
+    );
+    folder.client("qemu-img", ["map", "--output=json", "--image-opts", &options]).ok();
+    server.stop().ok();
+}
+
+#[test]
 fn an_overlay_has_the_size_of_the_manifest_at_its_start_and_never_shrinks() {
     let folder = folder();
     let start = |keys: &str| {
@@ -110,6 +137,76 @@ fn an_overlay_has_the_size_of_the_manifest_at_its_start_and_never_shrinks() {
     server.stop().ok();
     folder.write("up.toml", base(READ_ONLY) + &overlay("a", &format!("{OVER}\nsize = \"6M\"")));
     folder.corewise(["up", "up.toml"]).code(1).complains(&["can't shrink"]);
+}
+
+#[test]
+fn an_overlay_keeps_its_block_size_and_another_one_is_refused() {
+    let folder = folder();
+    let write = |keys: &str| {
+        folder.write("up.toml", base(READ_ONLY) + &overlay("a", &format!("{OVER}\n{keys}")));
+    };
+    write("block_size = \"8K\"");
+    let mut server = Server::start(&folder, &["up.toml"]);
+    // The size that it has anyway changes nothing, and another one takes nothing down.
+    for same in ["", "block_size = \"8K\""] {
+        write(same);
+        folder.corewise(["reload"]).ok();
+        assert_eq!(server.wait_event("changed")["steps"].as_array().unwrap().len(), 0);
+    }
+    write("block_size = \"4K\"");
+    let says = ["would not come up again", "block_size = 4096", "made with 8192", "leave it out"];
+    folder.corewise(["reload"]).fails().complains(&says);
+    assert_eq!(Client::new(&server.socket(), "a").size, 4 << 20);
+    server.stop().ok();
+    let says = ["device 'a'", "a block size of 4096 is asked for", "with 8192", "Ask for 8192"];
+    folder.corewise(["up", "up.toml"]).code(1).complains(&says);
+    write("");
+    Server::start(&folder, &["up.toml"]).stop().ok();
+}
+
+/// Makes the header of an overlay say that its commit is under way.
+fn interrupt_a_commit(folder: &Folder, name: &str) {
+    let mut file = std::fs::read(folder.join(name)).unwrap();
+    for copy in [0, 4096] {
+        let sector = &mut file[copy..copy + 512];
+        sector[48..52].copy_from_slice(&2_u32.to_le_bytes());
+        sector[8..12].fill(0);
+        let sum = crc32(sector);
+        sector[8..12].copy_from_slice(&sum.to_le_bytes());
+    }
+    folder.write(name, file);
+}
+
+fn crc32(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(u32::MAX, |crc, byte| {
+        let step = |crc: u32, _| (crc >> 1) ^ (0xedb8_8320 * (crc & 1));
+        (0..8).fold(crc ^ u32::from(*byte), step)
+    })
+}
+
+#[test]
+fn an_interrupted_commit_waits_for_a_base_that_nobody_else_uses() {
+    let folder = folder();
+    folder.write("up.toml", base("") + &overlay("a", OVER));
+    let server = Server::start(&folder, &["up.toml"]);
+    Client::new(&server.socket(), "a").write(0, &pattern(2, 4096), FUA).unwrap();
+    server.stop().ok();
+    interrupt_a_commit(&folder, "a.cow");
+    let refused = |manifest: String, says: &str| {
+        folder.write("up.toml", manifest);
+        let ran = folder.corewise(["up", "up.toml"]).code(1);
+        ran.complains(&["a commit of the overlay in", "was interrupted", says]);
+    };
+    let export = "[[export]]\ndevice = \"base\"\nread_only = true\n";
+    refused(base("") + &overlay("a", OVER) + export, "the export 'base' shows 'base'");
+    refused(base("") + &overlay("a", OVER) + &overlay("b", OVER), "'b' stands on 'base', too");
+    refused(base(READ_ONLY) + &overlay("a", OVER), "Open it for writing");
+    refused(base("") + &overlay("a", ""), "Name the base");
+    assert!(std::fs::read(folder.join("base.img")).unwrap() == pattern(1, 4 * MIB));
+    folder.write("up.toml", base("") + &overlay("a", OVER));
+    Server::start(&folder, &["up.toml"]).stop().ok();
+    let want = [pattern(2, 4096), pattern(1, 4 * MIB)[4096..].to_vec()].concat();
+    assert!(std::fs::read(folder.join("base.img")).unwrap() == want);
 }
 
 #[test]
@@ -170,6 +267,59 @@ fn a_reset_a_commit_and_a_flatten_need_an_overlay_that_is_free_and_do_what_they_
     old[..512].copy_from_slice(&pattern(5, 512));
     assert!(Client::new(&server.socket(), "b").read(0, 4 << 20).unwrap() == old);
     server.stop().ok();
+}
+
+#[test]
+fn a_flatten_goes_on_after_a_restart() {
+    let folder = folder();
+    let write = |rate: &str| {
+        let keys = format!("{OVER}\nfetch_rate = \"{rate}\"");
+        folder.write("up.toml", base(READ_ONLY) + &overlay("a", &keys));
+    };
+    // After the first piece it waits for longer than this test.
+    write("1K");
+    let server = Server::start(&folder, &["up.toml"]);
+    folder.corewise(["overlay", "a", "--flatten"]).ok().says(&["began to flatten device 'a'"]);
+    assert_eq!(dump(&folder, "a")["fetching"], true);
+    server.stop().ok();
+    write("1G");
+    let mut server = Server::start(&folder, &["up.toml"]);
+    assert_eq!(server.wait_event("overlay")["what"], "fetched");
+    assert!(Client::new(&server.socket(), "a").read(0, 4 << 20).unwrap() == pattern(1, 4 * MIB));
+    server.stop().ok();
+}
+
+#[test]
+fn a_reload_follows_how_an_overlay_fetches_and_drops_a_base_that_it_needs_no_more() {
+    let folder = folder();
+    let write =
+        |base: &str, keys: &str| folder.write("up.toml", base.to_owned() + &overlay("a", keys));
+    let with_base = base(READ_ONLY);
+    write(&with_base, OVER);
+    let mut server = Server::start(&folder, &["up.toml"]);
+    let mut a = Client::new(&server.socket(), "a");
+    a.write(0, &pattern(2, 512), 0).unwrap();
+    // After the first piece it waits for longer than this test.
+    write(&with_base, &format!("{OVER}\nfetch = \"background\"\nfetch_rate = \"1K\""));
+    folder.corewise(["reload"]).ok().says(&["changed device 'a'"]);
+    assert_eq!(dump(&folder, "a")["fetching"], true);
+    write(&with_base, OVER);
+    folder.corewise(["reload"]).ok();
+    assert_eq!(dump(&folder, "a")["fetching"], false);
+    write(&with_base, &format!("{OVER}\nfetch = \"background\"\nfetch_rate = \"1G\""));
+    folder.corewise(["reload"]).ok();
+    assert_eq!(server.wait_event("overlay")["what"], "fetched");
+    // The base goes, and the client stays.
+    let (server_table, _) = with_base.split_once("[[device]]").unwrap();
+    write(server_table, "");
+    let says = ["would change device 'a'", "would remove device 'base'"];
+    folder.corewise(["reload", "--dry-run"]).ok().says(&says);
+    folder.corewise(["reload"]).ok().says(&["changed device 'a'", "removed device 'base'"]);
+    let want = [pattern(2, 512), pattern(1, 4 * MIB)[512..].to_vec()].concat();
+    assert!(a.read(0, 4 << 20).unwrap() == want);
+    folder.corewise(["reload"]).ok();
+    server.stop().ok();
+    Server::start(&folder, &["up.toml"]).stop().ok();
 }
 
 #[test]

@@ -5,26 +5,29 @@ use std::ops::Range;
 use corewise_blockmq::Started;
 use corewise_sync::SpinLock;
 
-/// The locks. Only changes of blocks that aren't own yet take one, so there are few.
-pub(super) struct BlockLocks {
+/// The locks. Only changes of blocks that aren't own yet take one, so there are few. `C` is a
+/// change.
+pub struct BlockLocks<C = Started> {
     /// L: is the lock, held for a look at the list; guards the locked bytes and the waiters.
-    state: SpinLock<LockState>,
+    state: SpinLock<LockState<C>>,
 }
 
-#[derive(Default)]
-struct LockState {
+struct LockState<C> {
     locked: Vec<Range<u64>>,
-    waiting: Vec<(Range<u64>, Started)>,
+    waiting: Vec<(Range<u64>, C)>,
 }
 
-impl BlockLocks {
-    pub(super) fn new() -> Self {
-        Self { state: SpinLock::new(LockState::default()) }
+impl<C> Default for BlockLocks<C> {
+    /// Creates the locks, all of them free.
+    fn default() -> Self {
+        Self { state: SpinLock::new(LockState { locked: Vec::new(), waiting: Vec::new() }) }
     }
+}
 
+impl<C> BlockLocks<C> {
     /// Locks a range of bytes, which are whole blocks, for this change. If a part of them is
     /// locked, the change waits, and the Unlock of that part returns it.
-    pub(super) fn lock_or_wait(&self, bytes: &Range<u64>, rq: Started) -> Option<Started> {
+    pub fn lock_or_wait(&self, bytes: &Range<u64>, rq: C) -> Option<C> {
         let mut state = self.state.lock();
         if state.is_locked(bytes) {
             state.waiting.push((bytes.clone(), rq));
@@ -35,7 +38,7 @@ impl BlockLocks {
     }
 
     /// Locks a range of bytes, which are whole blocks, unless a part of them is locked.
-    pub(super) fn try_lock(&self, bytes: &Range<u64>) -> bool {
+    pub fn try_lock(&self, bytes: &Range<u64>) -> bool {
         let mut state = self.state.lock();
         let is_free = !state.is_locked(bytes);
         if is_free {
@@ -45,14 +48,14 @@ impl BlockLocks {
     }
 
     /// Returns true if a part of a range of bytes is locked.
-    pub(super) fn is_locked(&self, bytes: &Range<u64>) -> bool {
+    pub fn is_locked(&self, bytes: &Range<u64>) -> bool {
         self.state.lock().is_locked(bytes)
     }
 
     /// Unlocks a range, and returns the changes that waited for it, oldest first. The caller begins
     /// them anew.
     #[must_use = "the changes wait for ever otherwise"]
-    pub(super) fn unlock(&self, bytes: &Range<u64>) -> Vec<Started> {
+    pub fn unlock(&self, bytes: &Range<u64>) -> Vec<C> {
         let mut state = self.state.lock();
         if let Some(at) = state.locked.iter().position(|locked| locked == bytes) {
             state.locked.swap_remove(at);
@@ -70,7 +73,7 @@ impl BlockLocks {
     }
 }
 
-impl LockState {
+impl<C> LockState<C> {
     fn is_locked(&self, bytes: &Range<u64>) -> bool {
         self.locked.iter().any(|locked| overlap(locked, bytes))
     }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use corewise_blockmq::{BlockDevice, BlockDeviceExt, IoError, IoErrorKind};
 use corewise_sync::atomic::Ordering;
 
-use super::fetch::{Cursor, is_zero};
+use super::fetch::{Cursor, FetchPolicy, is_zero};
 use super::header::{HEADERS, WholeChange};
-use super::open::identity;
+use super::open::{identity, interrupted_commit};
 use super::{Overlay, OverlayState};
 use crate::below::StackError;
 
@@ -30,7 +30,7 @@ impl Overlay {
         *still = Cursor::default();
         state.fetch.wait_for_kept();
         state.needs_base("reset")?;
-        state.write_header(|header| header.change = WholeChange::Reset)?;
+        state.write_header(|header| (header.change, header.directory) = (WholeChange::Reset, 0))?;
         Ok(state.wipe()?)
     }
 
@@ -54,17 +54,25 @@ impl Overlay {
     }
 
     /// Begins to fetch all blocks of the base, as fast as the fetch rate lets it. Once that is
-    /// done, the overlay needs its base no more, and the observer is notified. A crash or an end
-    /// of the process loses none of the fetched blocks that were flushed; call this again then.
+    /// done, the overlay needs its base no more, and the observer is notified. After a crash or an
+    /// end of the process, the next open goes on with it. May block.
     ///
     /// # Errors
-    /// If it has every block already.
+    /// If it has every block already, or the header can't be written.
     pub fn flatten(&self) -> Result<(), StackError> {
         let state = &self.inner;
         state.needs_base("flatten")?;
+        state.write_header(|header| header.flatten = header.base.is_some())?;
         state.fetch.all.store(true, Ordering::Relaxed);
         state.fetch.kick();
         Ok(())
+    }
+
+    /// Sets which blocks are fetched from the base, and at most how many bytes a second. A
+    /// [flatten](Overlay::flatten) that is under way goes on, at the new rate. Any context.
+    pub fn set_fetch(&self, fetch: FetchPolicy, rate: u64) {
+        let state = &self.inner;
+        state.fetch.set(fetch, rate, state.header.newest().flatten);
     }
 
     /// Stops fetching, and waits until nothing is being fetched: before the file is closed. May
@@ -108,21 +116,29 @@ impl OverlayState {
         Ok(())
     }
 
-    /// Completes the change that a header says is under way.
-    pub(super) fn complete_change(self: &Arc<Self>) -> Result<(), StackError> {
-        let change = self.header.lock().change;
+    /// Completes the change that a header says is under way. `base_in_use` is the reason why nobody
+    /// may write to the base.
+    pub(super) fn complete_change(
+        self: &Arc<Self>,
+        base_in_use: Option<String>,
+    ) -> Result<(), StackError> {
+        let change = self.header.newest().change;
         match change {
             WholeChange::None => Ok(()),
             WholeChange::Reset => Ok(self.wipe()?),
             WholeChange::Commit => {
-                self.may_commit()?;
-                Ok(self.copy_to_base()?)
+                let may = base_in_use.map_or(Ok(()), |why| Err(StackError::new(why)));
+                let done = may.and_then(|()| self.may_commit()).and_then(|()| {
+                    self.copy_to_base()?;
+                    Ok(())
+                });
+                done.map_err(|error| interrupted_commit(&*self.file, &error))
             }
         }
     }
 
     /// Zeroes the map and the places of all blocks, and ends the change.
-    fn wipe(&self) -> Result<(), IoError> {
+    fn wipe(self: &Arc<Self>) -> Result<(), IoError> {
         let end = self.file.geometry().size;
         let mut at = HEADERS;
         while at < end {
@@ -152,8 +168,9 @@ impl OverlayState {
         }
         base.flush()?;
         let identity = identity(&*base)?;
-        self.write_header(|header| {
+        self.write_header(move |header| {
             (header.base, header.change) = (Some(identity), WholeChange::Reset);
+            header.directory = 0;
         })?;
         self.wipe()
     }

@@ -39,10 +39,10 @@ const AGAIN: Duration = Duration::from_millis(500);
 
 /// The state of fetching.
 pub(super) struct Fetcher {
-    /// True if blocks that are read are kept.
-    pub(super) on_read: bool,
-    /// Most bytes a second that the background fetches.
-    rate: u64,
+    /// A: true if blocks that are read are kept. Relaxed: each read looks.
+    on_read: AtomicBool,
+    /// A: most bytes a second that the background fetches. Relaxed: each step looks.
+    rate: AtomicU64,
     /// A: true while all blocks are being fetched. Relaxed: each step looks.
     pub(super) all: AtomicBool,
     /// A: true once the overlay settles: the background stops where it is. Relaxed: each step
@@ -90,8 +90,8 @@ impl Fetcher {
         count: Work,
     ) -> Self {
         Self {
-            on_read: fetch != FetchPolicy::Never,
-            rate: rate.max(1),
+            on_read: AtomicBool::new(fetch != FetchPolicy::Never),
+            rate: AtomicU64::new(rate.max(1)),
             all: AtomicBool::new(fetch == FetchPolicy::Background),
             settling: AtomicBool::new(false),
             cursor: Mutex::new(Cursor::default()),
@@ -103,9 +103,25 @@ impl Fetcher {
         }
     }
 
-    /// Makes a worker take the next step. Without workers, nothing is fetched.
+    /// Makes a worker take the next step at once. Without workers, nothing is fetched.
     pub(super) fn kick(&self) {
-        let _ = self.queue.queue(&self.work);
+        let _ = self.queue.mod_delayed(&self.work, Duration::ZERO);
+    }
+
+    /// Returns true if blocks that are read are kept.
+    pub(super) fn keeps_reads(&self) -> bool {
+        self.on_read.load(Ordering::Relaxed)
+    }
+
+    /// Sets which blocks are fetched, and how fast. `flatten`: all of them, whatever the policy.
+    pub(super) fn set(&self, fetch: FetchPolicy, rate: u64, flatten: bool) {
+        self.on_read.store(fetch != FetchPolicy::Never, Ordering::Relaxed);
+        self.rate.store(rate.max(1), Ordering::Relaxed);
+        let all = fetch == FetchPolicy::Background || flatten;
+        self.all.store(all, Ordering::Relaxed);
+        if all {
+            self.kick();
+        }
     }
 
     /// Makes a worker count the own blocks.
@@ -225,14 +241,16 @@ impl OverlayState {
     pub(super) fn fetch_step(self: &Arc<Self>) {
         let fetch = &self.fetch;
         let mut cursor = fetch.cursor.lock();
-        if !fetch.all.load(Ordering::Relaxed) || fetch.settling.load(Ordering::Relaxed) {
+        let wanted = fetch.all.load(Ordering::Relaxed) && self.base.lock().is_some();
+        if !wanted || fetch.settling.load(Ordering::Relaxed) {
             return;
         }
         let since = Stamp::precise();
         let pause = match self.fetch_next(&mut cursor) {
             Ok(Some(bytes)) => {
                 cursor.failed = false;
-                let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(fetch.rate);
+                let nanos = u128::from(bytes) * 1_000_000_000
+                    / u128::from(fetch.rate.load(Ordering::Relaxed));
                 let at_least = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
                 at_least.saturating_sub(Stamp::precise().since(since))
             }
@@ -327,6 +345,10 @@ impl OverlayState {
         if self.map.missing(start..start + 1).is_none() {
             return Ok(());
         }
+        if let Some((waited, result)) = self.map.came_unread(group) {
+            self.begin_again(waited, &result);
+            return result;
+        }
         let read = self.file.read_at(self.layout.page(group), PAGE);
         let (waited, result) =
             self.map.came(group, read.as_ref().map(|data| &data[..]).map_err(Clone::clone));
@@ -341,7 +363,7 @@ impl OverlayState {
             return Ok(false);
         }
         self.sync()?;
-        self.write_header(|header| header.base = None)?;
+        self.write_header(|header| (header.base, header.flatten) = (None, false))?;
         self.fetch.all.store(false, Ordering::Relaxed);
         let base = self.base.lock().take();
         drop(base);
@@ -365,7 +387,7 @@ impl OverlayState {
     /// Counts the own blocks of all groups whose pages aren't in memory. Blocks.
     pub(super) fn count_own(&self) {
         for group in 0..self.layout.groups(self.size()) {
-            if self.map.is_counted(group) {
+            if self.map.is_counted(group) || self.map.count_unnamed(group) {
                 continue;
             }
             // A page that can't be read stays uncounted, and fails requests to its group.

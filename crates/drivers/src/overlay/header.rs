@@ -7,14 +7,16 @@ use crate::bit_pages::{PAGE, PAGE_BITS};
 
 /// Bytes of a sector, which a disk writes as a whole.
 const SECTOR: usize = 512;
-const MAGIC: &[u8; 8] = b"cw-over1";
+const MAGIC: &[u8; 8] = b"cw-over2";
+/// Bytes of the magic in front of the number of the format.
+const FORMAT: usize = 7;
 /// Offset of the checksum in a header.
 const CHECKSUM: usize = 8;
 /// Bytes of a header that have a meaning.
-const USED: usize = 72;
+const USED: usize = 80;
 /// Distance of the two copies.
 const COPY: u64 = 4096;
-/// Offset of the first group.
+/// Offset of the first page of the directory.
 pub(super) const HEADERS: u64 = 2 * COPY;
 /// Smallest and largest block, as powers of two.
 const SHIFTS: std::ops::RangeInclusive<u32> = 12..=20;
@@ -36,6 +38,10 @@ pub(super) struct Header {
     pub(super) change: WholeChange,
     /// The base; `None` once the overlay has every block.
     pub(super) base: Option<BaseIdentity>,
+    /// True while all blocks of the base are being fetched.
+    pub(super) flatten: bool,
+    /// Number of pages of the directory: these were written.
+    pub(super) directory: usize,
 }
 
 /// A change of a whole overlay, which the next start completes after a crash.
@@ -77,11 +83,13 @@ impl Header {
             WholeChange::Commit => 2,
         };
         bytes.extend(change.to_le_bytes());
-        bytes.extend(u32::from(self.base.is_some()).to_le_bytes());
+        let flags = u32::from(self.base.is_some()) | u32::from(self.flatten) << 1;
+        bytes.extend(flags.to_le_bytes());
         let base = self.base.unwrap_or(BaseIdentity { size: 0, first: 0, samples: 0 });
         bytes.extend(base.size.to_le_bytes());
         bytes.extend(base.first.to_le_bytes());
         bytes.extend(base.samples.to_le_bytes());
+        bytes.extend((self.directory as u64).to_le_bytes());
         debug_assert_eq!(bytes.len(), USED);
         bytes.resize(piece.max(SECTOR), 0);
         let sum = crc32fast::hash(&bytes[..SECTOR]);
@@ -110,25 +118,37 @@ impl Header {
             _ => return None,
         };
         let identity = BaseIdentity { size: long(56), first: word(64), samples: word(68) };
-        let base = match word(52) {
-            0 => None,
-            1 => Some(identity),
+        let (base, flatten) = match word(52) {
+            0 => (None, false),
+            1 => (Some(identity), false),
+            3 => (Some(identity), true),
             _ => return None,
         };
-        let header =
-            Self { id, events: long(32), size: long(40), block_shift: word(12), change, base };
+        let (events, size, block_shift) = (long(32), long(40), word(12));
+        let directory = usize::try_from(long(72)).ok()?;
+        let header = Self { id, events, size, block_shift, change, base, flatten, directory };
         let fits = |size: u64| size <= LARGEST && size % SECTOR as u64 == 0;
         let sane = SHIFTS.contains(&header.block_shift)
             && header.size != 0
             && fits(header.size)
             && fits(identity.size)
             && (base.is_some() || change == WholeChange::None);
+        let sane = sane && {
+            let layout = header.layout();
+            directory <= layout.directories(layout.groups(header.size))
+        };
         sane.then_some(header)
     }
 
     /// Returns true if a piece begins as a header does.
     pub(super) fn has_magic(bytes: &[u8]) -> bool {
         bytes.starts_with(MAGIC)
+    }
+
+    /// Returns true if a piece begins as a header of another format does.
+    pub(super) fn has_other_format(bytes: &[u8]) -> bool {
+        bytes.starts_with(&MAGIC[..FORMAT])
+            && bytes.get(FORMAT).is_some_and(|byte| byte.is_ascii_digit() && *byte != MAGIC[FORMAT])
     }
 
     /// Returns the offset of a copy, 0 or 1.
@@ -195,17 +215,38 @@ impl Layout {
     /// Returns the place in the file of byte `offset` of the device.
     #[inline]
     pub(super) fn place(self, offset: u64) -> u64 {
-        HEADERS + (self.group(offset) as u64 + 1) * PAGE as u64 + offset
+        let group = self.group(offset);
+        let pages = Self::directory_of(group) + 1 + group + 1;
+        HEADERS + (pages * PAGE) as u64 + offset
     }
 
     /// Returns the place in the file of a group's page of the map.
     pub(super) fn page(self, group: usize) -> u64 {
-        HEADERS + group as u64 * (PAGE as u64 + self.group_bytes())
+        let pages = Self::directory_of(group) + 1 + group;
+        HEADERS + (pages * PAGE) as u64 + group as u64 * self.group_bytes()
+    }
+
+    /// Returns the number of the page of the directory that names a group.
+    #[inline]
+    pub(super) fn directory_of(group: usize) -> usize {
+        group / PAGE_BITS
+    }
+
+    /// Returns the number of pages of the directory for that many groups.
+    pub(super) fn directories(self, groups: usize) -> usize {
+        groups.div_ceil(PAGE_BITS)
+    }
+
+    /// Returns the place in the file of a page of the directory, in front of its groups.
+    pub(super) fn directory(self, at: usize) -> u64 {
+        self.page(at * PAGE_BITS) - PAGE as u64
     }
 
     /// Returns the size of the file for a device of `size` bytes.
     pub(super) fn file_size(self, size: u64) -> u64 {
-        HEADERS + self.groups(size) as u64 * PAGE as u64 + size.next_multiple_of(self.block())
+        let groups = self.groups(size);
+        let pages = self.directories(groups) + groups;
+        HEADERS + (pages * PAGE) as u64 + size.next_multiple_of(self.block())
     }
 
     /// Returns true if a device of `size` bytes isn't too large.
@@ -226,6 +267,8 @@ mod tests {
             block_shift: 16,
             change: WholeChange::Commit,
             base: Some(BaseIdentity { size: 1 << 39, first: 1, samples: 2 }),
+            flatten: true,
+            directory: 1,
         }
     }
 
@@ -257,15 +300,21 @@ mod tests {
         bad(|header| header.block_shift = 21);
         bad(|header| header.base = Some(BaseIdentity { size: u64::MAX, first: 0, samples: 0 }));
         bad(|header| header.base = None);
+        bad(|header| header.directory = 2);
     }
 
     #[test]
     fn no_two_blocks_or_pages_share_a_place_in_the_file() {
         for shift in [12, 16] {
             let layout = Layout { shift };
-            let size = 3 * layout.group_bytes() + 5 * layout.block() + 512;
+            let groups = PAGE_BITS as u64 + 3;
+            let size = groups * layout.group_bytes() + 5 * layout.block() + 512;
             let mut end = HEADERS;
             for group in 0..layout.groups(size) {
+                if group % PAGE_BITS == 0 {
+                    assert_eq!(layout.directory(group / PAGE_BITS), end);
+                    end += PAGE as u64;
+                }
                 assert_eq!(layout.page(group), end);
                 end += PAGE as u64;
                 let first = group as u64 * layout.group_bytes();
@@ -276,7 +325,7 @@ mod tests {
             }
             let rest = size.next_multiple_of(layout.block()) - size;
             assert_eq!(layout.file_size(size), end + rest);
-            assert_eq!(layout.groups(size), 4);
+            assert_eq!(layout.groups(size) as u64, groups + 1);
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use corewise_blockmq::{IoError, IoErrorKind, Started};
 use corewise_sync::SpinLock;
-use corewise_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use corewise_sync::atomic::{AtomicBool, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
 use super::header::Layout;
 use crate::bit_pages::{BitPage, PAGE_BITS};
@@ -14,6 +14,9 @@ use crate::bit_pages::{BitPage, PAGE_BITS};
 /// Slots of the first chunk, as a power of two; each later chunk has twice as many.
 const FIRST_CHUNK: u32 = 3;
 const CHUNKS: usize = 40;
+
+/// Bit that tells numbers of the directory's pages from those of the map's.
+const DIRECTORY: u64 = 1 << 60;
 
 /// The map.
 pub(super) struct Map {
@@ -29,9 +32,23 @@ pub(super) struct Map {
     counted: AtomicUsize,
 }
 
+/// What the directory says about a group's page in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PageName {
+    /// The page counts as one of clear bits, whatever lies there.
+    Unnamed = 0,
+    /// All of the page was written.
+    Named = 1,
+    /// The page of the directory is damaged.
+    Unknown = 2,
+}
+
 /// A group's page, once that is in memory.
 struct Slot {
     page: OnceLock<Box<BitPage>>,
+    /// A: a [`PageName`]. Relaxed: it changes before requests come, while none is inside, or, by a
+    /// commit, when the page is in memory and nobody reads it from the file.
+    name: AtomicU8,
     /// A: true while the group is among the marked ones. Set with Release by `set`, which has set
     /// bits before; cleared with Acquire by `take_marked`, whose caller reads them after.
     marked: AtomicBool,
@@ -47,10 +64,21 @@ impl Slot {
     fn new() -> Self {
         Self {
             page: OnceLock::new(),
+            name: AtomicU8::new(PageName::Unnamed as u8),
             marked: AtomicBool::new(false),
             counted: AtomicBool::new(false),
             waiting: SpinLock::new(None),
         }
+    }
+
+    fn name(&self) -> PageName {
+        let name = self.name.load(Ordering::Relaxed);
+        let all = [PageName::Unnamed, PageName::Named];
+        all.into_iter().find(|one| *one as u8 == name).unwrap_or(PageName::Unknown)
+    }
+
+    fn set_name(&self, name: PageName) {
+        self.name.store(name as u8, Ordering::Relaxed);
     }
 }
 
@@ -205,8 +233,30 @@ impl Map {
         group: usize,
         read: Result<&[u8], IoError>,
     ) -> (Vec<Started>, Result<(), IoError>) {
+        self.put(group, read.and_then(|bytes| self.decode(group, bytes)))
+    }
+
+    /// Does as [`Map::came`] for a page that need not be read, since the directory doesn't name it
+    /// or is damaged. `None`: it has to be read.
+    pub(super) fn came_unread(&self, group: usize) -> Option<(Vec<Started>, Result<(), IoError>)> {
+        let page = match self.slot(group).name() {
+            PageName::Named => return None,
+            PageName::Unnamed => Ok(BitPage::new()),
+            PageName::Unknown => Err(self.damage(
+                group,
+                "page of its directory",
+                self.layout.directory(Layout::directory_of(group)),
+            )),
+        };
+        Some(self.put(group, page))
+    }
+
+    fn put(
+        &self,
+        group: usize,
+        decoded: Result<Box<BitPage>, IoError>,
+    ) -> (Vec<Started>, Result<(), IoError>) {
         let slot = self.slot(group);
-        let decoded = read.and_then(|bytes| self.decode(group, bytes));
         // Two threads may load a page: the first one counts, and has what was on disk.
         let result = decoded.map(|page| {
             self.add(slot, &page);
@@ -222,12 +272,54 @@ impl Map {
         }
     }
 
+    /// Counts a group whose page the directory doesn't name, and returns true for such a one.
+    pub(super) fn count_unnamed(&self, group: usize) -> bool {
+        let is_unnamed = self.slot(group).name() == PageName::Unnamed;
+        if is_unnamed {
+            self.add(self.slot(group), &BitPage::new());
+        }
+        is_unnamed
+    }
+
     /// Counts a page that was read, unless its group was counted before.
     fn add(&self, slot: &Slot, page: &BitPage) {
         if !slot.counted.swap(true, Ordering::Relaxed) {
             self.own.fetch_add(page.count() as u64, Ordering::Relaxed);
             self.counted.fetch_add(1, Ordering::Relaxed);
         }
+    }
+
+    /// Returns true if the directory names a group.
+    pub(super) fn is_named(&self, group: usize) -> bool {
+        self.slot(group).name() == PageName::Named
+    }
+
+    /// Notes that the directory names a group.
+    pub(super) fn set_named(&self, group: usize) {
+        self.slot(group).set_name(PageName::Named);
+    }
+
+    /// Takes the names of a page of the directory, as it was read. `groups`: those of the device.
+    pub(super) fn load_names(&self, at: usize, bytes: &[u8], groups: usize) {
+        let page = BitPage::decode(bytes, &self.id, DIRECTORY | at as u64);
+        for group in named_by(at, groups) {
+            let is_named = page.as_ref().map(|page| page.is_set(group % PAGE_BITS));
+            self.slot(group).set_name(match is_named {
+                Ok(true) => PageName::Named,
+                Ok(false) => PageName::Unnamed,
+                Err(_) => PageName::Unknown,
+            });
+        }
+    }
+
+    /// Encodes a page of the directory that names these groups, too.
+    pub(super) fn encode_names(&self, at: usize, also: &[usize], groups: usize) -> Vec<u8> {
+        let page = BitPage::new();
+        let is_named = |group: &usize| self.is_named(*group) || also.contains(group);
+        for bit in named_by(at, groups).filter(is_named).map(|group| group % PAGE_BITS) {
+            page.set(bit..bit + 1);
+        }
+        page.encode(&self.id, DIRECTORY | at as u64)
     }
 
     /// Returns true if a group was counted.
@@ -242,11 +334,12 @@ impl Map {
         all.then(|| self.own.load(Ordering::Relaxed))
     }
 
-    /// Clears all bits and marks, when nothing is in flight.
+    /// Clears all bits, marks and names, when nothing is in flight.
     pub(super) fn clear(&self) {
         self.marked.lock().clear();
         for slot in self.chunks.iter().filter_map(OnceLock::get).flatten() {
             slot.marked.store(false, Ordering::Relaxed);
+            slot.set_name(PageName::Unnamed);
             if let Some(page) = slot.page.get() {
                 page.clear();
             }
@@ -257,16 +350,25 @@ impl Map {
     /// Decodes a group's page.
     fn decode(&self, group: usize, bytes: &[u8]) -> Result<Box<BitPage>, IoError> {
         BitPage::decode(bytes, &self.id, group as u64).map_err(|damaged| {
-            let at = self.layout.page(group) + 512 * damaged.0 as u64;
-            let blocks = (group * PAGE_BITS) as u64 * self.layout.block();
-            let why = format!(
-                "the overlay's map is damaged: the sector at byte {at} of its file fails its \
-                 checksum, so it isn't known which of {} MiB from byte {blocks} on are its own",
-                self.layout.group_bytes() >> 20
-            );
-            IoError::with(IoErrorKind::Io(libc::EIO), why)
+            self.damage(group, "sector", self.layout.page(group) + 512 * damaged.0 as u64)
         })
     }
+
+    /// Returns the error of a group whose page isn't known, since `part` of the file is damaged.
+    fn damage(&self, group: usize, part: &str, at: u64) -> IoError {
+        let blocks = (group * PAGE_BITS) as u64 * self.layout.block();
+        let why = format!(
+            "the overlay's map is damaged: the {part} at byte {at} of its file fails its checksum, \
+             so it isn't known which of {} MiB from byte {blocks} on are its own",
+            self.layout.group_bytes() >> 20
+        );
+        IoError::with(IoErrorKind::Io(libc::EIO), why)
+    }
+}
+
+/// Returns the groups that a page of the directory may name, of the first `groups`.
+fn named_by(at: usize, groups: usize) -> Range<usize> {
+    at * PAGE_BITS..((at + 1) * PAGE_BITS).min(groups)
 }
 
 /// Returns the chunk of a group's slot, and the slot's place there.

@@ -3,11 +3,12 @@
 //!
 //! `README.md` beside this file shows the file, and argues what a crash leaves behind.
 
-mod block_locks;
+pub(crate) mod block_locks;
 mod change;
 mod commit;
 mod fetch;
 mod header;
+mod header_writes;
 mod map;
 mod open;
 mod requests;
@@ -17,15 +18,16 @@ use std::sync::Arc;
 use corewise_blockmq::{
     BlockDevice, Dispatch, Displaced, Driver, Geometry, Info, IoError, IoErrorKind, Queue, Started,
 };
+use corewise_sync::SpinLock;
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use corewise_sync::panics::caught;
-use corewise_sync::{Mutex, SpinLock};
 
 use block_locks::BlockLocks;
 use commit::Commits;
 pub use fetch::FetchPolicy;
 use fetch::Fetcher;
-use header::{Header, Layout};
+use header::Layout;
+use header_writes::HeaderWrites;
 use map::Map;
 
 /// An overlay.
@@ -54,8 +56,7 @@ struct OverlayState {
     map: Map,
     locks: BlockLocks,
     commits: Commits,
-    /// L: is the lock, held while a header is written; guards the newest one.
-    header: Mutex<Header>,
+    header: HeaderWrites,
     fetch: Fetcher,
     observer: Option<Box<OverlayObserver>>,
 }
@@ -94,9 +95,9 @@ pub struct OverlayStatus {
 /// The options of an overlay; see [`Overlay::open`].
 #[non_exhaustive]
 pub struct OverlayOptions {
-    /// Bytes of a block of a new overlay: a power of two from 4 KiB, the default, to 1 MiB. The map
-    /// takes a bit for each block, in memory too.
-    pub block_size: u32,
+    /// Bytes of a block: a power of two from 4 KiB to 1 MiB. The map takes a bit for each block, in
+    /// memory too. `None`, the default: those of the overlay; 4 KiB for a new one.
+    pub block_size: Option<u32>,
     /// Bytes of a new overlay, at least those of its base; `None`, the default: the same. Bytes
     /// behind the base's end are zero.
     pub size: Option<u64>,
@@ -105,16 +106,20 @@ pub struct OverlayOptions {
     /// Most bytes a second that the background, or a [flatten](Overlay::flatten), fetches; default
     /// 100 MiB.
     pub fetch_rate: u64,
+    /// Reason why nobody may write to the base, so that a commit that a crash interrupted can't be
+    /// completed; none by default.
+    pub base_in_use: Option<String>,
     observer: Option<Box<OverlayObserver>>,
 }
 
 impl Default for OverlayOptions {
     fn default() -> Self {
         Self {
-            block_size: 4096,
+            block_size: None,
             size: None,
             fetch: FetchPolicy::Never,
             fetch_rate: 100 << 20,
+            base_in_use: None,
             observer: None,
         }
     }
@@ -126,9 +131,9 @@ impl OverlayOptions {
         Self::default()
     }
 
-    /// Sets the bytes of a block of a new overlay.
+    /// Sets the bytes of a block of a new overlay, and those that an existing one must have.
     #[must_use]
-    pub fn block_size(mut self, bytes: u32) -> Self {
+    pub fn block_size(mut self, bytes: Option<u32>) -> Self {
         self.block_size = bytes;
         self
     }
@@ -145,6 +150,14 @@ impl OverlayOptions {
     #[must_use]
     pub fn fetch(mut self, fetch: FetchPolicy, rate: u64) -> Self {
         (self.fetch, self.fetch_rate) = (fetch, rate);
+        self
+    }
+
+    /// Sets the reason why nobody may write to the base. [`Overlay::open`] then refuses an overlay
+    /// whose commit a crash interrupted.
+    #[must_use]
+    pub fn base_in_use(mut self, why: Option<String>) -> Self {
+        self.base_in_use = why;
         self
     }
 

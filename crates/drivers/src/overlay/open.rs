@@ -1,5 +1,6 @@
 //! Opening an overlay: a new one is made, another one has to belong to its base. All of it blocks.
 
+use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Weak};
 
@@ -15,9 +16,11 @@ use super::block_locks::BlockLocks;
 use super::commit::Commits;
 use super::fetch::Fetcher;
 use super::header::{BaseIdentity, HEADERS, Header, Layout, WholeChange};
+use super::header_writes::HeaderWrites;
 use super::map::Map;
 use super::{Overlay, OverlayOptions, OverlayState, OverlayStatus};
 use crate::below::{StackError, holds_data};
+use crate::bit_pages::PAGE;
 
 /// Bytes at the beginning of a base that identify it: partition tables and file systems are there.
 const FIRST: u64 = 64 << 10;
@@ -25,14 +28,17 @@ const FIRST: u64 = 64 << 10;
 const SAMPLES: u64 = 32;
 const SAMPLE: u64 = 4096;
 
+/// Bytes of a block of a new overlay, unless its options say otherwise.
+const BLOCK_SIZE: u32 = 4096;
+
 /// Most bytes of a discard or write-zeroes, so that it needs few pages of the map.
 const LONGEST: u64 = 1 << 30;
 
 impl Overlay {
-    /// Returns the size of the file of an overlay of `size` bytes; `None` if `block_size` or the
-    /// size isn't possible.
-    pub fn file_size(size: u64, block_size: u32) -> Option<u64> {
-        let layout = Layout::new(block_size)?;
+    /// Returns the size of the file of a new overlay of `size` bytes; `None` if `block_size` (see
+    /// [`OverlayOptions`]) or the size isn't possible.
+    pub fn file_size(size: u64, block_size: Option<u32>) -> Option<u64> {
+        let layout = Layout::new(block_size.unwrap_or(BLOCK_SIZE))?;
         (size != 0 && Layout::takes(size)).then(|| layout.file_size(size))
     }
 
@@ -59,14 +65,14 @@ impl Overlay {
         let (found, is_whole) = read_header(&*file)?;
         let is_new = found.is_none();
         let header = match found {
-            Some(header) => existing(header, &*file, base.as_deref())?,
+            Some(header) => existing(header, &*file, base.as_deref(), &options)?,
             None => new_header(&*file, base.as_deref(), &options)?,
         };
         // An overlay that has every block leaves its base alone.
         let base = base.filter(|_| header.base.is_some());
         let geometry = geometry(&*file, base.as_ref(), &header)?;
-        let layout = header.layout();
-        let OverlayOptions { size, fetch, fetch_rate, observer, .. } = options;
+        let (layout, flatten) = (header.layout(), header.flatten);
+        let OverlayOptions { size, fetch, fetch_rate, base_in_use, observer, .. } = options;
         let state = Arc::new_cyclic(|weak: &Weak<OverlayState>| {
             let item = |step: fn(&Arc<OverlayState>)| {
                 let weak = weak.clone();
@@ -85,27 +91,60 @@ impl Overlay {
                 layout,
                 geometry,
                 size: AtomicU64::new(header.size),
-                locks: BlockLocks::new(),
+                locks: BlockLocks::default(),
                 commits: Commits::new(),
-                header: Mutex::new(header),
+                header: HeaderWrites::new(header),
                 fetch: Fetcher::new(fetch, fetch_rate, wq, step, count),
                 observer,
                 file,
             }
         });
+        state.load_directory()?;
         if is_new {
             state.write_first_header()?;
         } else if !is_whole {
             state.write_header(|_| {})?;
         }
-        state.complete_change()?;
+        state.complete_change(base_in_use)?;
         if size.is_some_and(|size| size != state.size()) {
             let _ = state.grow(size)?;
         }
-        if state.base.lock().is_some() && state.fetch.all.load(Ordering::Relaxed) {
-            state.fetch.kick();
+        if state.base.lock().is_some() {
+            state.fetch.set(fetch, fetch_rate, flatten);
         }
         Ok(Self { inner: state })
+    }
+
+    /// Returns the bytes of a block.
+    pub fn block_size(&self) -> u32 {
+        1 << self.inner.layout.shift()
+    }
+
+    /// Returns where bytes from `offset` on are: 1 in own blocks, 2 in the base, 0 behind its end.
+    /// It has one stretch at least and `most` at most, each with its length, up to `offset + len`
+    /// or to where the map isn't in memory. `None` if that is at `offset`: a request for extents
+    /// loads it. Any context.
+    pub fn depths(&self, offset: u64, len: u64, most: usize) -> Option<Vec<(u64, u32)>> {
+        let state = &self.inner;
+        let (mut at, end) = (offset, offset.saturating_add(len).min(state.size()));
+        let mut found: Vec<(u64, u32)> = Vec::new();
+        while at < end {
+            let Some((own, run)) = state.map.run(at, end) else { break };
+            let (depth, run) = match state.base_size.saturating_sub(at) {
+                _ if own => (1, run),
+                0 => (0, run),
+                left => (2, run.min(left)),
+            };
+            let is_full = found.len() == most;
+            match found.last_mut() {
+                // The end of a group is no end of a stretch.
+                Some(last) if last.1 == depth => last.0 += run,
+                _ if is_full => break,
+                _ => found.push((run, depth)),
+            }
+            at += run;
+        }
+        (!found.is_empty()).then_some(found)
     }
 
     /// Returns the state of the overlay a moment ago. Any context. The first call makes a worker
@@ -127,7 +166,7 @@ impl OverlayState {
     /// Writes both copies of the header of a new overlay, durably: otherwise data could reach the
     /// disk without them after a power failure, and the file would seem to hold something else.
     fn write_first_header(&self) -> Result<(), IoError> {
-        let header = self.header.lock();
+        let header = self.header.newest();
         let piece = self.file.geometry().block_size as usize;
         for copy in [0, 1] {
             self.file.write_at(Header::copy_at(copy), header.encode(piece))?;
@@ -135,24 +174,18 @@ impl OverlayState {
         self.file.flush()
     }
 
-    /// Writes a header that differs from the present one as `change` says, both copies durably.
-    pub(super) fn write_header(&self, change: impl FnOnce(&mut Header)) -> Result<(), IoError> {
-        let mut header = self.header.lock();
-        let mut new = header.clone();
-        change(&mut new);
-        new.events += 1;
-        let piece = self.file.geometry().block_size as usize;
-        for copy in [0, 1] {
-            self.file.write_at(Header::copy_at(copy), new.encode(piece))?;
-            // The other copy is good as long as this one isn't known to be.
-            self.file.flush()?;
+    /// Reads the directory, as far as there is one. Blocks.
+    fn load_directory(&self) -> Result<(), IoError> {
+        let groups = self.layout.groups(self.size());
+        for at in 0..self.header.newest().directory {
+            let bytes = self.file.read_at(self.layout.directory(at), PAGE)?;
+            self.map.load_names(at, &bytes, groups);
         }
-        *header = new;
         Ok(())
     }
 
     /// Grows the overlay: the file first, then the header.
-    pub(super) fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
+    pub(super) fn grow(self: &Arc<Self>, size: Option<u64>) -> Result<u64, IoError> {
         let invalid = |why: String| IoError::with(IoErrorKind::InvalidInput, why);
         let (has, block) = (self.size(), u64::from(self.geometry.block_size));
         let Some(size) = size else {
@@ -170,7 +203,7 @@ impl OverlayState {
         if needed > self.file.geometry().size {
             let _ = self.file.grow(Some(needed))?;
         }
-        self.write_header(|header| header.size = size)?;
+        self.write_header(move |header| header.size = size)?;
         self.map.grow(size);
         self.size.store(size, Ordering::Release);
         Ok(size)
@@ -191,6 +224,12 @@ fn read_header(file: &dyn BlockDevice) -> Result<(Option<Header>, bool), StackEr
     let is_whole = found[0].is_some() && found[0] == found[1];
     if let Some(newest) = found.into_iter().flatten().max_by_key(|header| header.events) {
         return Ok((Some(newest), is_whole));
+    }
+    if copies.iter().any(|copy| Header::has_other_format(copy)) {
+        return Err(StackError::new(format!(
+            "'{name}' is an overlay in a format of another version of Corewise. Copy its content \
+             with that version, or remove the file to begin with the base's content"
+        )));
     }
     if copies.iter().any(|copy| Header::has_magic(copy)) {
         return Err(StackError::new(format!(
@@ -213,8 +252,16 @@ fn existing(
     header: Header,
     file: &dyn BlockDevice,
     base: Option<&dyn BlockDevice>,
+    options: &OverlayOptions,
 ) -> Result<Header, StackError> {
     let name = file.name();
+    let has = header.layout().block();
+    if let Some(asked) = options.block_size.filter(|asked| u64::from(*asked) != has) {
+        return Err(StackError::new(format!(
+            "a block size of {asked} is asked for, and the overlay in '{name}' was made with \
+             {has}, which can't change. Ask for {has}, or for none"
+        )));
+    }
     let (has, needs) = (file.geometry().size, header.layout().file_size(header.size));
     if has < needs {
         return Err(StackError::new(format!(
@@ -223,26 +270,40 @@ fn existing(
         )));
     }
     let Some(known) = header.base else { return Ok(header) };
+    let half_committed = header.change == WholeChange::Commit;
+    let refuse = |why: String| match half_committed {
+        true => interrupted_commit(file, &why),
+        false => StackError::new(why),
+    };
     let Some(base) = base else {
-        return Err(StackError::new(format!(
-            "the overlay in '{name}' needs its base, of {} bytes, and has none",
+        return Err(refuse(format!(
+            "the overlay in '{name}' needs its base, of {} bytes, and has none. Name the base that \
+             the overlay was made over",
             known.size
         )));
     };
     let size = base.geometry().size;
-    let half_committed = header.change == WholeChange::Commit;
     if size != known.size || !half_committed && identity(base)? != known {
         let differs = match size == known.size {
             true => "other content".to_string(),
             false => format!("{size} bytes, not {}", known.size),
         };
-        return Err(StackError::new(format!(
+        return Err(refuse(format!(
             "'{}' is not the base of the overlay in '{name}': it has {differs}. Name the base that \
              the overlay was made over; to give the overlay's data up, remove its file",
             base.name()
         )));
     }
     Ok(header)
+}
+
+/// Returns the refusal of an overlay whose commit can't be completed.
+pub(super) fn interrupted_commit(file: &dyn BlockDevice, why: &dyn fmt::Display) -> StackError {
+    let name = file.name();
+    StackError::new(format!(
+        "a commit of the overlay in '{name}' into its base was interrupted, and the start of the \
+         overlay has to complete it: {why}"
+    ))
 }
 
 /// Makes the header of a new overlay.
@@ -255,10 +316,10 @@ fn new_header(
     let Some(base) = base else {
         return Err(StackError::new(format!("'{name}' is empty: a new overlay needs a base")));
     };
-    let Some(layout) = Layout::new(options.block_size) else {
+    let block_size = options.block_size.unwrap_or(BLOCK_SIZE);
+    let Some(layout) = Layout::new(block_size) else {
         return Err(StackError::new(format!(
-            "the block size of an overlay is a power of two from 4 KiB to 1 MiB, not {}",
-            options.block_size
+            "the block size of an overlay is a power of two from 4 KiB to 1 MiB, not {block_size}"
         )));
     };
     let identity = identity(base)?;
@@ -282,7 +343,8 @@ fn new_header(
         half.copy_from_slice(&RandomState::new().build_hasher().finish().to_le_bytes());
     }
     let (block_shift, change) = (layout.shift(), WholeChange::None);
-    Ok(Header { id, events: 0, size, block_shift, change, base: Some(identity) })
+    let (base, flatten, directory) = (Some(identity), false, 0);
+    Ok(Header { id, events: 0, size, block_shift, change, base, flatten, directory })
 }
 
 /// Returns the abilities of an overlay.

@@ -53,6 +53,9 @@ impl OverlayState {
             PageNeed::Waits => return,
             PageNeed::Load => {}
         }
+        if let Some((waited, result)) = self.map.came_unread(group) {
+            return self.begin_again(waited, &result);
+        }
         let state = Arc::clone(self);
         let read = Request::read(self.layout.page(group), PAGE);
         self.file.submit(read.on_complete(move |done| {
@@ -94,7 +97,7 @@ impl OverlayState {
             (Source::File, all) if all == len => {
                 pass_on(&*self.file, rq, self.layout.place(offset));
             }
-            _ if self.fetch.on_read && rq.op() == Op::Read => {
+            _ if self.fetch.keeps_reads() && rq.op() == Op::Read => {
                 let state = Arc::clone(self);
                 let keep = move |rq, result| state.read_and_keep(rq, result);
                 self.in_parts(Whole::with(rq, keep), offset..offset + len, u32::MAX);

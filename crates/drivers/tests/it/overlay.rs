@@ -5,9 +5,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::common::{Held, Rig, Rng, submit};
+use crate::common::{Held, Rig, Rng, pass_on, submit};
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Dispatch, ExtentKind, IoErrorKind, Queue, Request,
+    BlockDevice, BlockDeviceExt, Dispatch, ExtentKind, Geometry, IoErrorKind, Queue, Request,
 };
 use corewise_drivers::{FileDriver, FileOptions, Memory, Overlay, OverlayOptions};
 
@@ -39,7 +39,7 @@ fn an_overlay_is_the_base_with_the_changes_that_were_made() {
         let original = model.clone();
         model.resize(size as usize + (300 << 10), 0);
         let size = model.len() as u64;
-        let options = OverlayOptions::new().block_size(1 << shift).size(Some(size));
+        let options = OverlayOptions::new().block_size(Some(1 << shift)).size(Some(size));
         let queue = overlay(&rig, &base, options);
         for _ in 0..400 {
             let sector = rng.below(size / 512);
@@ -163,7 +163,7 @@ fn a_file_that_was_closed_has_the_overlay_and_gives_the_space_of_trims_back() {
     let open = |size: Option<u64>| {
         let options = FileOptions::new(&path);
         let options = match size {
-            Some(size) => options.size(Overlay::file_size(size, 4096).unwrap()),
+            Some(size) => options.size(Overlay::file_size(size, None).unwrap()),
             None => options,
         };
         let file = rig.named("file", FileDriver::open(options, &rig.wq).unwrap());
@@ -200,7 +200,7 @@ fn a_file_that_was_closed_has_the_overlay_and_gives_the_space_of_trims_back() {
 fn a_first_change_of_whole_blocks_reads_nothing_of_the_base() {
     let rig = Rig::live();
     let base = base(&rig, 1 << 20, &[7; 1 << 20]);
-    let file = Memory::new(Overlay::file_size(1 << 20, 4096).unwrap()).unwrap();
+    let file = Memory::new(Overlay::file_size(1 << 20, None).unwrap()).unwrap();
     let file = rig.named("file", file);
     drop(Overlay::open(file.clone(), Some(base.clone()), OverlayOptions::new(), &rig.wq).unwrap());
     // From here on each read of the base waits for this test.
@@ -242,11 +242,46 @@ fn a_first_change_of_whole_blocks_reads_nothing_of_the_base() {
 }
 
 #[test]
+fn a_durable_change_of_a_block_waits_for_the_commit_that_has_its_bit() {
+    let rig = Rig::live();
+    let base = base(&rig, 1 << 20, &[7; 4096]);
+    let memory = Memory::new(Overlay::file_size(1 << 20, None).unwrap()).unwrap();
+    let memory: Arc<dyn BlockDevice> = rig.named("memory", memory);
+    let geometry = Geometry { can_flush: true, can_fua: true, ..memory.geometry() };
+    let held = Held { geometry: Some(geometry), ..Held::default() };
+    let pass = |memory: &Arc<dyn BlockDevice>| {
+        let memory = memory.clone();
+        held.instead(move |rq| {
+            pass_on(rq, &memory);
+            Dispatch::Started
+        });
+    };
+    pass(&memory);
+    let file = rig.named("file", held.clone());
+    let overlay = Overlay::open(file, Some(base), OverlayOptions::new(), &rig.wq).unwrap();
+    let queue = rig.named("overlay", overlay);
+    queue.flush().unwrap();
+    queue.write_at(0, vec![1; 4096]).unwrap();
+    held.keep();
+    let flush = submit(&*queue, Request::flush());
+    assert_eq!(held.held(), 1, "the first sync of a commit that has taken the mark");
+    let change = submit(&*queue, Request::write(0, vec![2; 4096]).fua());
+    assert_eq!(held.held(), 2, "the block is own, so the change goes to the file");
+    pass_on(held.requests.lock().pop_back().unwrap(), &memory);
+    assert!(change.try_recv().is_err(), "no page on disk calls the block own");
+    pass(&memory);
+    pass_on(held.requests.lock().pop_front().unwrap(), &memory);
+    flush.recv().unwrap().result.unwrap();
+    change.recv().unwrap().result.unwrap();
+    queue.drain();
+}
+
+#[test]
 fn a_base_is_the_same_in_whichever_order_it_answers() {
     let rig = Rig::live();
     let content: Vec<u8> = (0..1_u32 << 20).map(|at| (at / 512 % 251) as u8).collect();
     let base = base(&rig, 1 << 20, &content);
-    let file = Memory::new(Overlay::file_size(1 << 20, 4096).unwrap()).unwrap();
+    let file = Memory::new(Overlay::file_size(1 << 20, None).unwrap()).unwrap();
     let file = rig.named("file", file);
     let options = OverlayOptions::new;
     drop(Overlay::open(file.clone(), Some(base.clone()), options(), &rig.wq).unwrap());

@@ -15,8 +15,10 @@ const SIZE: u64 = 64 << 10;
 /// Bytes of the base: it ends in the middle of a block.
 const BASE: u64 = SIZE - (10 << 10);
 const SECTORS: usize = SIZE as usize / SECTOR;
-/// Bytes of the headers and of the map.
-const META: usize = 12 << 10;
+/// Bytes of the headers, the directory and the map.
+const META: usize = 16 << 10;
+/// Offset of the page of the map.
+const MAP: usize = 12 << 10;
 /// Number of requests that no life here reaches.
 const NEVER: u64 = u64::MAX;
 
@@ -49,7 +51,7 @@ impl World {
     }
 
     fn disk(&self, can_fua: bool) -> Arc<Mutex<Platter>> {
-        let size = Overlay::file_size(SIZE, 4096).unwrap();
+        let size = Overlay::file_size(SIZE, None).unwrap();
         Arc::new(Mutex::new(Platter::new(size, can_fua)))
     }
 
@@ -304,12 +306,61 @@ fn damage_to_a_header_or_the_map_is_told_and_never_believed() {
 }
 
 #[test]
+fn a_zeroed_sector_of_the_file_is_told_wherever_it_says_what_is_own() {
+    let world = World::new();
+    let (good, _) = used(&world);
+    let read = |platter: &Platter| {
+        let (disk, life) = (Arc::new(Mutex::new(platter.clone())), Life::new(NEVER));
+        let queue = world.open(&disk, &life)?;
+        queue.read_at(0, SIZE as usize).map_err(|error| error.to_string())
+    };
+    let content = read(&good).unwrap();
+    let zeroed = |range: std::ops::Range<usize>| {
+        let mut bad = good.clone();
+        bad.fill(range.start, &vec![0; range.len()]);
+        read(&bad)
+    };
+    for at in (0..META).step_by(SECTOR) {
+        match zeroed(at..at + SECTOR) {
+            Ok(read) => assert!(at < 8192 && read == content, "sector at {at}"),
+            Err(error) => assert!(at >= 8192 && error.contains("map is damaged"), "{at}: {error}"),
+        }
+    }
+    assert!(zeroed(8192..MAP).unwrap_err().contains("page of its directory at byte 8192"));
+    for range in [MAP..META, 4096..META, 8192..META] {
+        assert!(zeroed(range.clone()).unwrap_err().contains("map is damaged"), "{range:?}");
+    }
+    // An overlay that gives its blocks up has a map again.
+    let mut bad = good.clone();
+    bad.fill(8192, &[0; META - 8192]);
+    let disk = Arc::new(Mutex::new(bad));
+    let file = plug(&world.rig, &disk, &Life::new(NEVER));
+    let options = OverlayOptions::new();
+    let overlay = Overlay::open(file, Some(world.base.clone()), options, &world.rig.wq).unwrap();
+    overlay.reset().unwrap();
+    let queue = world.rig.named("overlay", overlay);
+    Model::new().check(&queue, "after the reset");
+}
+
+#[test]
+fn an_overlay_in_another_format_is_told_and_left_alone() {
+    let world = World::new();
+    let (mut old, _) = used(&world);
+    for copy in [0, 4096] {
+        old.fill(copy, b"cw-over1");
+    }
+    let disk = Arc::new(Mutex::new(old));
+    let error = world.open(&disk, &Life::new(NEVER)).err().unwrap();
+    assert!(error.contains("format of another version"), "{error}");
+}
+
+#[test]
 fn a_map_of_another_overlay_a_short_file_and_another_base_are_refused() {
     let world = World::new();
     let ((good, _), (other, _)) = (used(&world), used(&world));
     let life = Life::new(NEVER);
     let mut mixed = good.clone();
-    mixed.fill(8192, &other.now[8192..META]);
+    mixed.fill(MAP, &other.now[MAP..META]);
     let disk = Arc::new(Mutex::new(mixed));
     let error = world.open(&disk, &life).unwrap().read_at(0, 512).unwrap_err();
     assert!(error.to_string().contains("map is damaged"), "{error}");

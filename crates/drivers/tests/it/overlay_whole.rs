@@ -5,7 +5,7 @@
 use std::sync::{Arc, mpsc};
 
 use crate::common::platters::{Life, Platter, SECTOR, one_in, plug};
-use crate::common::{Rig, Rng, STALL};
+use crate::common::{Held, Rig, Rng, STALL};
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Dispatch, Driver, ExtentKind, Geometry, Info, Op, Queue, Started,
 };
@@ -69,15 +69,24 @@ fn a_commit_of_several_pages_syncs_data_then_writes_the_pages_then_syncs_them() 
     let rig = Rig::live();
     let size = 200 << 20;
     let base = rig.queue(Memory::new(size).unwrap());
-    let (file, log) = recorder(&rig, Overlay::file_size(size, 4096).unwrap());
+    let (file, log) = recorder(&rig, Overlay::file_size(size, None).unwrap());
     let (queue, _, _) = open(&rig, &file, Some(base.clone()), OverlayOptions::new());
     queue.write_at(0, vec![1; 4096]).unwrap();
     queue.write_at(150 << 20, vec![2; 4096]).unwrap();
     log.lock().clear();
-    queue.flush().unwrap();
-    let done = std::mem::take(&mut *log.lock());
-    let ops: Vec<Op> = done.iter().map(|(op, ..)| *op).collect();
-    assert_eq!(ops, [Op::Flush, Op::Write, Op::Write, Op::Flush], "{done:?}");
+    let flush = || {
+        queue.flush().unwrap();
+        let done = std::mem::take(&mut *log.lock());
+        done.iter().map(|(op, ..)| *op).collect::<Vec<Op>>()
+    };
+    use Op::{Flush, Write};
+    // The first one also writes the directory, and then both copies of the header.
+    let first = [Flush, Write, Write, Flush, Write, Write, Flush, Write, Flush];
+    assert_eq!(flush(), first);
+    queue.write_at(8192, vec![1; 4096]).unwrap();
+    queue.write_at(160 << 20, vec![2; 4096]).unwrap();
+    log.lock().clear();
+    assert_eq!(flush(), [Flush, Write, Write, Flush]);
     queue.flush().unwrap();
     assert_eq!(std::mem::take(&mut *log.lock()).len(), 1, "nothing but a sync");
     // A killed process may have left a page in the host's cache: the first change with fua syncs.
@@ -100,7 +109,7 @@ fn what_was_read_is_kept_and_not_read_from_the_base_again() {
     let rig = Rig::live();
     let (base, log) = recorder(&rig, 1 << 20);
     base.write_at(0, content(1 << 20)).unwrap();
-    let file = rig.queue(Memory::new(Overlay::file_size(1 << 20, 4096).unwrap()).unwrap());
+    let file = rig.queue(Memory::new(Overlay::file_size(1 << 20, None).unwrap()).unwrap());
     let options = || OverlayOptions::new().fetch(FetchPolicy::OnRead, u64::MAX);
     let (queue, overlay, _) = open(&rig, &file, Some(base.clone()), options());
     log.lock().clear();
@@ -135,7 +144,7 @@ fn the_background_fetches_all_blocks_and_lets_the_base_go_and_loses_no_change() 
     let size = 4 << 20;
     let base = rig.queue(Memory::new(size).unwrap());
     base.write_at(1 << 20, content(1 << 20)).unwrap();
-    let file = rig.queue(Memory::new(Overlay::file_size(size, 4096).unwrap()).unwrap());
+    let file = rig.queue(Memory::new(Overlay::file_size(size, None).unwrap()).unwrap());
     let options = OverlayOptions::new().fetch(FetchPolicy::Background, u64::MAX);
     let (queue, overlay, events) = open(&rig, &file, Some(base.clone()), options);
     let mut want = vec![0; size as usize];
@@ -172,7 +181,7 @@ fn a_reset_while_the_background_fetches_begins_that_anew() {
     let base = rig.queue(Memory::new(size).unwrap());
     base.write_at(0, content(size)).unwrap();
     for _ in 0..10 {
-        let file = rig.queue(Memory::new(Overlay::file_size(size, 4096).unwrap()).unwrap());
+        let file = rig.queue(Memory::new(Overlay::file_size(size, None).unwrap()).unwrap());
         let options = OverlayOptions::new().fetch(FetchPolicy::Background, 200 << 20);
         let (queue, overlay, events) = open(&rig, &file, Some(base.clone()), options);
         while overlay.status().own.is_none_or(|own| own == 0) {
@@ -209,7 +218,7 @@ impl Disks {
 fn used(rig: &Rig) -> (Disks, Vec<u8>) {
     let mut base = Platter::new(SIZE, true);
     base.fill(0, &content(SIZE));
-    let file = Platter::new(Overlay::file_size(SIZE, 4096).unwrap(), true);
+    let file = Platter::new(Overlay::file_size(SIZE, None).unwrap(), true);
     let disks = Disks { file: Arc::new(Mutex::new(file)), base: Arc::new(Mutex::new(base)) };
     let (queue, _) = disks.open(rig, &Life::new(u64::MAX)).unwrap();
     queue.write_at(512, vec![200; 9000 / 512 * 512]).unwrap();
@@ -300,11 +309,76 @@ fn a_commit_needs_a_base_that_takes_it() {
     let rig = Rig::live();
     let base = rig.queue(Memory::new(SIZE).unwrap());
     let size = SIZE + 4096;
-    let file = rig.queue(Memory::new(Overlay::file_size(size, 4096).unwrap()).unwrap());
+    let file = rig.queue(Memory::new(Overlay::file_size(size, None).unwrap()).unwrap());
     let options = OverlayOptions::new().size(Some(size));
     let (_, overlay, _) = open(&rig, &file, Some(base), options);
     let error = overlay.commit().unwrap_err().to_string();
     assert!(error.contains("grow the base"), "{error}");
+}
+
+#[test]
+fn an_interrupted_commit_that_cant_be_completed_is_named_with_what_to_do() {
+    let rig = Rig::live();
+    let (disks, was) = used(&rig);
+    let life = Life::new(u64::MAX);
+    let (queue, overlay) = disks.open(&rig, &life).unwrap();
+    // The header is written by then, and no block is copied.
+    life.limit(7);
+    overlay.commit().unwrap_err();
+    drop((queue, overlay));
+    life.kill();
+    let life = Life::new(u64::MAX);
+    let refused = |base: Option<Arc<dyn BlockDevice>>, in_use: Option<&str>| {
+        let options = OverlayOptions::new().base_in_use(in_use.map(str::to_owned));
+        let file = plug(&rig, &disks.file, &life);
+        let error = Overlay::open(file, base, options, &rig.wq).err().unwrap().to_string();
+        assert!(error.contains("a commit of the overlay in"), "{error}");
+        assert!(error.contains("was interrupted"), "{error}");
+        error
+    };
+    let base = || -> Option<Arc<dyn BlockDevice>> { Some(plug(&rig, &disks.base, &life)) };
+    let error = refused(None, None);
+    assert!(error.contains("has none. Name the base"), "{error}");
+    let error = refused(base(), Some("an export shows it: remove that"));
+    assert!(error.ends_with("an export shows it: remove that"), "{error}");
+    let memory = Memory::new(SIZE).unwrap();
+    let geometry = Geometry { read_only: true, ..memory.info().geometry };
+    let read_only = rig.queue(Held { geometry: Some(geometry), ..Held::default() });
+    let error = refused(Some(read_only), None);
+    assert!(error.contains("read-only") && error.contains("Open it for writing"), "{error}");
+    let error = refused(Some(rig.queue(Memory::new(SIZE * 2).unwrap())), None);
+    assert!(error.contains("65536 bytes, not 32768"), "{error}");
+    let (queue, _) = disks.open(&rig, &life).unwrap();
+    assert_eq!(queue.read_at(0, SIZE as usize).unwrap(), was);
+    assert_eq!(disks.base.lock().now, was);
+    queue.drain();
+}
+
+#[test]
+fn a_flatten_goes_on_after_the_next_open() {
+    let rig = Rig::live();
+    let size = 4 << 20;
+    let base = rig.queue(Memory::new(size).unwrap());
+    base.write_at(0, content(size)).unwrap();
+    let file = rig.queue(Memory::new(Overlay::file_size(size, None).unwrap()).unwrap());
+    // After the first piece, such a background waits for days.
+    let slow = OverlayOptions::new().fetch(FetchPolicy::Never, 1);
+    let (queue, overlay, _) = open(&rig, &file, Some(base.clone()), slow);
+    assert!(!overlay.status().fetching);
+    overlay.flatten().unwrap();
+    overlay.settle();
+    queue.drain();
+    drop((queue, overlay));
+    let options = OverlayOptions::new().fetch(FetchPolicy::Never, u64::MAX);
+    let (queue, overlay, events) = open(&rig, &file, Some(base), options);
+    assert_eq!(events.recv_timeout(STALL).unwrap(), OverlayEvent::Fetched);
+    assert!(!overlay.status().has_base);
+    assert_eq!(queue.read_at(0, size as usize).unwrap(), &content(size)[..]);
+    overlay.settle();
+    queue.drain();
+    drop((queue, overlay));
+    let (_, overlay, _) = open(&rig, &file, None, OverlayOptions::new());
+    assert!(!overlay.status().fetching);
 }
 
 #[test]
@@ -318,14 +392,13 @@ fn what_a_flatten_has_fetched_is_right_wherever_it_is_killed() {
         let options = OverlayOptions::new();
         let (queue, overlay, events) = open(&rig, &file, Some(base), options);
         life.limit(requests);
-        overlay.flatten().unwrap();
-        let ended = events.recv_timeout(STALL).unwrap();
+        let ended = overlay.flatten().map(|()| events.recv_timeout(STALL).unwrap());
         life.kill();
         overlay.settle();
         drop((queue, overlay));
         let mut rng = Rng::new(requests);
         disks.file.lock().power_failure(|| one_in(&mut rng, 2));
-        let is_done = ended == OverlayEvent::Fetched;
+        let is_done = ended.is_ok_and(|event| event == OverlayEvent::Fetched);
         // A base that is gone can't be asked.
         let life = Life::new(u64::MAX);
         let base = (!is_done).then(|| plug(&rig, &disks.base, &life) as Arc<dyn BlockDevice>);

@@ -10,9 +10,9 @@
 //! allows it, `EXTENDED_HEADERS`. Any other option gets `ERR_UNSUP`.
 
 use crate::wire::{
-    self, BASE_ALLOCATION, BlockSizes, ClientFlags, DIRTY_BITMAP, EXPORT_NAME_PADDING,
-    ExportSummary, Form, GoRequest, Greeting, HandshakeFlags, InfoKind, MetaRequest,
-    OPTION_HEADER_LEN, OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind,
+    self, ALLOCATION_DEPTH, BASE_ALLOCATION, BlockSizes, ClientFlags, DIRTY_BITMAP,
+    EXPORT_NAME_PADDING, ExportSummary, Form, GoRequest, Greeting, HandshakeFlags, InfoKind,
+    MetaRequest, OPTION_HEADER_LEN, OptionHeader, OptionKind, OptionReplyHeader, OptionReplyKind,
     TransmissionFlags,
 };
 
@@ -27,6 +27,8 @@ const ENOUGH_REPLIES: usize = 64 << 10;
 
 /// Context number of `base:allocation` in block status.
 pub const ALLOCATION_CONTEXT: u32 = 1;
+/// The number of the context `qemu:allocation-depth`. Those of checkpoints are far below it.
+pub const DEPTH_CONTEXT: u32 = 1 << 24;
 
 /// The next step for the caller of [`Handshake::advance`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,6 +62,8 @@ pub struct ExportOffer {
     pub block_sizes: BlockSizes,
     /// Names of the device's checkpoints, each of which is a metadata context.
     pub checkpoints: Vec<String>,
+    /// True if the device knows which of its layers has the bytes, which is a metadata context.
+    pub depth: bool,
 }
 
 impl ExportOffer {
@@ -67,7 +71,7 @@ impl ExportOffer {
     /// client of several contexts gets all of them.
     fn adapt(&mut self, form: Form, contexts: &Contexts) {
         let flags = self.summary.flags.with_if(form.has_chunks(), TransmissionFlags::SEND_DF);
-        let alone = contexts.allocation && contexts.dirty.is_empty();
+        let alone = contexts.allocation && !contexts.depth && contexts.dirty.is_empty();
         let filtered = alone && form == Form::Extended;
         self.summary.flags = flags.with_if(filtered, TransmissionFlags::BLOCK_STATUS_PAYLOAD);
     }
@@ -171,6 +175,8 @@ pub struct Agreement {
 pub struct Contexts {
     /// True for `base:allocation`, whose number is [`ALLOCATION_CONTEXT`].
     pub allocation: bool,
+    /// True for `qemu:allocation-depth`, whose number is [`DEPTH_CONTEXT`].
+    pub depth: bool,
     /// Names of checkpoints. The number of the first one follows [`ALLOCATION_CONTEXT`].
     pub dirty: Vec<String>,
 }
@@ -178,14 +184,21 @@ pub struct Contexts {
 impl Contexts {
     /// Returns true if there is none: the client may not ask for block status.
     pub fn is_empty(&self) -> bool {
-        !self.allocation && self.dirty.is_empty()
+        !self.asks_device() && self.dirty.is_empty()
+    }
+
+    /// Returns true if the device is asked for extents: it knows nothing of checkpoints.
+    pub fn asks_device(&self) -> bool {
+        self.allocation || self.depth
     }
 
     /// Returns the number and the name of each.
     fn all(&self) -> impl Iterator<Item = (u32, String)> + '_ {
         let base = self.allocation.then(|| (ALLOCATION_CONTEXT, BASE_ALLOCATION.to_owned()));
         let dirty = (ALLOCATION_CONTEXT + 1..).zip(&self.dirty);
-        base.into_iter().chain(dirty.map(|(id, name)| (id, format!("{DIRTY_BITMAP}{name}"))))
+        let depth = self.depth.then(|| (DEPTH_CONTEXT, ALLOCATION_DEPTH.to_owned()));
+        let dirty = dirty.map(|(id, name)| (id, format!("{DIRTY_BITMAP}{name}")));
+        base.into_iter().chain(depth).chain(dirty)
     }
 }
 
@@ -610,7 +623,8 @@ fn answer_meta(
     };
     let is_dirty_meant = |name: &String| meant(&format!("{DIRTY_BITMAP}{name}"));
     let dirty = offer.checkpoints.into_iter().filter(is_dirty_meant).collect();
-    let contexts = Contexts { allocation: meant(BASE_ALLOCATION), dirty };
+    let depth = offer.depth && meant(ALLOCATION_DEPTH);
+    let contexts = Contexts { allocation: meant(BASE_ALLOCATION), depth, dirty };
     for (id, name) in contexts.all() {
         let mut context = Vec::new();
         // The context number is reserved in a list.

@@ -41,9 +41,9 @@ use corewise_sync::{Parker, behind_burst, panics, text};
 
 use crate::client_log::{ClientFacts, ClientLog, LineKind};
 use crate::connection::Connection;
-use crate::export::{Checkpoints, Export, WriteRefusal};
-use crate::handshake::ALLOCATION_CONTEXT;
+use crate::export::{AllocationDepth, Checkpoints, Export, WriteRefusal};
 use crate::handshake::Contexts;
+use crate::handshake::{ALLOCATION_CONTEXT, DEPTH_CONTEXT};
 use crate::load::Charge;
 use crate::load::{Cost, Settlement};
 use crate::policy::Limits;
@@ -78,6 +78,7 @@ pub(crate) struct Session {
     /// Metadata contexts that the client has chosen.
     contexts: Contexts,
     checkpoints: Option<Arc<dyn Checkpoints>>,
+    depth: Option<Arc<dyn AllocationDepth>>,
     /// The decision which reads ask for holes first.
     hole_probe: HoleProbe,
 }
@@ -128,6 +129,7 @@ impl Session {
             form: limits.form,
             contexts,
             checkpoints: export.checkpoints.clone(),
+            depth: export.depth.clone(),
             hole_probe: HoleProbe::default(),
         });
         let _stop = StopWriterGuard(&session);
@@ -225,6 +227,16 @@ impl Session {
         let mut all = Vec::new();
         if self.contexts.allocation {
             all.push((ALLOCATION_CONTEXT, allocation.map(sink::status_of).collect()));
+        }
+        if self.contexts.depth {
+            let depth = self.depth.as_ref();
+            let depths = depth.and_then(|depth| depth.depths(tag.offset, length, most as usize));
+            let Some(depths) = depths else {
+                let why = "it isn't known which layer has these bytes";
+                return self.form.refused(tag, ReplyError::Io, why, None);
+            };
+            let extent = |(length, flags): (u64, u32)| StatusExtent { length, flags };
+            all.push((DEPTH_CONTEXT, depths.into_iter().map(extent).collect()));
         }
         for (id, name) in (ALLOCATION_CONTEXT + 1..).zip(&self.contexts.dirty) {
             let checkpoints = self.checkpoints.as_ref();

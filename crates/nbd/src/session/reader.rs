@@ -404,8 +404,7 @@ impl<'a> Reader<'a> {
                 self.push(rq);
                 return Ok(());
             }
-            // The device knows nothing of checkpoints.
-            Operation::BlockStatus { one } if !self.session.contexts.allocation => {
+            Operation::BlockStatus { one } if !self.session.contexts.asks_device() => {
                 let most = if one { 1 } else { EXTENTS };
                 let due = cost.due(Some(Op::Extents), Some(length));
                 let session = Arc::clone(self.session);

@@ -49,6 +49,9 @@ pub const BASE_ALLOCATION: &str = "base:allocation";
 pub const STATE_HOLE: u32 = 1;
 /// Flag of `base:allocation`: the extent reads as zeroes.
 pub const STATE_ZERO: u32 = 2;
+/// Name of QEMU's metadata context for layers. The flags of an extent are 0 if no layer has it, 1
+/// for the device itself, 2 for a layer below.
+pub const ALLOCATION_DEPTH: &str = "qemu:allocation-depth";
 /// Beginning of the names of QEMU's metadata contexts for checkpoints: which bytes changed since.
 pub const DIRTY_BITMAP: &str = "qemu:dirty-bitmap:";
 /// Flag of such a context: the extent may have changed.

@@ -1,4 +1,5 @@
-//! Block status in the contexts of checkpoints: which bytes changed since.
+//! Block status in QEMU's contexts: which bytes changed since a checkpoint, and which layer has
+//! them.
 #![cfg(not(loom))]
 #![allow(clippy::unwrap_used, reason = "a test says what it expects by unwrapping it")]
 
@@ -6,7 +7,7 @@ use std::sync::Arc;
 
 use crate::common::*;
 use corewise_nbd::wire::*;
-use corewise_nbd::{Checkpoints, Export, Options, Server};
+use corewise_nbd::{AllocationDepth, Checkpoints, Export, Options, Server};
 use corewise_sync::Mutex;
 
 const KIB: u64 = 1 << 10;
@@ -106,4 +107,44 @@ fn several_contexts_are_answered_together() {
             assert_eq!(answer.chunks, 3);
         }
     }
+}
+
+/// A device whose first 64 KiB are its own, and whose next ones lie below; its end isn't known.
+struct Layers;
+
+impl AllocationDepth for Layers {
+    fn depths(&self, offset: u64, len: u64, most: usize) -> Option<Vec<(u64, u32)>> {
+        let end = offset + len;
+        let layers = [(0..64 * KIB, 1), (64 * KIB..1024 * KIB, 2)];
+        let parts = layers.into_iter().map(|(range, depth)| {
+            (range.end.min(end).saturating_sub(range.start.max(offset)), depth)
+        });
+        let parts: Vec<_> = parts.filter(|(len, _)| *len != 0).take(most).collect();
+        (!parts.is_empty()).then_some(parts)
+    }
+}
+
+#[test]
+fn the_layers_of_a_device_are_a_context_and_the_device_is_asked_first() {
+    let device = TestDevice::new(4 << 20);
+    let server = Server::new(Options::default());
+    let export = Export::new("disk", device.clone()).allocation_depth(Arc::new(Layers));
+    server.add_export(export).unwrap();
+    let mut client = Client::fixed(connect(&server));
+    client.structured(None);
+    let chosen = client.contexts("disk", &["qemu:allocation-depth"]);
+    let [(id, _)] = chosen[..] else { panic!("{chosen:?}") };
+    client.go("disk");
+    let answer = client.ask(status(0, 256 * KIB));
+    assert_eq!(answer.dirty, [(id, extents(&[(64 * KIB, 1), (192 * KIB, 2)]))]);
+    assert_eq!(device.seen().len(), 1, "the map of an overlay is loaded by that");
+    let answer = client.ask(status(64 * KIB - 3, 7));
+    assert_eq!(answer.dirty, [(id, extents(&[(3, 1), (4, 2)]))]);
+    assert_eq!(client.ask(status(2 << 20, 4096)).error, ReplyError::Io.code());
+    // A device without layers has no such context.
+    let server = Server::new(Options::default());
+    server.add_export(Export::new("disk", device)).unwrap();
+    let mut client = Client::fixed(connect(&server));
+    client.structured(None);
+    assert!(client.contexts("disk", &["qemu:allocation-depth"]).is_empty());
 }

@@ -21,6 +21,7 @@ fn offer(name: &str) -> ExportOffer {
         description: format!("about {name}"),
         summary: SUMMARY,
         block_sizes: SIZES,
+        depth: false,
         checkpoints: match name {
             "other" => vec!["mon".to_owned(), "tue".to_owned()],
             _ => Vec::new(),

@@ -346,9 +346,16 @@ impl Disk {
             after_unquiesce: stats.after_unquiesce,
         };
         let (driver, condition) = (queue.kind(), queue.driver().condition());
+        let overlay = match kind {
+            DiskKind::Overlay(overlay, _) => overlay.upgrade().map(|overlay| overlay.status()),
+            _ => None,
+        };
         let over = match (kind, mirror) {
             (DiskKind::Over(over) | DiskKind::Checkpoint(_, over), _) => over.clone(),
-            (DiskKind::Overlay(_, base), _) => base.iter().cloned().collect(),
+            (DiskKind::Overlay(_, base), _) => {
+                let has_base = overlay.is_some_and(|overlay| overlay.has_base);
+                base.iter().filter(|_| has_base).cloned().collect()
+            }
             // A leg that was removed has no name.
             (_, Some((_, legs))) => legs.iter().filter(|leg| !leg.is_empty()).cloned().collect(),
             _ => Vec::new(),
@@ -363,10 +370,6 @@ impl Disk {
         };
         let store = match kind {
             DiskKind::Store(store) => store(),
-            _ => None,
-        };
-        let overlay = match kind {
-            DiskKind::Overlay(overlay, _) => overlay.upgrade(),
             _ => None,
         };
         let mut ops = Ops::from(&stats);
@@ -387,7 +390,7 @@ impl Disk {
             }),
             checkpoints: checkpoints.map(|driver| CheckpointState::new(&driver.status())),
             remote: remote.map(|remote| RemoteReport::new(&remote.status())),
-            overlay: overlay.map(|overlay| OverlayReport::new(&overlay.status())),
+            overlay: overlay.map(|overlay| OverlayReport::new(&overlay)),
             store,
             size: queue.geometry().size,
             scheduler: queue.scheduler().name().to_string(),

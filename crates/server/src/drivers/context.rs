@@ -45,8 +45,8 @@ pub(crate) struct VolumeContext {
     pub(crate) secrets: Arc<Secrets>,
 }
 
-/// Devices that may be missing at the start, since they are below a mirror, and devices that must
-/// not be created.
+/// Devices that may be missing at the start, since they are below a mirror, devices that must not
+/// be created, and overlays that must not write to their base.
 #[derive(Debug, Default)]
 pub(crate) struct MissingParts {
     /// L: is the lock; guards the names of the devices that may be missing.
@@ -55,6 +55,8 @@ pub(crate) struct MissingParts {
     found: Mutex<Vec<(String, String)>>,
     /// L: is the lock; guards the devices that must not be created, and the reasons.
     not_made: Mutex<BTreeMap<String, String>>,
+    /// L: is the lock; guards the overlays whose bases have other users, and the reasons.
+    no_commits: Mutex<BTreeMap<String, String>>,
 }
 
 impl MissingParts {
@@ -63,6 +65,17 @@ impl MissingParts {
     pub(crate) fn expect(&self, added: &Manifest, manifest: &Manifest) {
         *self.may.lock() = added.may_be_missing();
         *self.not_made.lock() = new_parts::refused(manifest);
+        let no_commit = |device: &manifest::Device| {
+            let manifest::Driver::Overlay(overlay) = &device.driver else { return None };
+            let why = manifest.base_in_use(&device.name, overlay.over.as_deref()?)?;
+            Some((device.name.clone(), why))
+        };
+        *self.no_commits.lock() = added.devices.iter().filter_map(no_commit).collect();
+    }
+
+    /// Returns the reason why that overlay must not write to its base, or `None` if it may.
+    pub(super) fn why_no_commit(&self, overlay: &str) -> Option<String> {
+        self.no_commits.lock().get(overlay).cloned()
     }
 
     /// Returns the reason why that device must not be created, or `None` if it may.

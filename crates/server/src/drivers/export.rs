@@ -51,9 +51,13 @@ fn offer(
     offer
 }
 
-/// Returns the export of a volume, with its checkpoints.
+/// Returns the export of a volume, with its checkpoints or its layers.
 pub(crate) fn offer_of(export: &manifest::Export, volume: &Volume) -> Result<Export, ProbeError> {
-    Ok(offer(export, volume.shared()?, volume.checkpoint_contexts()))
+    let offer = offer(export, volume.shared()?, volume.checkpoint_contexts());
+    Ok(match volume.overlay_layers() {
+        Some(layers) => offer.allocation_depth(layers),
+        None => offer,
+    })
 }
 
 /// The exports of devices as they were at their newest checkpoints.

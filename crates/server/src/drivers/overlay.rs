@@ -5,6 +5,7 @@ use std::sync::Arc;
 use corewise::blockmq::{IoStats, Queue};
 use corewise::device::ProbeError;
 use corewise::drivers::{FileDriver, OnLoss, Overlay, OverlayOptions};
+use corewise::nbd::AllocationDepth;
 
 use super::context::VolumeContext;
 use super::file;
@@ -63,7 +64,17 @@ pub(super) fn open(
         .block_size(asked.block_size)
         .size(size)
         .fetch(asked.fetch, asked.fetch_rate)
+        .base_in_use(context.missing.why_no_commit(name))
         .observer(move |event| report.overlay(&device, event));
     let overlay = Overlay::open(queue, base, options, &context.workqueue);
     Ok((Arc::new(overlay.map_err(ProbeError::failed)?), file))
+}
+
+/// The layers of an overlay, for clients: its own blocks, and its base.
+pub(super) struct Layers(pub(super) Arc<Overlay>);
+
+impl AllocationDepth for Layers {
+    fn depths(&self, offset: u64, len: u64, most: usize) -> Option<Vec<(u64, u32)>> {
+        self.0.depths(offset, len, most)
+    }
 }

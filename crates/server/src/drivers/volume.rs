@@ -4,19 +4,19 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
 
 use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
 use corewise::device::{self, Bound, ProbeContext, ProbeError, ShutdownError};
 use corewise::drivers::{FileDriver, Mirror, Overlay, Stripe, holds_data};
 use corewise::export::SharedDevice;
-use corewise::nbd::Remote;
+use corewise::nbd::{AllocationDepth, Remote};
 use corewise::sync::atomic::{AtomicBool, Ordering};
 use corewise::sync::{Mutex, context};
 
 use super::checkpoint::{self, CheckpointPart};
 use super::context::VolumeContext;
 use super::object::{self, ObjectDriver};
+use super::overlay::Layers;
 use super::plain::{self, Claims};
 use super::{crypt, file, mirror, overlay};
 use crate::control::disks::DiskKind;
@@ -295,6 +295,17 @@ impl Volume {
         changed.map_err(|error| error.to_string())
     }
 
+    /// Returns the layers of this overlay for clients; `None` if it isn't one that is up.
+    pub(super) fn overlay_layers(&self) -> Option<Arc<dyn AllocationDepth>> {
+        let overlay = self.made.get()?.overlay.as_ref()?;
+        Some(Arc::new(Layers(Arc::clone(overlay))))
+    }
+
+    /// Returns the bytes of a block of this overlay; `None` if it isn't one that is up.
+    pub(crate) fn overlay_block_size(&self) -> Option<u32> {
+        Some(self.made.get()?.overlay.as_ref()?.block_size())
+    }
+
     /// Replaces a leg of this mirror by another volume, which starts out and is resynced. If
     /// nothing could be written to it, returns the reason why it stays out. May block.
     pub(crate) fn replace_leg(
@@ -331,9 +342,27 @@ impl Volume {
         Ok(())
     }
 
-    /// Sets the time between checks of this mirror.
-    pub(crate) fn check_every(&self, every: Option<Duration>) {
-        self.schedule.set(every);
+    /// Takes the keys that a device follows while clients go on.
+    pub(crate) fn follow(&self, driver: &manifest::Driver) {
+        let overlay = self.made.get().and_then(|made| made.overlay.as_ref());
+        match (driver, overlay) {
+            (manifest::Driver::Mirror(mirror), _) => self.schedule.set(mirror.check_every),
+            (manifest::Driver::Overlay(asked), Some(overlay)) => {
+                overlay.set_fetch(asked.fetch, asked.fetch_rate);
+            }
+            _ => {}
+        }
+    }
+
+    /// Returns true for an overlay that has every block.
+    pub(crate) fn needs_no_base(&self) -> bool {
+        let overlay = self.made.get().and_then(|made| made.overlay.as_ref());
+        overlay.is_some_and(|overlay| !overlay.status().has_base)
+    }
+
+    /// Drops the base of this overlay, which has every block.
+    pub(crate) fn drop_base(&self) {
+        self.parts.lock().clear();
     }
 
     /// Returns the names of this mirror's legs, in the order that the next start needs.

@@ -84,13 +84,34 @@ fn list(names: &[String]) -> String {
 }
 
 impl Live {
-    /// Refuses to take down a mirror that couldn't come up again.
+    /// Refuses to take down a mirror or an overlay that couldn't come up again.
     pub(super) fn refuse_restart(
         &self,
         changes: &Changes,
         old: &Manifest,
         new: &Manifest,
     ) -> Result<(), Error> {
+        for device in changes.add_devices.iter().filter(|new| changes.restarted.contains(&new.name))
+        {
+            let (Driver::Overlay(new), Some(Driver::Overlay(had))) =
+                (&device.driver, old.device(&device.name).map(|old| &old.driver))
+            else {
+                continue;
+            };
+            let volume = self.manager.bound::<Volume>(&device.name);
+            let (has, asked) = (volume.and_then(|one| one.overlay_block_size()), new.block_size);
+            if new.path.value != had.path.value || has.is_none() {
+                continue;
+            }
+            if let (Some(has), Some(asked)) = (has, asked.filter(|asked| Some(*asked) != has)) {
+                return Err(Error::refused(format!(
+                    "'{}' would not come up again: the manifest says block_size = {asked}, and \
+                     the overlay was made with {has}, which can't change. Write block_size = {has}, \
+                     or leave it out",
+                    device.name
+                )));
+            }
+        }
         for mirror in &changes.restarted {
             let Some(why) = against_record(mirror, old, new) else { continue };
             if self.manager.bound::<Volume>(mirror).is_some_and(|mirror| mirror.has_record()) {
@@ -185,16 +206,14 @@ impl Live {
         }
     }
 
-    /// Applies the check intervals of a manifest.
-    pub(super) fn follow_checks(&self, changes: &Changes, has: &mut Manifest) {
-        for (name, every) in &changes.checks {
+    /// Applies the keys of a manifest that devices follow while clients go on.
+    pub(super) fn follow_keys(&self, changes: &Changes, has: &mut Manifest) {
+        for (name, driver) in &changes.follows {
             if let Some(volume) = self.manager.bound::<Volume>(name) {
-                volume.check_every(*every);
+                volume.follow(driver);
             }
             for device in has.devices.iter_mut().filter(|device| device.name == *name) {
-                if let Driver::Mirror(mirror) = &mut device.driver {
-                    mirror.check_every = *every;
-                }
+                device.driver.follow(driver);
             }
         }
     }

@@ -51,6 +51,7 @@ use crate::threads::no_thread;
 use crate::tls::{self, RenewedTls, ShownFiles};
 use crate::units::{self, count};
 use legs::WrittenLegs;
+use overlays::without_base;
 pub(crate) use request::{Change, ChangeRequest};
 use request::{InProgress, added, checked, shrunk, without};
 
@@ -345,6 +346,7 @@ impl Live {
             self.report.changed(&changed);
             return Ok(changed);
         }
+        self.drop_bases(&changes, old);
         let deadline = if mode == Mode::Hard { Duration::ZERO } else { self.settings.now().drain };
         let (exports, devices) = (&changes.remove_exports, &changes.remove_devices);
         let Some(down) = self.remove(exports, devices, old, deadline, &mut changed) else {
@@ -386,7 +388,7 @@ impl Live {
         self.replace(&first, deadline, old, &mut changed);
         let up = self.bring_up(&changes, &new, rolls_back, old, &mut changed);
         self.replace(&last, deadline, old, &mut changed);
-        self.follow_checks(&changes, old);
+        self.follow_keys(&changes, old);
         self.follow_legs(&changes, old, &mut changed);
         self.remove_legs(&changes.remove_legs, old, &mut changed)?;
         if let Some(up) = up.filter(|up| !up.is_empty()) {
@@ -405,23 +407,39 @@ impl Live {
     }
 
     /// Returns the changes from `old` to `new`. A mirror stays as it is if its manifest names the
-    /// `bitmap` that it has anyway, or stops naming it.
+    /// `bitmap` that it has anyway, or stops naming it; an overlay with its `block_size`, too.
     fn changes(&self, old: &Manifest, new: &Manifest) -> Changes {
         let had = old.by_name();
         let mut alike = new.clone();
         for device in &mut alike.devices {
-            let Driver::Mirror(mirror) = &mut device.driver else { continue };
-            let Some(Driver::Mirror(had)) = had.get(&*device.name).map(|device| &device.driver)
-            else {
-                continue;
-            };
             let volume = self.manager.bound::<Volume>(&device.name);
-            let has = volume.filter(|mirror| mirror.is_mirror()).map(|mirror| mirror.has_record());
-            if has.is_some_and(|has| mirror.bitmap.unwrap_or(has) == has) {
-                mirror.bitmap = had.bitmap;
+            match (&mut device.driver, had.get(&*device.name).map(|device| &device.driver)) {
+                (Driver::Mirror(mirror), Some(Driver::Mirror(had))) => {
+                    let has = volume.filter(|mirror| mirror.is_mirror());
+                    let has = has.map(|mirror| mirror.has_record());
+                    if has.is_some_and(|has| mirror.bitmap.unwrap_or(has) == has) {
+                        mirror.bitmap = had.bitmap;
+                    }
+                }
+                (Driver::Overlay(overlay), Some(Driver::Overlay(had))) => {
+                    let has = volume.and_then(|overlay| overlay.overlay_block_size());
+                    if has.is_some_and(|has| overlay.block_size.unwrap_or(has) == has) {
+                        overlay.block_size = had.block_size;
+                    }
+                }
+                _ => {}
             }
         }
-        let mut changes = Changes::between(old, &alike);
+        let drop_bases = self.drops_bases(old, new);
+        let mut changes = match drop_bases.is_empty() {
+            true => Changes::between(old, &alike),
+            false => {
+                let mut old = old.clone();
+                drop_bases.iter().for_each(|(overlay, base)| without_base(&mut old, overlay, base));
+                Changes::between(&old, &alike)
+            }
+        };
+        changes.drop_bases = drop_bases;
         let written = new.by_name();
         for device in &mut changes.add_devices {
             if let Some(&written) = written.get(&*device.name) {
@@ -562,8 +580,10 @@ impl Live {
             let (name, size) = (name.clone(), Some(*size));
             steps.push(Step { what: StepKind::Grow, name, size, ..Step::default() });
         }
-        for (mirror, _) in &changes.checks {
-            steps.push(Step { what: StepKind::Change, name: mirror.clone(), ..Step::default() });
+        let names = changes.follows.iter().map(|(name, _)| name);
+        let names = names.chain(changes.drop_bases.iter().map(|(overlay, _)| overlay));
+        for name in names.collect::<BTreeSet<_>>() {
+            steps.push(Step { what: StepKind::Change, name: name.clone(), ..Step::default() });
         }
         for (mirror, legs) in &changes.legs {
             steps.extend(legs.iter().map(|change| change.step(mirror)));

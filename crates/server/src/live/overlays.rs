@@ -9,7 +9,7 @@ use crate::control::changes::{ChangeReport, Step, StepKind};
 use crate::control::stores::OverlayChange;
 use crate::drivers::Volume;
 use crate::error::Error;
-use crate::manifest::{Driver, Export, Manifest};
+use crate::manifest::{Changes, Device, Driver, Export, Manifest};
 use crate::units::count;
 
 impl OverlayChange {
@@ -48,19 +48,8 @@ impl Live {
             OverlayChange::Reset => exports_of(has, name),
             OverlayChange::Commit => {
                 let base = base.ok_or_else(|| format!("'{name}' has no base in the manifest"))?;
-                let mut others = has.built_over(base).filter(|other| other.name != name);
-                if let Some(other) = others.next() {
-                    return Err(Error::refused(format!(
-                        "'{}' stands on '{base}', too, and would get other data: remove it first, \
-                         or flatten it if it is an overlay",
-                        other.name
-                    )));
-                }
-                if let Some(export) = has.exports.iter().find(|export| export.device == base) {
-                    return Err(Error::refused(format!(
-                        "the export '{}' shows '{base}', whose data would change: remove it first",
-                        export.name
-                    )));
+                if let Some(why) = has.base_in_use(name, base) {
+                    return Err(Error::refused(why));
                 }
                 exports_of(has, name)
             }
@@ -99,6 +88,32 @@ impl Live {
         Ok(changed)
     }
 
+    /// Returns the overlays that have every block and that have no base in the new manifest, with
+    /// the base that they had.
+    pub(super) fn drops_bases(&self, old: &Manifest, new: &Manifest) -> Vec<(String, String)> {
+        let drops = |had: &Device| {
+            let Driver::Overlay(overlay) = &had.driver else { return None };
+            let base = overlay.over.clone()?;
+            let Driver::Overlay(wanted) = &new.device(&had.name)?.driver else { return None };
+            let needs_no_base =
+                || self.manager.bound::<Volume>(&had.name).is_some_and(|one| one.needs_no_base());
+            (wanted.over.is_none() && needs_no_base()).then(|| (had.name.clone(), base))
+        };
+        old.devices.iter().filter_map(drops).collect()
+    }
+
+    /// Drops the bases of overlays that have every block, before a base goes down.
+    pub(super) fn drop_bases(&self, changes: &Changes, has: &mut Manifest) {
+        for (overlay, base) in &changes.drop_bases {
+            if let Some(volume) = self.manager.bound::<Volume>(overlay) {
+                volume.drop_base();
+            }
+            // An error means that the server ends, which takes devices down in the old order.
+            let _ = self.manager.unlink(overlay, base);
+            without_base(has, overlay, base);
+        }
+    }
+
     /// Hides exports that no client uses from new clients. If one is used, nothing is hidden.
     fn hide_unused(&self, exports: &[String]) -> Result<(), Error> {
         let used = self.hide(exports, Mode::Hide)?;
@@ -131,4 +146,14 @@ impl Live {
 fn exports_of(has: &Manifest, device: &str) -> Vec<String> {
     let of = |export: &&Export| export.device == device;
     has.exports.iter().filter(of).map(|export| export.name.clone()).collect()
+}
+
+/// Removes the base of an overlay from a manifest.
+pub(super) fn without_base(manifest: &mut Manifest, overlay: &str, base: &str) {
+    for device in manifest.devices.iter_mut().filter(|device| device.name == overlay) {
+        device.suppliers.retain(|supplier| supplier != base);
+        if let Driver::Overlay(overlay) = &mut device.driver {
+            overlay.over = None;
+        }
+    }
 }

@@ -1,7 +1,6 @@
 //! The changes that turn a running server into the one another manifest describes.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::time::Duration;
 
 use super::drivers::Driver;
 use super::export::Export;
@@ -24,8 +23,10 @@ pub(crate) struct Changes {
     pub(crate) grow: Vec<(String, u64)>,
     /// Names of mirrors whose clients go on, and the leg changes of each, in order.
     pub(crate) legs: Vec<(String, Vec<LegChange>)>,
-    /// Names of mirrors whose `check_every` changes, and the new value.
-    pub(crate) checks: Vec<(String, Option<Duration>)>,
+    /// Names of devices with keys that change while clients go on, and the new values.
+    pub(crate) follows: Vec<(String, Driver)>,
+    /// Overlays that have every block and whose manifest drops their base, and that base.
+    pub(crate) drop_bases: Vec<(String, String)>,
     /// Exports to replace. Their devices stay, and so do their clients.
     pub(crate) replace_exports: Vec<Export>,
     /// Names of the devices that are removed and added again: they change, or a device below does.
@@ -123,8 +124,8 @@ impl Changes {
         }
         // The export that gives up the default goes before the one that gets it.
         replace_exports.sort_by_key(|export| export.default);
-        let checks = old.devices.iter().filter(|device| stays(&device.name));
-        let checks = checks.filter_map(|device| checked_otherwise(device, new)).collect();
+        let follows = old.devices.iter().filter(|device| stays(&device.name));
+        let follows = follows.filter_map(|device| followed(device, new)).collect();
         let new_ones = new.devices.iter().filter(|device| !stays(&device.name));
         let new_exports = new.exports.iter().filter(|export| !kept.contains(export.name.as_str()));
         let (remove_legs, remove_devices) =
@@ -137,7 +138,8 @@ impl Changes {
             add_devices: new_ones.cloned().collect(),
             add_exports: new_exports.cloned().collect(),
             grow,
-            checks,
+            follows,
+            drop_bases: Vec::new(),
             replace_exports,
             restarted,
         }
@@ -168,7 +170,8 @@ impl Changes {
             && self.add_exports.is_empty()
             && self.grow.is_empty()
             && self.legs.is_empty()
-            && self.checks.is_empty()
+            && self.follows.is_empty()
+            && self.drop_bases.is_empty()
             && self.remove_legs.is_empty()
             && self.replace_exports.is_empty()
     }
@@ -188,14 +191,13 @@ fn is_alike(device: &Device, other: &Device) -> bool {
     device.suppliers == other.suppliers && without(&others, device, other)
 }
 
-/// Returns the mirror and its new `check_every`, if that changes.
-fn checked_otherwise(device: &Device, new: &Manifest) -> Option<(String, Option<Duration>)> {
-    let every = |device: &Device| match &device.driver {
-        Driver::Mirror(mirror) => Some(mirror.check_every),
-        _ => None,
-    };
-    let (had, wanted) = (every(device)?, every(new.device(&device.name)?)?);
-    (had != wanted).then(|| (device.name.clone(), wanted))
+/// Returns the name of a device and its new keys, if one of those changes that a reload follows at
+/// once.
+fn followed(device: &Device, new: &Manifest) -> Option<(String, Driver)> {
+    let wanted = &new.device(&device.name)?.driver;
+    let mut changes = device.driver.changes(wanted).into_iter();
+    let follows = changes.any(|change| change.reload == Reload::Follows);
+    follows.then(|| (device.name.clone(), wanted.clone()))
 }
 
 /// Returns the new size of a file or a volume in a store that grows and stays the same otherwise. A
@@ -357,6 +359,7 @@ fn in_order(manifest: &Manifest, gone: &BTreeSet<String>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use std::path::Path;
+    use std::time::Duration;
 
     use super::*;
     use crate::manifest::read;
@@ -480,12 +483,13 @@ mod tests {
     fn a_mirror_that_is_only_checked_at_other_times_stays_as_it_is() {
         let changes = of_mirror(&["a", "b", "c"], "abcd", "check_every = \"7d\"\n");
         let week = Some(Duration::from_secs(7 * 86_400));
-        assert_eq!(changes.checks, [("m".to_string(), week)]);
+        let [(name, Driver::Mirror(mirror))] = &changes.follows[..] else { panic!("{changes:?}") };
+        assert_eq!((name.as_str(), mirror.check_every), ("m", week));
         assert!(changes.remove_devices.is_empty() && changes.restarted.is_empty());
         assert!(!changes.is_empty());
         let both = of_mirror(&["a", "b", "c", "d"], "abcd", "check_every = \"7d\"\n");
-        assert_eq!((both.checks.len(), both.legs.len(), both.remove_devices.len()), (1, 1, 0));
-        assert!(of_mirror(&["a", "b", "c"], "abcd", "").checks.is_empty());
+        assert_eq!((both.follows.len(), both.legs.len(), both.remove_devices.len()), (1, 1, 0));
+        assert!(of_mirror(&["a", "b", "c"], "abcd", "").follows.is_empty());
     }
 
     #[test]

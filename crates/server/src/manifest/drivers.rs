@@ -65,6 +65,16 @@ macro_rules! drivers {
                     _ => vec![KeyChange { key: "driver", reload: Reload::Restarts }],
                 }
             }
+
+            /// Takes the values of `other`, the same driver, that a reload follows at once.
+            pub(crate) fn follow(&mut self, other: &Driver) {
+                match (self, other) {
+                    $((Driver::$driver(keys), Driver::$driver(other)) => {
+                        keys.take(other, |reload| reload == Reload::Follows);
+                    })+
+                    _ => {}
+                }
+            }
         }
     };
 }

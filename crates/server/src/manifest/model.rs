@@ -36,6 +36,23 @@ impl Manifest {
             .filter(move |device| device.driver.over().iter().any(|over| over == part))
     }
 
+    /// Returns the reason why nobody may write to the base of this overlay: another device or an
+    /// export uses it.
+    pub(crate) fn base_in_use(&self, overlay: &str, base: &str) -> Option<String> {
+        if let Some(other) = self.built_over(base).find(|other| other.name != overlay) {
+            return Some(format!(
+                "'{}' stands on '{base}', too, and would get other data: remove it first, or \
+                 flatten it if it is an overlay",
+                other.name
+            ));
+        }
+        let export = self.exports.iter().find(|export| export.device == base)?;
+        Some(format!(
+            "the export '{}' shows '{base}', whose data would change: remove it first",
+            export.name
+        ))
+    }
+
     /// Returns the devices by name.
     pub(crate) fn by_name(&self) -> HashMap<&str, &Device> {
         self.devices.iter().map(|device| (device.name.as_str(), device)).collect()

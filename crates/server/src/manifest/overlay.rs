@@ -38,15 +38,15 @@ keys! {
         path: Located<PathBuf> = new_path(), Required("path = \"vm7.cow\"");
         /// Size of the overlay, at least that of its base. Bytes behind the base's end are zero.
         size: Option<Located<u64>> = size(), Unset("the file's own; for a new one, the base's"), Grows;
-        /// Unit in which the overlay has blocks of its own. Only a new overlay takes it. A first
-        /// write to a part of a block reads the rest of the base, once. The map of blocks takes a
-        /// bit for each, in the file and in memory.
-        block_size: u32 = block_size(), Usual("\"4K\"");
+        /// Unit in which the overlay has blocks of its own. An existing overlay keeps its own, and
+        /// refuses another one. A first write to a part of a block reads the rest of the base,
+        /// once. The map of blocks takes a bit for each, in the file and in memory.
+        block_size: Option<u32> = block_size(), Unset("the file's own; for a new one, `\"4K\"`");
         /// `"on-read"` keeps the blocks that clients read, for a base on another machine.
         /// `"background"` also fetches all others; after that the overlay needs its base no more.
-        fetch: FetchPolicy = word(FETCHES), Usual("\"never\"");
+        fetch: FetchPolicy = word(FETCHES), Usual("\"never\""), Follows;
         /// Highest rate of fetching in the background and of a flatten, in bytes per second.
-        fetch_rate: u64 = fetch_rate(), Usual("\"100M\"");
+        fetch_rate: u64 = fetch_rate(), Usual("\"100M\""), Follows;
         /// `true` bypasses the host's page cache for the file (`O_DIRECT`), as for a
         /// [`file`](#file).
         direct: bool = flag(), Usual("false");
