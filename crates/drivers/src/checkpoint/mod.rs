@@ -315,7 +315,7 @@ impl CheckpointState {
                 "one of the two heads of the record is damaged; the other one is used".into(),
             );
         }
-        let (had, is_new) = (found.as_ref().map_or(size, |head| head.size), found.is_none());
+        let had = found.as_ref().map_or(size, |head| head.size);
         let mut head = found.unwrap_or_else(|| Head {
             id: RandomState::new().build_hasher().finish(),
             shift,
@@ -337,7 +337,9 @@ impl CheckpointState {
             )));
         }
         let map = ChangeMap::new(size, shift);
-        let is_whole = is_new || record.has_tail(head.id, record::pages(had, shift))?;
+        // Without a checkpoint, the tail may be missing: the first start was cut off before it.
+        let is_whole = head.checkpoints.is_empty()
+            || record.has_tail(head.id, record::pages(had, shift))?;
         if !is_whole {
             faults.push(
                 "the end of the record is missing: all blocks that it lacks count as changed"
@@ -383,11 +385,16 @@ impl CheckpointState {
 
     /// Writes the record as it was found, with these pages repaired.
     fn begin(&self, repaired: &[usize]) -> Result<(), IoError> {
-        // Pages first: the head says that they are those of the larger device.
+        let head = self.keeper.state.lock().head.clone();
+        // Without a checkpoint, the head comes first: a record of another byte and no head is
+        // refused. Else pages come first: the head says that they are those of the larger device.
+        let is_first = head.checkpoints.is_empty();
+        if is_first {
+            self.record.write_head(&head)?;
+        }
         self.write_closed(repaired)?;
-        let guard = self.keeper.state.lock();
-        self.record.write_tail(guard.head.id, self.map.pages())?;
-        self.record.write_head(&guard.head)
+        self.record.write_tail(head.id, self.map.pages())?;
+        if is_first { Ok(()) } else { self.record.write_head(&head) }
     }
 
     fn size(&self) -> u64 {
