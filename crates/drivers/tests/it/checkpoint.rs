@@ -469,9 +469,17 @@ fn an_image_ends_with_a_reason_when_its_copies_are_used_up_and_writes_go_on() {
     };
     assert_eq!(checkpoint, "a");
     assert!(why.contains("more room"), "{why}");
+    assert_eq!(up.driver.status().lost, Some((checkpoint, why)));
     assert_eq!(up.changed("a"), [0, 1, 2, 3, 4], "what changed is known all the same");
     up.take("b");
     assert!(up.image(&rig, "b").is_ok());
+    assert_eq!(up.driver.status().lost, None, "a newer one can be read");
+    (0..5).for_each(|n| up.write(n, 9));
+    let error = up.image(&rig, "a").map(drop).unwrap_err();
+    assert!(error.to_string().contains("'b' is newer"), "{error}");
+    assert_eq!(up.driver.status().lost.unwrap().0, "b");
+    up.driver.delete("b").unwrap();
+    assert_eq!(up.driver.status().lost, None);
 }
 
 #[test]
