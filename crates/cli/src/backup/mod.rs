@@ -273,7 +273,7 @@ fn checkpoint_of(
         }
     }
     let found = readable(args, header)?;
-    found.or_else(|why| Err(at(partial, why).help("remove that file to begin anew")))
+    found.map_err(|why| at(partial, why).help("remove that file to begin anew"))
 }
 
 /// Returns the checkpoint of that name.
