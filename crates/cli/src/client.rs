@@ -38,6 +38,13 @@ impl Client {
         Client::connect(path, name)
     }
 
+    /// Connects to all servers of this user that answer.
+    pub(crate) fn all() -> Vec<Client> {
+        let servers = place::servers(&place::folders()).into_iter();
+        let connect = |(pid, path)| Client::connect(path, format!("process {pid}")).ok();
+        servers.filter_map(connect).collect()
+    }
+
     /// Opens one more connection to the same server.
     pub(crate) fn another(&self) -> Result<Client, Failure> {
         Client::connect(self.path.clone(), self.name.clone())

@@ -41,6 +41,7 @@ mod log;
 mod screen;
 mod streams;
 mod timeline;
+mod tls_files;
 mod topo;
 mod up;
 mod watch;

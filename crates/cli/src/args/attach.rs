@@ -38,6 +38,20 @@ Examples:
 Exit codes: 0 success, 1 failure (no rights, a device in use, no such device, a disk that a server
 serves), 2 wrong usage.";
 
+/// The files of a client that uses TLS.
+#[derive(Debug, Args)]
+pub(crate) struct TlsArgs {
+    /// PEM file with the authorities that vouch for the server, for nbds
+    #[arg(long, value_name = "FILE")]
+    pub(crate) ca: Option<PathBuf>,
+    /// PEM file with a certificate to show to the server
+    #[arg(long, value_name = "FILE", requires = "key")]
+    pub(crate) certificate: Option<PathBuf>,
+    /// PEM file with the key of that certificate
+    #[arg(long, value_name = "FILE", requires = "certificate")]
+    pub(crate) key: Option<PathBuf>,
+}
+
 /// `corewise attach`.
 #[derive(Debug, Args)]
 pub(crate) struct Attach {
@@ -65,15 +79,8 @@ pub(crate) struct Attach {
     /// Refuse changes, even if the export accepts them
     #[arg(long)]
     pub(crate) read_only: bool,
-    /// PEM file with the authorities that vouch for the server, for nbds
-    #[arg(long, value_name = "FILE")]
-    pub(crate) ca: Option<PathBuf>,
-    /// PEM file with a certificate to show to the server
-    #[arg(long, value_name = "FILE", requires = "key")]
-    pub(crate) certificate: Option<PathBuf>,
-    /// PEM file with the key of that certificate
-    #[arg(long, value_name = "FILE", requires = "certificate")]
-    pub(crate) key: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
     /// Go on in the background once the device is attached
     #[arg(long)]
     pub(crate) daemon: bool,

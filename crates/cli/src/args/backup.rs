@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use corewise_server::units;
 
+use super::attach::TlsArgs;
 use super::clients::ServerArgs;
 
 pub(super) const BACKUP_HELP: &str = "\
@@ -53,6 +54,11 @@ pub(crate) struct Backup {
     #[arg(long, value_name = "BYTES", value_parser = rate)]
     pub(crate) rate: Option<u64>,
     #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+    /// Name that the server's certificate has, if it isn't the host of its address
+    #[arg(long, value_name = "NAME", requires = "ca")]
+    pub(crate) tls_hostname: Option<String>,
+    #[command(flatten)]
     pub(crate) server: ServerArgs,
 }
 
@@ -65,6 +71,11 @@ pub(crate) struct Restore {
     /// New file for the content, or the URI of an export, which is overwritten
     #[arg(long, value_name = "FILE_OR_URI")]
     pub(crate) to: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+    /// Overwrite the export though it has other clients
+    #[arg(long, requires = "to")]
+    pub(crate) force: bool,
     /// Write at most so many bytes a second, such as 100M
     #[arg(long, value_name = "BYTES", value_parser = rate)]
     pub(crate) rate: Option<u64>,

@@ -18,7 +18,7 @@ use corewise::topology::{AffinityScope, DEFAULT_SHARD_SIZE};
 use corewise_server::{manifest, units};
 use timeline::TimelineFile;
 
-pub(crate) use attach::{Attach, Detach, DetachedDevice};
+pub(crate) use attach::{Attach, Detach, DetachedDevice, TlsArgs};
 pub(crate) use backup::{Backup, Restore};
 pub(crate) use clients::{
     Add, Change, Checkpoint, Clients, Disconnect, Dump, Events, Grow, Health, Mirror, Overlay,

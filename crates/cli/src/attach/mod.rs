@@ -19,13 +19,13 @@ use corewise::sync::Parker;
 use corewise::ublk;
 use corewise_server::block_use::is_in_use;
 use corewise_server::text::Columns;
-use corewise_server::{DiskRecord, become_io_flusher, remove_links, source, units};
+use corewise_server::{DiskRecord, become_io_flusher, remove_links, units};
 use rustix::io::Errno;
 
 use crate::args::{self, DetachedDevice};
 use crate::exit::Failure;
-use crate::screen;
 use crate::up::signals;
+use crate::{screen, tls_files};
 use devices::{Device, Ownership, SECTOR, limit_requests};
 use netlink::{DeadLinks, KernelClient, KernelError, NewDevice};
 
@@ -251,37 +251,7 @@ fn in_the_background() -> Result<(), Failure> {
 }
 
 fn options(args: &args::Attach, uri: &Uri) -> Result<RemoteOptions, Failure> {
-    let options = RemoteOptions::new(uri.clone()).timeout(args.timeout);
-    let read = |path: &Path| {
-        source::read_any(path, source::LONGEST_PEM)
-            .map_err(|error| Failure::new(format!("cannot read '{}': {error}", path.display())))
-    };
-    let Some(ca) = &args.ca else { return Ok(options) };
-    let ca = read(ca)?;
-    let pair = args.certificate.as_deref().zip(args.key.as_deref());
-    let identity =
-        pair.map(|(certificate, key)| Ok::<_, Failure>((read(certificate)?, read(key)?)));
-    let identity = identity.transpose()?;
-    with_tls(options, &ca, identity.as_ref().map(|(one, other)| (&one[..], &other[..])))
-}
-
-#[cfg(feature = "tls")]
-fn with_tls(
-    options: RemoteOptions,
-    ca: &[u8],
-    identity: Option<(&[u8], &[u8])>,
-) -> Result<RemoteOptions, Failure> {
-    let tls = corewise::nbd::RemoteTls::from_pem(ca, identity);
-    Ok(options.tls(tls.map_err(|error| Failure::new(error.to_string()))?))
-}
-
-#[cfg(not(feature = "tls"))]
-fn with_tls(
-    _: RemoteOptions,
-    _: &[u8],
-    _: Option<(&[u8], &[u8])>,
-) -> Result<RemoteOptions, Failure> {
-    Err(Failure::new("this program was built without TLS"))
+    tls_files::read(&args.tls, RemoteOptions::new(uri.clone()).timeout(args.timeout))
 }
 
 /// Connects, and has the kernel make a device of the export.

@@ -174,6 +174,5 @@ fn extents(device: &Queue, from: u64, end: u64) -> Result<Vec<(u64, bool)>, IoEr
 }
 
 fn failed(error: &IoError) -> Failure {
-    let why = format!("the copy was interrupted: {error}");
-    Failure::new(why).help("the same command continues it, while the checkpoint can be read")
+    Failure::new(error.to_string())
 }

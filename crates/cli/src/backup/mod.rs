@@ -21,9 +21,9 @@ use corewise_server::control::Question;
 use corewise_server::control::checkpoints::CheckpointReport;
 use corewise_server::units;
 
-use crate::args;
 use crate::client::{self, Client};
 use crate::exit::Failure;
+use crate::{args, tls_files};
 use format::{Header, Point};
 pub(crate) use restore::restore;
 
@@ -48,13 +48,19 @@ impl Clients {
     }
 
     /// Connects to an export. With a checkpoint, its extents tell what changed since.
-    fn connect(&self, uri: &str, since: Option<&str>) -> Result<Arc<Queue>, Failure> {
+    fn connect(
+        &self,
+        uri: &str,
+        since: Option<&str>,
+        tls: &args::TlsArgs,
+    ) -> Result<Arc<Queue>, Failure> {
         let failed = |why: String| Failure::new(format!("{uri}: {why}"));
         let parsed: Uri = uri.parse().map_err(|error: UriError| failed(error.to_string()))?;
         let mut options = RemoteOptions::new(parsed).timeout(PATIENCE);
         if let Some(checkpoint) = since {
             options = options.changed_since(checkpoint);
         }
+        let options = tls_files::read(tls, options)?;
         let remote = Remote::connect(options).map_err(|error| Failure::new(error.to_string()))?;
         Ok(Queue::builder(&self.machine, Arc::new(remote)).build(&self.workqueue))
     }
@@ -142,17 +148,11 @@ pub(crate) fn backup(args: &args::Backup) -> Result<(), Failure> {
         );
         return Err(Failure::new(why));
     };
-    let clients = Clients::new()?;
-    let image = clients.connect(uri, None)?;
-    let changes = match &header.since {
-        Some(since) => Some(clients.connect(uri, Some(&since.name))?),
-        None => None,
-    };
     let begun = Instant::now();
-    let copied = copy::copy(&partial, header, found, &image, changes.as_deref(), args.rate)?;
+    let copied = copy_from(uri, args, &partial, &header, found);
+    let copied = copied.map_err(|error| interrupted(args, &partial, &header, error))?;
     std::fs::rename(&partial, &args.to).map_err(|error| at(&args.to, error))?;
-    let kind = if changes.is_some() { "changes" } else { "all" };
-    drop((image, changes));
+    let kind = if header.since.is_some() { "changes" } else { "all" };
     println!(
         "backed up {kind} of '{}' at checkpoint '{}': {} in {}",
         args.name,
@@ -163,28 +163,117 @@ pub(crate) fn backup(args: &args::Backup) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Copies a checkpoint from the server at `uri`. Returns the bytes of data in the backup.
+fn copy_from(
+    uri: &str,
+    args: &args::Backup,
+    partial: &Path,
+    header: &Header,
+    found: Option<copy::Unfinished>,
+) -> Result<u64, Failure> {
+    let clients = Clients::new()?;
+    let tls = &args.tls;
+    // The server names its address without TLS.
+    let mut uri = match (uri.strip_prefix("nbd"), &tls.ca) {
+        (Some(rest), Some(_)) => format!("nbds{rest}"),
+        _ => uri.to_string(),
+    };
+    if let Some(name) = &args.tls_hostname {
+        let before = if uri.contains('?') { '&' } else { '?' };
+        uri += &format!("{before}tls-hostname={name}");
+    }
+    let image = clients.connect(&uri, None, tls)?;
+    let since = header.since.as_ref();
+    let changes = since.map(|since| clients.connect(&uri, Some(&since.name), tls)).transpose()?;
+    copy::copy(partial, header.clone(), found, &image, changes.as_deref(), args.rate)
+}
+
+/// Returns the failure of a backup with its reason, and what becomes of its file.
+fn interrupted(args: &args::Backup, partial: &Path, header: &Header, error: Failure) -> Failure {
+    let (name, checkpoint, file) = (&args.name, &header.checkpoint.name, partial.display());
+    let (why, help) = match readable(args, header) {
+        Ok(Err(why)) => {
+            let delete = match why.ends_with(DELETED) {
+                true => String::new(),
+                false => format!(
+                    ", delete the checkpoint (corewise checkpoint {name} --delete {checkpoint}),"
+                ),
+            };
+            (why, format!("remove '{file}'{delete} and begin a new backup"))
+        }
+        // The server's state doesn't explain it.
+        _ => (
+            error.words(),
+            format!(
+                "'{file}' has what was copied: the same command continues it while checkpoint \
+                 '{checkpoint}' can be read. Else remove that file"
+            ),
+        ),
+    };
+    let failure = Failure::new(format!("the backup was interrupted: {why}"));
+    if partial.exists() { failure.help(help) } else { failure }
+}
+
+/// The end of the reason why a checkpoint that isn't there can't be read.
+const DELETED: &str = "was deleted";
+
+/// Returns the checkpoint of a backup, or the reason why it can't be read any more.
+fn readable(
+    args: &args::Backup,
+    header: &Header,
+) -> Result<Result<CheckpointReport, String>, Failure> {
+    let all = ask(args, "checkpoints", None)?;
+    let name = &header.checkpoint.name;
+    Ok(match all.into_iter().find(|one| point(one) == header.checkpoint) {
+        None => Err(format!("checkpoint '{name}' {DELETED}")),
+        Some(found) if found.readable => Ok(found),
+        Some(found) => {
+            let why = found.unreadable.unwrap_or_else(|| "it can't be read".to_string());
+            Err(format!("checkpoint '{name}': {why}"))
+        }
+    })
+}
+
 /// Returns the checkpoint of a backup that was begun before.
 fn checkpoint_of(
     args: &args::Backup,
     partial: &Path,
     header: &Header,
 ) -> Result<CheckpointReport, Failure> {
-    let other = |what: &str| {
-        let why = format!("it was begun {what}. Remove it to begin anew");
-        at(partial, why)
+    let refused = |what: String| {
+        let help = "continue it by the command that began it, or remove that file to begin anew";
+        Err(at(partial, what).help(help))
     };
-    let since = header.since.as_ref().map(|point| &point.name);
+    let other = |flag: &str, begun: Option<&str>, asked: Option<&str>| {
+        let words =
+            |name: Option<&str>| name.map_or(format!("no {flag}"), |name| format!("{flag} {name}"));
+        let (begun, asked) = (words(begun), words(asked));
+        refused(format!("this backup was begun with {begun}, and this command has {asked}"))
+    };
     if header.device != args.name {
-        return Err(other(&format!("for '{}'", header.device)));
+        return refused(format!(
+            "this backup is one of '{}', not of '{}'",
+            header.device, args.name
+        ));
     }
-    if since != args.since.as_ref() {
-        return Err(other("with another --since"));
+    let (begun, asked) = (header.since.as_ref().map(|one| &*one.name), args.since.as_deref());
+    if begun != asked {
+        return other("--since", begun, asked);
     }
-    let all = ask(args, "checkpoints", None)?;
-    let found = all.into_iter().find(|one| point(one) == header.checkpoint && one.readable);
-    found.ok_or_else(|| {
-        other(&format!("at checkpoint '{}', which can't be read any more", header.checkpoint.name))
-    })
+    let taken = &*header.checkpoint.name;
+    if args.checkpoint.as_ref().is_some_and(|asked| asked != taken) {
+        return other("--checkpoint", Some(taken), args.checkpoint.as_deref());
+    }
+    if let Some(point) = &header.since {
+        if since(args, &point.name)? != *point {
+            return refused(format!(
+                "this backup was begun with --since {0}, and '{0}' is another checkpoint by now",
+                point.name
+            ));
+        }
+    }
+    let found = readable(args, header)?;
+    found.map_err(|why| at(partial, why).help("remove that file to begin anew"))
 }
 
 /// Returns the checkpoint of that name.

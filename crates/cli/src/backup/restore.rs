@@ -1,18 +1,20 @@
 //! The way back: a full backup, and those of changes behind it, become a file or fill an export.
 
 use std::fs::File;
-use std::io::{BufReader, Seek, SeekFrom};
+use std::io::{BufReader, ErrorKind, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
 use corewise::blockmq::{BlockDevice, BlockDeviceExt, Queue};
+use corewise_server::control::{Question, served};
 use corewise_server::units;
 
 use super::format::{BadBackup, HEAD, Header, Record};
 use super::{Clients, Pace, at, with_suffix};
 use crate::args;
+use crate::client::{self, Client};
 use crate::exit::Failure;
 
 /// The place that gets the content.
@@ -50,6 +52,21 @@ impl Target {
         }
     }
 
+    /// Returns advice about what a failed restore leaves.
+    fn left(&self) -> Option<String> {
+        match self {
+            Target::File(_, partial) => Some(format!(
+                "'{}' has what was restored. Remove it before the next try: a restore can't be \
+                 continued",
+                partial.display()
+            )),
+            Target::Export(_) => Some(
+                "the export has a mixture of old and restored content. Restore again".to_string(),
+            ),
+            Target::None => None,
+        }
+    }
+
     fn finish(self, to: &Path) -> Result<(), Failure> {
         match self {
             Target::File(file, partial) => {
@@ -62,6 +79,35 @@ impl Target {
             Target::None => Ok(()),
         }
     }
+}
+
+/// Returns the other clients of the device of which this process is a client. A server on another
+/// machine, or of another user, shows none.
+fn other_clients() -> Vec<String> {
+    Client::all()
+        .into_iter()
+        .flat_map(|mut server| others_at(&mut server).unwrap_or_default())
+        .collect()
+}
+
+fn others_at(server: &mut Client) -> Result<Vec<String>, Failure> {
+    let answer = server.ask(&Question::new("dump"))?;
+    let clients: Vec<served::Client> = client::part(&answer, "clients")?;
+    let exports: Vec<served::Export> = client::part(&answer, "exports")?;
+    let device = |client: &served::Client| {
+        let export = exports.iter().find(|export| Some(&export.name) == client.export.as_ref())?;
+        export.device.clone()
+    };
+    let (ours, others): (Vec<_>, Vec<_>) =
+        clients.iter().partition(|client| client.from.pid == Some(std::process::id()));
+    let Some(restored) = ours.into_iter().find_map(device) else { return Ok(Vec::new()) };
+    let others = others.into_iter().filter(|client| device(client).as_ref() == Some(&restored));
+    let words = |other: &served::Client| {
+        let process = other.from.pid.map(|pid| format!(", process {pid}")).unwrap_or_default();
+        let (number, from, export) = (other.client, other.from.words(), other.export_words());
+        format!("client {number} of '{export}' ({from}{process})")
+    };
+    Ok(others.map(words).collect())
 }
 
 fn punch(file: &File, offset: u64, len: u64) -> std::io::Result<()> {
@@ -95,11 +141,17 @@ pub(crate) fn restore(args: &args::Restore) -> Result<(), Failure> {
         None => Target::None,
         Some(to) if to.to_string_lossy().contains("://") => {
             clients = Clients::new()?;
-            let device = clients.connect(&to.to_string_lossy(), None)?;
+            let device = clients.connect(&to.to_string_lossy(), None, &args.tls)?;
             let has = device.geometry().size;
             if has < size {
                 let why = format!("the export has {has} bytes, and the backup needs {size}");
                 return Err(at(to, why));
+            }
+            let others = if args.force { Vec::new() } else { other_clients() };
+            if !others.is_empty() {
+                let why = format!("the export is in use by {}", others.join(", "));
+                let help = "disconnect them first, or overwrite the export under them by --force";
+                return Err(at(to, why).help(help));
             }
             Target::Export(device)
         }
@@ -108,18 +160,24 @@ pub(crate) fn restore(args: &args::Restore) -> Result<(), Failure> {
                 return Err(at(to, "the file exists. Name a new one"));
             }
             let partial = with_suffix(to, ".partial");
-            let file = File::create(&partial).map_err(|error| at(&partial, error))?;
-            file.set_len(size).map_err(|error| at(&partial, error))?;
+            let file = File::create_new(&partial).map_err(|error| match error.kind() {
+                ErrorKind::AlreadyExists => {
+                    let why = "the file exists: a restore or a backup was interrupted";
+                    at(&partial, why).help("remove it, and restore again")
+                }
+                _ => at(&partial, error),
+            })?;
             Target::File(file, partial)
         }
     };
-    let (mut pace, mut bytes) = (Pace::new(args.rate), 0);
-    for (n, path) in args.backups.iter().enumerate() {
-        bytes += apply(path, &target, n == 0, &mut pace)?;
-    }
     let to = args.to.as_deref().unwrap_or(Path::new(""));
+    let left = target.left();
+    let filled = fill(args, target, to, size);
+    let bytes = filled.map_err(|failure| match left {
+        Some(left) => failure.help(left),
+        None => failure,
+    })?;
     let did = if args.to.is_some() { "restored" } else { "verified" };
-    target.finish(to)?;
     let last = headers.last().map_or("", |header| header.checkpoint.name.as_str());
     println!(
         "{did} {} at checkpoint '{last}' from {}: {} of data in {}",
@@ -129,6 +187,19 @@ pub(crate) fn restore(args: &args::Restore) -> Result<(), Failure> {
         corewise::timeline::duration(begun.elapsed()),
     );
     Ok(())
+}
+
+/// Writes all backups to the target. Returns the bytes of data.
+fn fill(args: &args::Restore, target: Target, to: &Path, size: u64) -> Result<u64, Failure> {
+    if let Target::File(file, partial) = &target {
+        file.set_len(size).map_err(|error| at(partial, error))?;
+    }
+    let (mut pace, mut bytes) = (Pace::new(args.rate), 0);
+    for (n, path) in args.backups.iter().enumerate() {
+        bytes += apply(path, &target, n == 0, &mut pace)?;
+    }
+    target.finish(to)?;
+    Ok(bytes)
 }
 
 fn bad(path: &Path, why: BadBackup) -> Failure {

@@ -238,7 +238,11 @@ fn a_backup_that_is_interrupted_continues_and_one_that_is_damaged_or_out_of_orde
     folder
         .corewise(["backup", "disk", "--to", "b", "--since", "a"])
         .fails()
-        .complains(&["--since"]);
+        .complains(&["begun with no --since, and this command has --since a", "b.partial"]);
+    folder
+        .corewise(["backup", "disk", "--to", "b", "--checkpoint", "z"])
+        .fails()
+        .complains(&["begun with --checkpoint a, and this command has --checkpoint z"]);
     folder.corewise(["backup", "disk", "--to", "b"]).ok().says(&["checkpoint 'a'"]);
     assert!(std::fs::read(path("b")).unwrap() == whole, "the same backup");
     assert!(!path("b.partial").exists());
@@ -258,13 +262,139 @@ fn a_backup_that_is_interrupted_continues_and_one_that_is_damaged_or_out_of_orde
     let mut bad = whole.clone();
     bad[whole.len() / 2] ^= 1;
     std::fs::write(path("bad"), &bad).unwrap();
-    folder.corewise(["restore", "bad", "--to", "i"]).fails().complains(&["checksum"]);
+    let restore_bad = || folder.corewise(["restore", "bad", "--to", "i"]).fails();
+    restore_bad().complains(&["checksum", "i.partial' has what was restored", "Remove it"]);
     assert!(!path("i").exists());
+    restore_bad().complains(&["i.partial': the file exists", "remove it"]);
+    std::fs::remove_file(path("i.partial")).unwrap();
     folder.corewise(["restore", "a", "c", "f", "--to", "j"]).ok();
+    assert!(!path("j.partial").exists());
     let found = std::fs::read(path("j")).unwrap();
     assert!(found[..1 << 20] == pattern(9, 1 << 20) && found[1 << 20..] == data[1 << 20..]);
     drop(client);
     server.stop().ok();
+}
+
+#[test]
+fn a_backup_whose_checkpoint_was_taken_anew_under_the_same_name_is_not_continued() {
+    let folder = Folder::new();
+    let server = start(&folder, "copies = \"8M\"");
+    folder.corewise(["checkpoint", "disk", "a"]).ok();
+    folder.corewise(["backup", "disk", "--to", "b", "--checkpoint", "b", "--since", "a"]).ok();
+    let whole = std::fs::read(folder.join("b")).unwrap();
+    // The time of 'a' is another one: the backup is as one of last year.
+    let mut begun = whole.clone();
+    begun[32] ^= 1;
+    begun[8..12].fill(0);
+    let checksum = crc32fast::hash(&begun[..512]);
+    begun[8..12].copy_from_slice(&checksum.to_le_bytes());
+    std::fs::write(folder.join("c.partial"), &begun[..512]).unwrap();
+    folder
+        .corewise(["backup", "disk", "--to", "c", "--since", "a"])
+        .fails()
+        .complains(&["'a' is another checkpoint by now", "c.partial"]);
+    server.stop().ok();
+}
+
+#[test]
+fn a_backup_says_why_its_checkpoint_ended_and_health_says_so_until_it_is_deleted() {
+    let folder = Folder::new();
+    let server = start(&folder, "copies = \"1M\"");
+    let mut client = Client::new(&server.socket(), "disk");
+    for n in 0..8 {
+        client.write(n << 20, &pattern(n, 1 << 20), 0).unwrap();
+    }
+    std::thread::scope(|scope| {
+        // A piece of 1 MiB each 4 seconds.
+        let args = ["backup", "disk", "--to", "b", "--checkpoint", "c", "--rate", "256K"];
+        let folder = &folder;
+        let backup = scope.spawn(move || folder.corewise(args));
+        while !folder.join("b.partial").exists() {
+            std::thread::yield_now();
+        }
+        (0..17).for_each(|block| write(&mut client, block, 9));
+        backup.join().unwrap().fails().complains(&[
+            "'c': the checkpoint can't be read any more: 1048576 bytes of copies were used up",
+            "b.partial'",
+            "corewise checkpoint disk --delete c",
+        ]);
+    });
+    folder
+        .corewise(["backup", "disk", "--to", "b"])
+        .fails()
+        .complains(&["were used up", "remove that file"]);
+    let ran = folder.corewise(["health"]).code(3);
+    ran.says(&["checkpoint 'c' can't be read any more: 1048576 bytes", "--delete c"]);
+    folder.corewise(["checkpoint", "disk", "--delete", "c"]).ok();
+    folder.corewise(["health"]).code(0);
+    folder.corewise(["backup", "disk", "--to", "b"]).fails().complains(&["'c' was deleted"]);
+    drop(client);
+    server.stop().ok();
+}
+
+#[test]
+fn an_export_with_other_clients_is_overwritten_only_by_force() {
+    let folder = Folder::new();
+    folder.write("more.toml", file("other", "8M") + "[[export]]\ndevice = \"other\"\n");
+    let server = start(&folder, "copies = \"8M\"");
+    folder.corewise(["add", "more.toml"]).ok();
+    folder.corewise(["backup", "disk", "--to", "b"]).ok();
+    let uri = server.uri("other");
+    let mut client = Client::new(&server.socket(), "other");
+    client.write(0, &pattern(1, 4096), 0).unwrap();
+    let process = format!("process {})", std::process::id());
+    folder.corewise(["restore", "b", "--to", &uri]).fails().complains(&[
+        "in use by client",
+        &process,
+        "--force",
+    ]);
+    assert!(client.read(0, 4096).unwrap() == pattern(1, 4096));
+    folder.corewise(["restore", "b", "--to", &uri, "--force"]).ok();
+    assert!(client.read(0, 4096).unwrap() == [0; 4096]);
+    drop(client);
+    server.stop().ok();
+}
+
+#[cfg(feature = "tls")]
+#[test]
+fn a_server_that_requires_tls_is_backed_up_and_filled_over_tls() {
+    let folder = Folder::new();
+    crate::common::pki::Pki::new().server(&folder);
+    let keys = "[server]\nunix = \"s\"\ntcp = 0\ntls = \"require\"\n\
+                tls_certificate = \"server/cert.pem\"\ntls_key = \"server/key.pem\"\n";
+    let other = file("other", "8M") + "[[export]]\ndevice = \"other\"\n";
+    folder.write("up.toml", keys.to_string() + &manifest("copies = \"8M\"") + &other);
+    let server = Server::start(&folder, &["up.toml"]);
+    folder.corewise(["backup", "disk", "--to", "a"]).fails();
+    folder.corewise(["checkpoint", "disk", "b"]).ok();
+    let ca = ["--ca", "server/ca.pem"];
+    let since = ["backup", "disk", "--to", "b", "--since", "b", "--tls-hostname", "localhost"];
+    let full = ["backup", "disk", "--to", "a", "--tls-hostname", "localhost"];
+    for args in [&full[..], &since] {
+        folder.corewise(args.iter().chain(&ca)).ok();
+    }
+    let uri = format!("nbds://{}/other", server.tcp());
+    folder
+        .corewise(["restore", "a", "--to", &uri].iter().chain(&ca))
+        .ok()
+        .says(&["restored 8 MiB"]);
+    server.stop().ok();
+}
+
+#[test]
+fn checkpoints_of_data_in_memory_end_with_their_server() {
+    let folder = Folder::new();
+    let memory = "[[device]]\nname = \"data\"\ndriver = \"memory\"\nsize = \"8M\"\n";
+    folder.write("up.toml", manifest("").replace(&file("data", "8M"), memory));
+    let server = Server::start(&folder, &["up.toml"]);
+    folder.corewise(["checkpoint", "disk", "a"]).ok();
+    server.stop().ok();
+    let server = Server::start(&folder, &["up.toml"]);
+    assert_eq!(list(&folder).len(), 0);
+    server
+        .stop()
+        .ok()
+        .complains(&["the data of 'data' is in memory", "checkpoints were deleted: a"]);
 }
 
 #[test]

@@ -27,8 +27,12 @@ struct CopyIndex {
     of: Option<(String, u16)>,
     /// The slot of each block that was copied.
     slots: HashMap<usize, u64>,
-    /// Reason why the last image ended.
+    /// Epoch of the newest image, and the reason why it ended or the ones before it did.
+    newest: u16,
     ended: String,
+    older: String,
+    /// Checkpoint whose image was lost, and why, until it is deleted or a newer one is taken.
+    lost: Option<(String, String)>,
 }
 
 impl Copies {
@@ -42,7 +46,12 @@ impl Copies {
 
     /// Returns the bytes in use, and the most.
     pub(super) fn used(&self) -> (u64, u64) {
-        ((self.index.lock().slots.len() as u64) << self.shift, self.device.geometry().size)
+        ((self.index.lock().slots.len() as u64) << self.shift, self.room() << self.shift)
+    }
+
+    /// Returns the number of slots.
+    fn room(&self) -> u64 {
+        self.device.geometry().size >> self.shift
     }
 
     /// Returns the checkpoint whose image can be read, with its epoch.
@@ -55,16 +64,33 @@ impl Copies {
         let mut index = self.index.lock();
         index.slots.clear();
         index.of = Some((name.to_string(), epoch));
-        index.ended = format!("'{name}' is newer, and only the newest checkpoint can be read");
+        index.newest = epoch;
+        index.older = format!("'{name}' is newer, and only the newest checkpoint can be read");
+        index.lost = None;
     }
 
     /// Ends the image, if there is one. Returns the name of its checkpoint.
     pub(super) fn end(&self, why: impl Into<String>) -> Option<String> {
+        self.index.lock().end(why)
+    }
+
+    /// Ends the image because its content can't be kept. Returns the name of its checkpoint.
+    pub(super) fn lose(&self, why: &str) -> Option<String> {
         let mut index = self.index.lock();
-        let (name, _) = index.of.take()?;
-        index.slots = HashMap::new();
-        index.ended = why.into();
+        let name = index.end(why)?;
+        index.lost = Some((name.clone(), why.to_string()));
         Some(name)
+    }
+
+    /// Returns the newest checkpoint if its image was lost, and why.
+    pub(super) fn lost(&self) -> Option<(String, String)> {
+        self.index.lock().lost.clone()
+    }
+
+    /// Forgets a checkpoint that was deleted.
+    pub(super) fn forget(&self, name: &str) {
+        let mut index = self.index.lock();
+        index.lost.take_if(|(lost, _)| lost == name);
     }
 
     /// Copies blocks of `below`: their numbers and bytes. Returns the reason if that fails. The
@@ -76,9 +102,8 @@ impl Copies {
     ) -> Result<(), String> {
         for some in blocks.chunks(AT_ONCE) {
             let used = self.index.lock().slots.len() as u64;
-            let room = self.device.geometry().size >> self.shift;
-            if used + some.len() as u64 > room {
-                let size = self.device.geometry().size;
+            if used + some.len() as u64 > self.room() {
+                let size = self.room() << self.shift;
                 return Err(format!(
                     "{size} bytes of copies were used up. Give the copies more room, or read the \
                      checkpoint sooner"
@@ -111,7 +136,7 @@ impl Copies {
         let index = self.index.lock();
         match (&index.of, index.slots.get(&block)) {
             (Some((_, of)), Some(slot)) if *of == epoch => Ok((&self.device, slot << self.shift)),
-            _ => Err(gone(&index.ended)),
+            _ => Err(index.ended(epoch)),
         }
     }
 
@@ -120,11 +145,24 @@ impl Copies {
         let index = self.index.lock();
         match &index.of {
             Some((_, of)) if *of == epoch => Ok(()),
-            _ => Err(gone(&index.ended)),
+            _ => Err(index.ended(epoch)),
         }
     }
 }
 
-fn gone(why: &str) -> IoError {
-    IoError::with(IoErrorKind::Gone, format!("the checkpoint can't be read any more: {why}"))
+impl CopyIndex {
+    fn end(&mut self, why: impl Into<String>) -> Option<String> {
+        let (name, _) = self.of.take()?;
+        self.slots = HashMap::new();
+        self.ended = why.into();
+        Some(name)
+    }
+
+    /// Returns the error of a read of the image of this epoch, which has ended. The device itself
+    /// is there, so this isn't `Gone`: clients would wait for it.
+    fn ended(&self, epoch: u16) -> IoError {
+        let why = if epoch < self.newest { &self.older } else { &self.ended };
+        let why = format!("the checkpoint can't be read any more: {why}");
+        IoError::with(IoErrorKind::Io(libc::EIO), why)
+    }
 }

@@ -232,7 +232,7 @@ impl CheckpointState {
         let copied = context::blocking("copies of blocks", || copies.copy(&*self.below, &old));
         if let Err(why) = copied {
             self.stop_copying();
-            if let Some(checkpoint) = copies.end(why.clone()) {
+            if let Some(checkpoint) = copies.lose(&why) {
                 todo.events.push(CheckpointEvent::ImageEnded { checkpoint, why });
             }
         }

@@ -117,7 +117,7 @@ pub struct Checkpoint {
 }
 
 /// The state of a [`CheckpointDriver`], without its checkpoints.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CheckpointStatus {
     /// Number of checkpoints.
@@ -128,6 +128,8 @@ pub struct CheckpointStatus {
     pub copied: u64,
     /// Most bytes of copies; 0 without any.
     pub room: u64,
+    /// Newest checkpoint, if its image was [lost](CheckpointEvent::ImageEnded), and why.
+    pub lost: Option<(String, String)>,
 }
 
 /// A device that knows which of its blocks changed since its checkpoints.
@@ -244,7 +246,7 @@ impl CheckpointDriver {
     /// must outlive it. Any context.
     ///
     /// # Errors
-    /// `InvalidInput` if there is no such checkpoint; `Gone` with the reason if it can't be read.
+    /// `InvalidInput` if there is no such checkpoint; `Io` with the reason if it can't be read.
     pub fn image(&self, name: &str) -> Result<CheckpointImage, IoError> {
         let state = &self.state;
         let epoch = state.epoch_of(name).ok_or_else(|| unknown(name))?;
@@ -262,6 +264,7 @@ impl CheckpointDriver {
             open: guard.open_groups() * GROUP as u64 * u64::from(state.keeper.options.block),
             copied,
             room,
+            lost: state.copies.as_ref().and_then(Copies::lost),
         }
     }
 
@@ -315,7 +318,7 @@ impl CheckpointState {
                 "one of the two heads of the record is damaged; the other one is used".into(),
             );
         }
-        let (had, is_new) = (found.as_ref().map_or(size, |head| head.size), found.is_none());
+        let had = found.as_ref().map_or(size, |head| head.size);
         let mut head = found.unwrap_or_else(|| Head {
             id: RandomState::new().build_hasher().finish(),
             shift,
@@ -337,7 +340,9 @@ impl CheckpointState {
             )));
         }
         let map = ChangeMap::new(size, shift);
-        let is_whole = is_new || record.has_tail(head.id, record::pages(had, shift))?;
+        // Without a checkpoint, the tail may be missing: the first start was cut off before it.
+        let is_whole =
+            head.checkpoints.is_empty() || record.has_tail(head.id, record::pages(had, shift))?;
         if !is_whole {
             faults.push(
                 "the end of the record is missing: all blocks that it lacks count as changed"
@@ -383,11 +388,16 @@ impl CheckpointState {
 
     /// Writes the record as it was found, with these pages repaired.
     fn begin(&self, repaired: &[usize]) -> Result<(), IoError> {
-        // Pages first: the head says that they are those of the larger device.
+        let head = self.keeper.state.lock().head.clone();
+        // Without a checkpoint, the head comes first: a record of another byte and no head is
+        // refused. Else pages come first: the head says that they are those of the larger device.
+        let is_first = head.checkpoints.is_empty();
+        if is_first {
+            self.record.write_head(&head)?;
+        }
         self.write_closed(repaired)?;
-        let guard = self.keeper.state.lock();
-        self.record.write_tail(guard.head.id, self.map.pages())?;
-        self.record.write_head(&guard.head)
+        self.record.write_tail(head.id, self.map.pages())?;
+        if is_first { Ok(()) } else { self.record.write_head(&head) }
     }
 
     fn size(&self) -> u64 {
@@ -412,7 +422,7 @@ impl CheckpointState {
     fn copies(&self) -> Result<&Copies, IoError> {
         self.copies.as_ref().ok_or_else(|| {
             let why = "the old content of blocks isn't kept: the driver has no room for copies";
-            IoError::with(IoErrorKind::Gone, why)
+            IoError::with(IoErrorKind::Io(libc::EIO), why)
         })
     }
 
@@ -502,6 +512,9 @@ impl CheckpointState {
         }
         if head.checkpoints.is_empty() {
             self.word.store(0, Ordering::Release);
+        }
+        if let Some(copies) = &self.copies {
+            copies.forget(name);
         }
         self.entries.lock().retain(|one| one.name != name);
         Ok(())

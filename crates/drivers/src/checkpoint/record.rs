@@ -13,6 +13,9 @@ use crate::below::StackError;
 /// Number of pages that are read at once.
 const AT_ONCE: usize = 256;
 
+/// Most extents of one question about holes.
+const MOST_EXTENTS: u32 = 256;
+
 /// The device of a record.
 pub(super) struct Record {
     device: Arc<dyn BlockDevice>,
@@ -56,8 +59,8 @@ impl Record {
         self.device.geometry().size
     }
 
-    /// Reads both heads; returns the newest one, or `None` if none was ever written, and whether
-    /// one is damaged.
+    /// Reads both heads; returns the newest one, or `None` for a record of zeroes, and whether one
+    /// is damaged.
     pub(super) fn read_head(&self) -> Result<(Option<Head>, bool), StackError> {
         let mut newest: Option<Head> = None;
         let mut damaged = 0;
@@ -75,7 +78,7 @@ impl Record {
                 FoundHead::Blank => {}
             }
         }
-        if newest.is_none() && damaged != 0 {
+        if newest.is_none() && (damaged != 0 || !self.is_blank()?) {
             return Err(StackError::new(format!(
                 "'{}' holds no record of checkpoints, or a damaged one. Remove it if nothing else \
                  needs it: a new record has no checkpoints, and the next backup is a full one",
@@ -83,6 +86,27 @@ impl Record {
             )));
         }
         Ok((newest, damaged != 0))
+    }
+
+    /// Returns true if all bytes of the record are zero. Holes aren't read.
+    fn is_blank(&self) -> Result<bool, IoError> {
+        let (mut at, size) = (0, self.size());
+        while at < size {
+            let found = self.device.extents_of(at, size - at, MOST_EXTENTS)?;
+            for extent in found.iter() {
+                let end = at + extent.len;
+                while at < end {
+                    let len = (end - at).min((AT_ONCE * PIECE) as u64);
+                    if !extent.kind.is_zero()
+                        && self.device.read_at(at, len as usize)?.iter().any(|byte| *byte != 0)
+                    {
+                        return Ok(false);
+                    }
+                    at += len;
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Returns true if the record ends behind this number of pages. If not, it was cut off.

@@ -235,6 +235,31 @@ fn a_damaged_page_counts_as_changed_and_a_damaged_head_has_a_twin() {
 }
 
 #[test]
+fn a_record_whose_heads_are_zeroes_is_new_only_if_all_of_it_is() {
+    let rig = Rig::live();
+    let (data, record) = (disk(&rig, SIZE), record_of(&rig, SIZE));
+    let zero = |from: u64, len: usize| record.write_at(from, vec![0; len]).unwrap();
+    let refused = || open_with(&rig, &data, &record, CheckpointOptions::new()).err();
+    let up = open(&rig, &data, &record);
+    up.take("a");
+    up.close();
+    zero(0, 8192);
+    let error = refused().expect("the end of a record is there");
+    assert!(error.contains("or a damaged one"), "{error}");
+    let size = record.geometry().size;
+    zero(8192, size as usize - 8192);
+    // A kill in the first start leaves one head, or both without the end.
+    open(&rig, &data, &record).kill();
+    zero(4096, size as usize - 4096);
+    let up = open(&rig, &data, &record);
+    assert_eq!(up.faults, [""; 0]);
+    up.take("b");
+    up.write(3, 1);
+    up.close();
+    assert_eq!(open(&rig, &data, &record).changed("b"), [3]);
+}
+
+#[test]
 fn a_record_that_was_cut_off_and_filled_with_zeroes_is_told_and_not_believed() {
     let rig = Rig::live();
     let (data, record) = (disk(&rig, SIZE), record_of(&rig, SIZE));
@@ -444,9 +469,17 @@ fn an_image_ends_with_a_reason_when_its_copies_are_used_up_and_writes_go_on() {
     };
     assert_eq!(checkpoint, "a");
     assert!(why.contains("more room"), "{why}");
+    assert_eq!(up.driver.status().lost, Some((checkpoint, why)));
     assert_eq!(up.changed("a"), [0, 1, 2, 3, 4], "what changed is known all the same");
     up.take("b");
     assert!(up.image(&rig, "b").is_ok());
+    assert_eq!(up.driver.status().lost, None, "a newer one can be read");
+    (0..5).for_each(|n| up.write(n, 9));
+    let error = up.image(&rig, "a").map(drop).unwrap_err();
+    assert!(error.to_string().contains("'b' is newer"), "{error}");
+    assert_eq!(up.driver.status().lost.unwrap().0, "b");
+    up.driver.delete("b").unwrap();
+    assert_eq!(up.driver.status().lost, None);
 }
 
 #[test]

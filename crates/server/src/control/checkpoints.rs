@@ -24,6 +24,9 @@ pub struct CheckpointReport {
     pub changed: Option<u64>,
     /// True if clients can read the device as it was then.
     pub readable: bool,
+    /// Reason why they can't.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<String>,
     /// URIs of the device as it was then, if it is readable.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub uris: Vec<String>,
@@ -41,11 +44,23 @@ pub struct CheckpointState {
     pub(crate) copied: u64,
     /// Most bytes of that; 0 if none is kept.
     pub(crate) room: u64,
+    /// Newest checkpoint, if its old content couldn't be kept.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) lost: Option<LostCheckpoint>,
+}
+
+/// A checkpoint that can't be read, since its old content couldn't be kept.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct LostCheckpoint {
+    pub(crate) checkpoint: String,
+    pub(crate) why: String,
 }
 
 impl CheckpointState {
-    pub(crate) fn new(status: &CheckpointStatus) -> CheckpointState {
-        let CheckpointStatus { checkpoints: count, open, copied, room, .. } = *status;
-        CheckpointState { count, open, copied, room }
+    pub(crate) fn new(status: CheckpointStatus) -> CheckpointState {
+        let CheckpointStatus { checkpoints: count, open, copied, room, lost, .. } = status;
+        let lost = lost.map(|(checkpoint, why)| LostCheckpoint { checkpoint, why });
+        CheckpointState { count, open, copied, room, lost }
     }
 }

@@ -388,7 +388,7 @@ impl Disk {
                 schedule: Schedule::of(queue.name(), mirror, up.check_every()),
                 ..MirrorReport::new(mirror, over)
             }),
-            checkpoints: checkpoints.map(|driver| CheckpointState::new(&driver.status())),
+            checkpoints: checkpoints.map(|driver| CheckpointState::new(driver.status())),
             remote: remote.map(|remote| RemoteReport::new(&remote.status())),
             overlay: overlay.map(|overlay| OverlayReport::new(&overlay)),
             store,

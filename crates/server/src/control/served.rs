@@ -150,7 +150,7 @@ pub struct Client {
     #[serde(flatten)]
     pub from: ClientOrigin,
     /// Name of its export. `None` during its handshake.
-    pub(crate) export: Option<String>,
+    pub export: Option<String>,
     /// Time since it connected.
     pub connected_seconds: f64,
     /// Requests that are not answered yet.

@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
+use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, IoError, Queue};
 use corewise::device::ProbeError;
 use corewise::drivers::{
     Checkpoint, CheckpointDriver, CheckpointEvent, CheckpointOptions, FileDriver, FileOptions,
@@ -17,7 +17,7 @@ use corewise::sync::Mutex;
 use rustix::fs::{FlockOperation, flock};
 
 use super::context::VolumeContext;
-use super::volume::Volume;
+use super::volume::{DataOrigin, Volume};
 use crate::control::checkpoints::{CheckpointAction, CheckpointReport};
 use crate::manifest;
 
@@ -50,7 +50,7 @@ pub(super) fn open(
     });
     let mut copies = None;
     if let Some(room) = asked.copies {
-        let path = beside(&asked.path.value);
+        let path = asked.copies_path();
         remove_copies(&path).map_err(ProbeError::failed)?;
         let blocks = room.next_multiple_of(asked.block.into());
         let disk = file(context, device, &path, blocks + END_BLOCK as u64)?;
@@ -65,6 +65,9 @@ pub(super) fn open(
     let opened = CheckpointDriver::open(disk, record, options, &context.workqueue);
     let (driver, faults) = opened.map_err(ProbeError::failed)?;
     let path = asked.path.value.display();
+    if below.origin() == DataOrigin::Memory {
+        forget(context, device, &driver, below.name()).map_err(ProbeError::failed)?;
+    }
     if below.is_new() && !driver.names().is_empty() {
         return Err(ProbeError::failed(format!(
             "'{}' is new and empty, and {path} has checkpoints of former data. Put that data back, or \
@@ -76,6 +79,25 @@ pub(super) fn open(
         context.notes.add(format!("device '{device}': {path}: {fault}"));
     }
     Ok(CheckpointPart { driver: Arc::new(driver), copies, image: Mutex::default() })
+}
+
+/// Deletes the checkpoints of data in memory that a former server had.
+fn forget(
+    context: &VolumeContext,
+    device: &str,
+    driver: &CheckpointDriver,
+    below: &str,
+) -> Result<(), IoError> {
+    let names = driver.names();
+    names.iter().try_for_each(|name| driver.delete(name))?;
+    if !names.is_empty() {
+        let names = names.join(", ");
+        context.notes.add(format!(
+            "device '{device}': the data of '{below}' is in memory and ended with its server, so its \
+             checkpoints were deleted: {names}"
+        ));
+    }
+    Ok(())
 }
 
 /// The text at the end of a file of copies, by which the next server knows that it may remove it.
@@ -119,13 +141,6 @@ fn holds_copies(file: &File, len: u64) -> bool {
     let mut end = [0; COPIES_END.len()];
     let at = len.checked_sub(END_BLOCK as u64);
     at.is_some_and(|at| file.read_exact_at(&mut end, at).is_ok() && end == COPIES_END)
-}
-
-/// Returns the path of the copies beside a record.
-fn beside(record: &Path) -> PathBuf {
-    let mut name = record.as_os_str().to_owned();
-    name.push(".copies");
-    name.into()
 }
 
 /// Opens a file of at least `size` bytes, which is created if it is missing.
@@ -175,7 +190,20 @@ impl CheckpointPart {
             }
         };
         let done = done.map_err(|error| error.words().map_or(error.to_string(), str::to_owned));
-        Ok(done?.into_iter().map(report).collect())
+        Ok(done?.into_iter().map(|one| self.report(one)).collect())
+    }
+
+    fn report(&self, one: Checkpoint) -> CheckpointReport {
+        let image = (!one.has_image).then(|| self.driver.image(&one.name));
+        let why = image.and_then(|image| Some(image.err()?.words()?.to_owned()));
+        CheckpointReport {
+            unreadable: why,
+            name: one.name,
+            taken: one.taken.as_secs_f64(),
+            changed: Some(one.changed),
+            readable: one.has_image,
+            uris: Vec::new(),
+        }
     }
 
     /// Returns the newest checkpoint and the device as it was then, if that can be read.
@@ -203,16 +231,6 @@ impl CheckpointPart {
                 let _ = std::fs::remove_file(path);
             }
         }
-    }
-}
-
-fn report(one: Checkpoint) -> CheckpointReport {
-    CheckpointReport {
-        name: one.name,
-        taken: one.taken.as_secs_f64(),
-        changed: Some(one.changed),
-        readable: one.has_image,
-        uris: Vec::new(),
     }
 }
 

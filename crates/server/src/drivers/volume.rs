@@ -498,7 +498,11 @@ impl Volume {
                 new_at = object::created(&opened).then(|| asked.location.value.clone());
                 // A clone has its parent's data.
                 let is_new = new_at.is_some() && asked.clone_of.is_none();
-                origin = if is_new { DataOrigin::New } else { DataOrigin::Before };
+                origin = match is_new {
+                    _ if self.device.driver.is_in_memory() => DataOrigin::Memory,
+                    true => DataOrigin::New,
+                    false => DataOrigin::Before,
+                };
                 object = Some(Arc::clone(&opened));
                 opened
             }

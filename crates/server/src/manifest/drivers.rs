@@ -406,6 +406,15 @@ impl CheckKeys for Checkpoint {
     fn check(&self, _: &mut Fields<'_, '_>) {}
 }
 
+impl Checkpoint {
+    /// Returns the path of the copies, beside the record.
+    pub(crate) fn copies_path(&self) -> PathBuf {
+        let mut name = self.path.value.as_os_str().to_owned();
+        name.push(".copies");
+        name.into()
+    }
+}
+
 keys! {
     /// A part with delays.
     #[derive(Clone, Debug, PartialEq)]

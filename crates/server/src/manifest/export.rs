@@ -18,7 +18,8 @@ keys! {
     pub struct Export {
         /// Device to export. Several exports may show the same device.
         device: String = text(), Required("device = \"disk0\"");
-        /// Name that clients ask for. It may be empty.
+        /// Name that clients ask for. It may be empty. It can't be `EXPORT@TEXT` with the name of
+        /// another export: that names [a checkpoint](backup.md#reading-a-checkpoint).
         name: String = shown("an export's name"), Filled("\"\"", "the device's name");
         /// `true` refuses all changes.
         read_only: bool = flag(), Usual("false");

@@ -71,6 +71,14 @@ pub(crate) struct RawExport {
 }
 
 impl RawExport {
+    /// Returns the name, or `None` if it can't be read.
+    pub(crate) fn name(&self) -> Option<&str> {
+        match &self.subject {
+            Subject::Export(Ok(name)) => Some(name),
+            _ => None,
+        }
+    }
+
     /// Returns the place of a key's value, or of the table if the key is missing.
     pub(crate) fn place_of(&self, key: &str) -> Position {
         self.places.get(key).copied().unwrap_or(self.place)

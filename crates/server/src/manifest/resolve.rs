@@ -1,6 +1,6 @@
 //! The meaning of a manifest: devices, files that two of them would share, exports, addresses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
@@ -9,6 +9,7 @@ use super::drivers::Driver;
 use super::export::Export;
 use super::links::{self, Links};
 use super::model::{Device, LeftOut, Manifest, ResolvedManifest};
+use super::object::Object;
 use super::problem::{Position, Problem, Subject};
 use super::raw::{RawDevice, RawExport, RawManifest};
 
@@ -56,7 +57,7 @@ pub(super) fn resolve(
     ResolvedManifest { manifest, problems, left_out, fatal }
 }
 
-/// The place where a device keeps its data, which no other device may change meanwhile.
+/// A place where a device keeps its data, which no other device may change meanwhile.
 struct Storage {
     place: Position,
     /// Path of the file or folder. For a folder, links are resolved.
@@ -66,6 +67,8 @@ struct Storage {
     folder: Option<FolderId>,
     reads: bool,
     what: &'static str,
+    /// True for a file that the server keeps beside the content.
+    is_beside: bool,
 }
 
 /// The identity of a folder, whatever its path: device and inode of the deepest existing folder on
@@ -87,36 +90,73 @@ fn identify(folder: &Path) -> (PathBuf, Option<FolderId>) {
 }
 
 impl Storage {
-    fn of(driver: &Driver) -> Option<Storage> {
-        let (place, name, (path, folder), reads, what) = match driver {
+    /// Returns the places of a device's data: first that of its content, then those beside it.
+    fn of(driver: &Driver) -> Vec<Storage> {
+        match driver {
             Driver::File(file) => {
-                let path = file.path.value.clone();
-                let name = path.display().to_string();
-                (file.path.place, name, (path, None), file.read_only, "file")
+                let reads = file.read_only;
+                let content = Storage::file(file.path.place, &file.path.value, reads);
+                let log = file.write_log.as_ref().map(|log| content.beside(log));
+                [Some(content), log].into_iter().flatten().collect()
             }
             Driver::Overlay(overlay) => {
-                let path = overlay.path.value.clone();
-                let name = path.display().to_string();
-                (overlay.path.place, name, (path, None), false, "file")
+                vec![Storage::file(overlay.path.place, &overlay.path.value, false)]
             }
-            Driver::Object(object) if object.location.value != "memory:" => {
-                let location = &object.location.value;
-                let at = match location.strip_prefix("file://") {
-                    Some(folder) => {
-                        let (path, id) = identify(Path::new(folder));
-                        (Path::new("file:").join(path.strip_prefix("/").unwrap_or(&path)), id)
-                    }
-                    None => {
-                        let server = object.endpoint.as_deref().unwrap_or_default();
-                        (format!("{server}/{location}").into(), None)
-                    }
-                };
-                (object.location.place, location.clone(), at, false, "location")
+            Driver::Checkpoint(checkpoint) => {
+                let record = Storage::file(checkpoint.path.place, &checkpoint.path.value, false);
+                let copies = checkpoint.copies.map(|_| record.beside(&checkpoint.copies_path()));
+                [Some(record), copies].into_iter().flatten().collect()
             }
-            _ => return None,
+            Driver::Object(object) => {
+                let location = Storage::location(object);
+                let place = object.location.place;
+                let flushes = object
+                    .flush_file
+                    .as_ref()
+                    .map(|file| Storage { is_beside: true, ..Storage::file(place, file, false) });
+                location.into_iter().chain(flushes).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    fn file(place: Position, path: &Path, reads: bool) -> Storage {
+        let name = path.display().to_string();
+        let path = path.components().filter(|part| *part != Component::CurDir).collect();
+        Storage { place, path, name, folder: None, reads, what: "file", is_beside: false }
+    }
+
+    /// Returns the place of a file beside this one, which is written.
+    fn beside(&self, path: &Path) -> Storage {
+        Storage { is_beside: true, ..Storage::file(self.place, path, false) }
+    }
+
+    fn location(object: &Object) -> Option<Storage> {
+        let name = object.location.value.clone();
+        if name == "memory:" {
+            return None;
+        }
+        let (path, folder) = match name.strip_prefix("file://") {
+            Some(folder) => {
+                let (path, id) = identify(Path::new(folder));
+                (Path::new("file:").join(path.strip_prefix("/").unwrap_or(&path)), id)
+            }
+            None => {
+                let server = object.endpoint.as_deref().unwrap_or_default();
+                (format!("{server}/{name}").into(), None)
+            }
         };
         let path = path.components().filter(|part| *part != Component::CurDir).collect();
-        Some(Storage { place, path, name, folder, reads, what })
+        let place = object.location.place;
+        Some(Storage {
+            place,
+            path,
+            name,
+            folder,
+            reads: false,
+            what: "location",
+            is_beside: false,
+        })
     }
 
     fn is_same_folder(&self, other: &Storage) -> bool {
@@ -133,6 +173,7 @@ impl Storage {
                 Path::new(&self.name).components().eq(Path::new(&other.name).components());
             Some(match what == "location" && !is_named_alike {
                 true => format!("has the same location, under the path {}", other.name),
+                false if self.is_beside || other.is_beside => format!("uses {}, too", self.name),
                 false => format!("has the same {what}"),
             })
         } else if what == "location" && self.path.starts_with(&other.path) {
@@ -145,7 +186,7 @@ impl Storage {
     }
 }
 
-/// Finds devices whose data would clash. Two devices over one file would overwrite each other,
+/// Finds devices whose data would clash, or the files beside that. Two devices over one file would overwrite each other,
 /// unless both only read it. Two over one volume in an object store fence each other. A volume in
 /// the folder of another may be taken for a part of it. Paths that lead to one folder (links, bind
 /// mounts) are found here, those that lead to one file when the files are locked.
@@ -154,23 +195,28 @@ fn shared_homes(
     beside: Option<&Manifest>,
     problems: &mut Vec<Problem>,
 ) -> Vec<usize> {
-    let homes: Vec<_> = devices.iter().map(|device| Storage::of(device.made.as_ref()?)).collect();
+    let made = devices.iter().map(|device| device.made.as_ref().map(Storage::of));
+    let homes: Vec<_> = made
+        .enumerate()
+        .flat_map(|(index, homes)| {
+            homes.unwrap_or_default().into_iter().map(move |home| (index, home))
+        })
+        .collect();
     // The mount of a served folder may hang, so it is looked up only if another folder is added.
-    let has_folders = homes.iter().flatten().any(|home| home.folder.is_some());
+    let has_folders = homes.iter().any(|(_, home)| home.folder.is_some());
     let up = beside.into_iter().flat_map(|server| &server.devices);
     let is_folder = |driver: &Driver| matches!(driver, Driver::Object(object) if object.location.value.starts_with("file://"));
     let up = up.filter(|up| has_folders || !is_folder(&up.driver));
     let up: BTreeMap<PathBuf, (&String, Storage)> = up
-        .filter_map(|up| {
-            let home = Storage::of(&up.driver)?;
-            Some((home.path.clone(), (&up.name, home)))
+        .flat_map(|up| {
+            let homes = Storage::of(&up.driver).into_iter();
+            homes.map(|home| (home.path.clone(), (&up.name, home)))
         })
         .collect();
-    let mut first_with: BTreeMap<(&str, PathBuf), (usize, bool)> = BTreeMap::new();
+    let mut files: BTreeMap<PathBuf, (usize, Storage)> = BTreeMap::new();
     let mut stores: BTreeMap<PathBuf, (usize, Storage)> = BTreeMap::new();
     let mut bad = Vec::new();
-    for (index, home) in homes.into_iter().enumerate() {
-        let Some(home) = home else { continue };
+    for (index, home) in homes {
         let its_name = devices[index].name.as_ref().map(|name| &name.value);
         let subject = || links::subject(&devices[index]);
         // A second device of that name has been reported.
@@ -196,13 +242,14 @@ fn shared_homes(
             stores.entry(home.path.clone()).or_insert((index, home));
             continue;
         }
-        let here = (home.what, home.path);
-        let (first, reads) = *first_with.entry(here).or_insert((index, home.reads));
-        if first != index && !(reads && home.reads) {
-            let other = links::subject(&devices[first]);
-            let message = format!("{other} has the same {}", home.what);
-            problems.push(Problem::new(home.place, subject(), message));
-            bad.extend([first, index]);
+        if let Some((first, other)) = files.get(&home.path) {
+            if let Some(clash) = other.clash(&home) {
+                let other = links::subject(&devices[*first]);
+                problems.push(Problem::new(home.place, subject(), format!("{other} {clash}")));
+                bad.extend([*first, index]);
+            }
+        } else {
+            files.insert(home.path.clone(), (index, home));
         }
     }
     bad
@@ -232,6 +279,7 @@ fn exports(
     let knows_names = server.tls_client_ca.is_some();
     let default_up = beside.and_then(|server| server.exports.iter().find(|export| export.default));
     let most = raw.server.clients;
+    let names: BTreeSet<&str> = raw.exports.iter().filter_map(RawExport::name).collect();
     for raw in &raw.exports {
         let mut found = Vec::new();
         let mut refuse = |key: &str, message: String| {
@@ -243,6 +291,9 @@ fn exports(
                 refuse("name", "the server has an export of this name already".to_string());
             } else if line != raw.place.line {
                 refuse("name", format!("the export on line {line} has the same name"));
+            }
+            if let Some(why) = checkpoint_name_problem(name, &names, beside) {
+                refuse("name", why);
             }
         }
         if raw.export.as_ref().is_some_and(|export| export.default) {
@@ -306,6 +357,30 @@ fn exports(
         left_out.push(LeftOut { subject: raw.subject.clone(), why });
     }
     exports
+}
+
+/// Returns the reason why an export can't have this name, since a checkpoint of an export is read
+/// under `EXPORT@CHECKPOINT`. `names` are those of the manifest's exports.
+fn checkpoint_name_problem(
+    name: &str,
+    names: &BTreeSet<&str>,
+    beside: Option<&Manifest>,
+) -> Option<String> {
+    let up = || beside.into_iter().flat_map(|server| &server.exports);
+    if let Some((export, checkpoint)) = name.rsplit_once('@') {
+        if names.contains(export) || up().any(|up| up.name == export) {
+            return Some(format!(
+                "'{name}' is the name of checkpoint '{checkpoint}' of export '{export}': use a name \
+                 without '@'"
+            ));
+        }
+    }
+    let of = |up: &&Export| up.name.rsplit_once('@').is_some_and(|(export, _)| export == name);
+    let up = up().find(of)?;
+    Some(format!(
+        "the server's export '{}' has the name of a checkpoint of this one: use another name",
+        up.name
+    ))
 }
 
 /// Returns the reason why an export can't have its device, or `None`.

@@ -308,6 +308,48 @@ fn devices_share_a_file_that_all_of_them_only_read() {
 }
 
 #[test]
+fn no_file_beside_the_data_of_a_device_is_that_of_another_one() {
+    let device = |name: &str, keys: &str| format!("[[device]]\nname = \"{name}\"\n{keys}");
+    let file = |path: &str| format!("driver = \"file\"\npath = \"{path}\"\n");
+    let record = |over: &str, path: &str| {
+        format!(
+            "driver = \"checkpoint\"\nover = [\"{over}\"]\npath = \"{path}\"\ncopies = \"1M\"\n"
+        )
+    };
+    let two = device("a", &file("a.img")) + &device("b", &file("b.img"));
+    let one = two.clone() + &device("c", &record("a", "r"));
+    assert_eq!(problems(&(one.clone() + &device("d", &record("b", "s")))), [""; 0]);
+    let logged = file("x.img") + "write_log = \"r\"\n";
+    let stored = "driver = \"object\"\nlocation = \"memory:\"\nsize = \"1M\"\nflush = \"local\"\n\
+                  flush_file = \"r.copies\"\n";
+    for (keys, says) in [
+        (record("b", "r"), "device 'd': device 'c' has the same file"),
+        (record("b", "./a.img"), "device 'd': device 'a' has the same file"),
+        (record("b", "b.img"), "device 'd': device 'b' has the same file"),
+        (file("r"), "device 'd': device 'c' has the same file"),
+        (file("r.copies"), "device 'd': device 'c' uses /base/r.copies, too"),
+        (logged, "device 'd': device 'c' uses /base/r, too"),
+        (stored.to_string(), "device 'd': device 'c' uses /base/r.copies, too"),
+    ] {
+        let found = problems(&(one.clone() + &device("d", &keys)));
+        assert!(found[0].contains(says), "{says}: {found:?}");
+    }
+}
+
+#[test]
+fn an_export_has_no_name_that_a_checkpoint_of_another_one_would_have() {
+    let export = |name: &str| format!("[[export]]\ndevice = \"a\"\nname = \"{name}\"\n");
+    for names in [["v", "w@x"], ["v@x", "v@y"]] {
+        let text = memory("a") + &export(names[0]) + &export(names[1]);
+        assert_eq!(problems(&text), [""; 0], "{names:?}");
+    }
+    for names in [["v", "v@x"], ["v@x", "v"], ["v@x", "v@x@y"], ["", "@x"]] {
+        let found = problem(&(memory("a") + &export(names[0]) + &export(names[1])));
+        assert!(found.contains("is the name of checkpoint"), "{names:?}: {found}");
+    }
+}
+
+#[test]
 fn exports_are_checked_like_devices() {
     let export = |text: &str| memory("a") + "[[export]]\n" + text;
     for (text, says) in [

@@ -74,6 +74,8 @@ pub(crate) enum Fault {
     CheckFound,
     /// The scheduled check of a mirror couldn't begin for a long time.
     CheckOverdue,
+    /// A checkpoint can't be read, since its old content couldn't be kept.
+    CheckpointLost,
     /// A device isn't up.
     DeviceDown,
     /// A disk of this machine waits for a server, and this one doesn't serve it.
@@ -130,6 +132,7 @@ impl Fault {
             Fault::ChangeHangs => "change_hangs",
             Fault::CheckFound => "check_found",
             Fault::CheckOverdue => "check_overdue",
+            Fault::CheckpointLost => "checkpoint_lost",
             Fault::DeviceDown => "device_down",
             Fault::DiskWaits => "disk_waits",
             Fault::Displaced => "displaced",

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::{Facts, Fault, HANGS, HealthState, Reason};
+use crate::control::checkpoints::LostCheckpoint;
 use crate::control::disks::Disk;
 use crate::control::mirrors::{
     self, CheckFindings, Leg, LegStatus, MirrorReport, Schedule, take_back_todo,
@@ -28,6 +29,7 @@ pub(super) fn reasons(facts: &Facts<'_>) -> Vec<Reason> {
         }
         reasons.extend(unwritable(disk));
         reasons.extend(header_damaged(disk));
+        reasons.extend(lost_checkpoint(disk));
         reasons.extend(request_reasons(disk, facts));
         if let Some(mirror) = &disk.mirror {
             reasons.extend(mirror_reasons(&disk.name, mirror, facts, &stack));
@@ -83,6 +85,17 @@ fn header_damaged(disk: &Disk) -> Option<Reason> {
     let damage = disk.condition.as_ref().filter(|_| disk.driver == "crypt")?;
     let (fault, state) = (Fault::HeaderDamaged, HealthState::Degraded);
     Some(Reason::new(fault, state, &disk.name, damage).todo(REPAIR_HEADER))
+}
+
+/// Returns the reason for a checkpoint that can't be read any more: a backup of it failed, or would.
+fn lost_checkpoint(disk: &Disk) -> Option<Reason> {
+    let LostCheckpoint { checkpoint, why } = disk.checkpoints.as_ref()?.lost.as_ref()?;
+    let what = format!("checkpoint '{checkpoint}' can't be read any more: {why}");
+    let name = &disk.name;
+    let todo = format!(
+        "Take another checkpoint, or delete this one: corewise checkpoint {name} --delete {checkpoint}"
+    );
+    Some(Reason::new(Fault::CheckpointLost, HealthState::Degraded, name, what).todo(todo))
 }
 
 /// Returns the reason for a file that isn't in its place. Nothing is lost, but the next server may
