@@ -1,9 +1,9 @@
 //! Events of the frontend: eventfds that it shares with this server.
 //!
-//! A `write` to an eventfd whose counter is full waits until somebody reads it. `O_NONBLOCK` doesn't
-//! help, since it belongs to the open file, which the frontend has too and can change at any time.
-//! The kernel itself never waits when it signals an eventfd. So each event is registered with an
-//! `io_uring` of its own, and one request that does nothing has the kernel signal it.
+//! A `write` to an eventfd whose counter is full waits until somebody reads it. `O_NONBLOCK`
+//! doesn't help, since it belongs to the open file, which the frontend has too and can change at
+//! any time. The kernel itself never waits when it signals an eventfd. So each event is registered
+//! with an `io_uring` of its own, and one request that does nothing has the kernel signal it.
 
 use std::fs::File;
 use std::io::{self, IoSliceMut};
@@ -68,8 +68,8 @@ fn register(uring: IoUring, eventfd: &File) -> io::Result<Box<IoUring>> {
     Ok(Box::new(uring))
 }
 
-/// Returns true if an eventfd can be written to without waiting. A frontend that fills it and clears
-/// `O_NONBLOCK` right after this still has the thread of its own ring wait.
+/// Returns true if an eventfd can be written to without waiting. A frontend that fills it and
+/// clears `O_NONBLOCK` right after this still has the thread of its own ring wait.
 fn has_room(eventfd: &File) -> bool {
     let mut polled = [PollFd::new(eventfd, PollFlags::OUT)];
     poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready == 1)

@@ -1,6 +1,7 @@
 //! The messages of Cloud Hypervisor's frontend in their order, which differs from QEMU's: memory
 //! that can't be sealed, features of the protocol that aren't asked for again, a record of requests
-//! that is given back at once, rings without an event for errors, the available index as their base.
+//! that is given back at once, rings without an event for errors, the available index as their
+//! base.
 
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
