@@ -93,8 +93,7 @@ pub(crate) struct Attach {
 #[derive(Debug, Args)]
 pub(crate) struct Detach {
     /// The device, such as /dev/nbd0, or a disk that a server left, such as /dev/ublkb0
-    #[arg(value_parser = attached)]
-    pub(crate) device: DetachedDevice,
+    pub(crate) device: String,
     /// Detach it even if it is in use: its users get I/O errors
     #[arg(long)]
     pub(crate) force: bool,
@@ -107,6 +106,20 @@ pub(crate) enum DetachedDevice {
     Nbd(u32),
     /// A disk of ublk, by number.
     Ublk(u32),
+}
+
+impl DetachedDevice {
+    /// Returns the device of this name: as [`device`] has it, or `/dev/ublkb7`, or a link to one of
+    /// them.
+    pub(crate) fn named(text: &str) -> Option<DetachedDevice> {
+        let target = std::fs::canonicalize(text).ok();
+        let text = target.as_deref().and_then(|target| target.to_str()).unwrap_or(text);
+        let disk = text.strip_prefix("/dev/").unwrap_or(text).strip_prefix("ublkb");
+        match disk.and_then(|number| number.parse().ok()) {
+            Some(number) => Some(DetachedDevice::Ublk(number)),
+            None => device(text).ok().map(DetachedDevice::Nbd),
+        }
+    }
 }
 
 /// Longest timeout of a connection. Linux keeps it in 32 bits, in ticks of up to 1000 a second.
@@ -133,17 +146,6 @@ fn timeout(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// Parses a device: as [`device`], or `/dev/ublkb7`, or a link to one of them.
-fn attached(text: &str) -> Result<DetachedDevice, String> {
-    let target = std::fs::canonicalize(text).ok();
-    let text = target.as_deref().and_then(|target| target.to_str()).unwrap_or(text);
-    let disk = text.strip_prefix("/dev/").unwrap_or(text).strip_prefix("ublkb");
-    match disk.and_then(|number| number.parse().ok()) {
-        Some(number) => Ok(DetachedDevice::Ublk(number)),
-        None => device(text).map(DetachedDevice::Nbd),
-    }
-}
-
 /// Parses a device of Linux's client: `/dev/nbd7`, `nbd7` or `7`.
 fn device(text: &str) -> Result<u32, String> {
     let number = text.strip_prefix("/dev/").unwrap_or(text);
@@ -160,7 +162,7 @@ fn device(text: &str) -> Result<u32, String> {
 mod tests {
     use std::time::Duration;
 
-    use super::{DetachedDevice, attached, device, seconds, timeout};
+    use super::{DetachedDevice, device, seconds, timeout};
 
     #[test]
     fn times_are_whole_seconds_that_the_kernel_can_count() {
@@ -179,8 +181,9 @@ mod tests {
         for text in ["/dev/nbd7", "nbd7", "7"] {
             assert_eq!(device(text), Ok(7));
         }
-        assert_eq!(attached("/dev/ublkb3"), Ok(DetachedDevice::Ublk(3)));
-        assert_eq!(attached("nbd3"), Ok(DetachedDevice::Nbd(3)));
+        assert_eq!(DetachedDevice::named("/dev/ublkb3"), Some(DetachedDevice::Ublk(3)));
+        assert_eq!(DetachedDevice::named("nbd3"), Some(DetachedDevice::Nbd(3)));
+        assert_eq!(DetachedDevice::named("data"), None);
         for text in ["", "/dev/sda", "nbd", "nbd-1", "nbd+1", "/dev/nbd0p1", "99999999999"] {
             assert!(device(text).is_err(), "{text}");
         }

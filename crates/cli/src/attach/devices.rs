@@ -1,15 +1,18 @@
 //! Devices of Linux's NBD client, as `/sys/block` shows them.
 
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use corewise::nbd::wire::TransmissionFlags;
 use corewise_server::units;
-use rustix::fs::FlockOperation;
+use rustix::fs::{FlockOperation, major, minor};
 use rustix::io::Errno;
 use serde::Serialize;
 
+/// Folder of the locks of attached devices, and of the records of their connections.
+pub(super) const FOLDER: &str = "/run/corewise";
 /// Bytes of a sector, in which the kernel counts.
 pub(super) const SECTOR: u64 = 512;
 
@@ -141,6 +144,30 @@ pub(super) fn limit_requests(index: u32, most: u32) -> std::io::Result<()> {
     if now > most >> 10 { std::fs::write(file, (most >> 10).to_string()) } else { Ok(()) }
 }
 
+fn lock_of(index: u32) -> PathBuf {
+    Path::new(FOLDER).join(format!("nbd{index}.lock"))
+}
+
+/// Returns the process that replaces a device's connections, if one does.
+pub(super) fn owner(index: u32) -> Option<u32> {
+    // Nobody may take the lock to see whether it is free: a process that wants it would fail.
+    owner_in(
+        &std::fs::read_to_string("/proc/locks").ok()?,
+        &std::fs::metadata(lock_of(index)).ok()?,
+    )
+}
+
+fn owner_in(locks: &str, file: &Metadata) -> Option<u32> {
+    let (device, inode) = (file.dev(), file.ino());
+    let place = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
+    // Number, type, kind, access, process, place. Waiting processes have `->` behind the number.
+    let process = locks.lines().find_map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        (words.get(1) == Some(&"FLOCK") && words.get(5) == Some(&&*place)).then(|| words[4])
+    });
+    process?.parse().ok()
+}
+
 /// The lock of the process that replaces a device's connections, held as long as it lives.
 pub(super) struct Ownership {
     _file: File,
@@ -149,8 +176,7 @@ pub(super) struct Ownership {
 impl Ownership {
     /// Takes the lock. Fails with the number of the process that has it.
     pub(super) fn take(index: u32) -> Result<Ownership, String> {
-        let folder = Path::new("/run/corewise");
-        let path = folder.join(format!("nbd{index}.lock"));
+        let (folder, path) = (Path::new(FOLDER), lock_of(index));
         let failed = |error: std::io::Error| format!("cannot lock '{}': {error}", path.display());
         std::fs::create_dir_all(folder).map_err(failed)?;
         let mut options = File::options();
@@ -179,6 +205,20 @@ impl Ownership {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_process_that_holds_a_lock_is_known_while_it_holds_it() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let owner = || {
+            let locks = std::fs::read_to_string("/proc/locks").unwrap();
+            owner_in(&locks, &file.as_file().metadata().unwrap())
+        };
+        assert_eq!(owner(), None);
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert_eq!(owner(), Some(std::process::id()));
+        rustix::fs::flock(&file, FlockOperation::Unlock).unwrap();
+        assert_eq!(owner(), None);
+    }
 
     #[test]
     fn only_attached_devices_are_shown_in_order() {

@@ -3,12 +3,14 @@
 //! The kernel has the sockets and speaks NBD's transmission phase. This process makes the
 //! connections, replaces each one that dies, and encrypts those that use TLS.
 
+mod connections;
+mod detach;
 mod devices;
+mod list;
 mod netlink;
 
 use std::io::{IsTerminal, Write as _};
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant, SystemTime};
@@ -16,18 +18,19 @@ use std::time::{Duration, Instant, SystemTime};
 use corewise::nbd::wire::TransmissionFlags;
 use corewise::nbd::{RemoteOptions, RemoteSession, Uri};
 use corewise::sync::Parker;
-use corewise::ublk;
 use corewise_server::block_use::is_in_use;
-use corewise_server::text::Columns;
-use corewise_server::{DiskRecord, become_io_flusher, remove_links, units};
+use corewise_server::{become_io_flusher, units};
 use rustix::io::Errno;
 
-use crate::args::{self, DetachedDevice};
+use crate::args;
 use crate::exit::Failure;
 use crate::up::signals;
 use crate::{screen, tls_files};
+use connections::ConnectionState;
 use devices::{Device, Ownership, SECTOR, limit_requests};
 use netlink::{DeadLinks, KernelClient, KernelError, NewDevice};
+
+pub(crate) use detach::detach;
 
 /// Pause after the first failed attempt to connect; each further one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -69,6 +72,8 @@ struct Attached<'a> {
     connections: u16,
     /// Number of connections that are dead, as far as is known.
     dead: u16,
+    /// State of the connections that `attach --list` shows.
+    shown: ConnectionState,
     /// True once the kernel has said that it has no such device.
     is_gone: bool,
     /// Held as long as this process replaces the device's connections.
@@ -78,7 +83,7 @@ struct Attached<'a> {
 pub(crate) fn attach(args: &args::Attach) -> Result<(), Failure> {
     let uri = match &args.uri {
         Some(uri) if !args.list => uri,
-        _ => return list(args.json),
+        _ => return list::list(args.json),
     };
     if args.daemon {
         return in_the_background();
@@ -128,101 +133,6 @@ pub(crate) fn attach(args: &args::Attach) -> Result<(), Failure> {
 /// Prints a line. A reader that has gone doesn't matter: the device does.
 fn say(line: std::fmt::Arguments<'_>) {
     let _ = writeln!(std::io::stdout(), "{line}");
-}
-
-pub(crate) fn detach(args: &args::Detach) -> Result<(), Failure> {
-    let (name, hint) = match args.device {
-        DetachedDevice::Nbd(index) => (format!("nbd{index}"), "--force detaches it all the same"),
-        DetachedDevice::Ublk(number) => (
-            format!("ublkb{number}"),
-            "or start its server again; --force ends the disk all the same",
-        ),
-    };
-    let path = format!("/dev/{name}");
-    let is_here = match args.device {
-        DetachedDevice::Nbd(index) => Device::of(index).is_some(),
-        DetachedDevice::Ublk(_) => Path::new(&path).exists(),
-    };
-    if !is_here {
-        return Err(Failure::new(format!("{path} is not attached"))
-            .help("'corewise attach --list' shows the devices that are"));
-    }
-    if is_in_use(&name) && !args.force {
-        return Err(Failure::new(format!("{path} is in use"))
-            .help(format!("unmount what is on it first, {hint}, with I/O errors")));
-    }
-    match args.device {
-        DetachedDevice::Nbd(index) => {
-            let kernel = KernelClient::open().map_err(|error| refused("detach", &error))?;
-            kernel.detach(index).map_err(|error| refused("detach", &error))?;
-        }
-        DetachedDevice::Ublk(number) => {
-            ublk::discard_left(number).map_err(|error| Failure::new(error.to_string()))?;
-            remove_links(number);
-        }
-    }
-    say(format_args!("detached {path}"));
-    Ok(())
-}
-
-/// A disk of ublk.
-struct UblkDisk {
-    device: String,
-    size: u64,
-    /// Process that serves it. `None`: it waits for the next server.
-    process: Option<u32>,
-    record: Option<DiskRecord>,
-}
-
-/// Returns the disks of ublk, if this process may ask for them.
-fn disks() -> Vec<UblkDisk> {
-    let found = ublk::list(|_| true).unwrap_or_default();
-    let disk = |disk: ublk::FoundDisk| {
-        let ublk::FoundDisk { number, server, mark, .. } = disk;
-        let name = format!("ublkb{number}");
-        let size = devices::size(Path::new("/sys/block"), &name).unwrap_or_default();
-        let record = DiskRecord::of(number, mark);
-        UblkDisk { device: format!("/dev/{name}"), size, process: server, record }
-    };
-    found.into_iter().map(disk).collect()
-}
-
-fn list(json: bool) -> Result<(), Failure> {
-    let (devices, disks) = (Device::all(), disks());
-    let of_disk = |disk: &UblkDisk| {
-        let UblkDisk { device, size, process, record } = disk;
-        let export = record.as_ref().map(|record| &record.export);
-        let manifest = record.as_ref().map(|record| &record.manifest);
-        serde_json::json!({
-            "device": device, "size": size, "process": process,
-            "export": export, "manifest": manifest,
-        })
-    };
-    if json {
-        let disks: Vec<_> = disks.iter().map(of_disk).collect();
-        let all = serde_json::json!({ "devices": devices, "disks": disks });
-        println!("{}", serde_json::to_string_pretty(&all)?);
-    } else if devices.is_empty() && disks.is_empty() {
-        println!("no device is attached");
-    } else {
-        let head = ["device", "size", "process", "export"];
-        let row = |disk: &UblkDisk| {
-            let process = disk.process.map_or("(waits)".to_string(), |server| server.to_string());
-            let export = disk.record.as_ref().map_or("-".to_string(), |record| {
-                let DiskRecord { export, manifest, .. } = record;
-                match export.is_empty() {
-                    true => format!("the empty name, of {manifest}"),
-                    false => format!("{export}, of {manifest}"),
-                }
-            });
-            vec![disk.device.clone(), units::size(disk.size), process, export]
-        };
-        let rows = devices.iter().map(|device| device.row().to_vec());
-        let rows = rows.chain(disks.iter().map(row)).collect();
-        let table = Columns { head: &head, keys: &[0], words: &[0, 3], rows };
-        println!("{}", table.lines(screen::whole_width()).join("\n"));
-    }
-    Ok(())
 }
 
 /// Starts the same command without `--daemon`, and returns once its device is attached.
@@ -345,6 +255,7 @@ fn begin<'a>(
         backend,
         connections: connections as u16,
         dead: 0,
+        shown: ConnectionState::default(),
         is_gone: false,
         _ownership: ownership,
     })
@@ -399,6 +310,7 @@ fn take_over<'a>(
         backend,
         connections: device.connections,
         dead: device.connections,
+        shown: ConnectionState::default(),
         is_gone: false,
         _ownership: ownership,
     })
@@ -436,6 +348,7 @@ impl Attached<'_> {
                 say(format_args!("{} was detached", devices::path(self.index)));
                 return Ok(());
             }
+            self.show(None);
             if !self.wait(happenings, LOOK) {
                 return self.end();
             }
@@ -454,6 +367,17 @@ impl Attached<'_> {
         true
     }
 
+    /// Records the state of the connections for `attach --list`, if it has changed.
+    fn show(&mut self, error: Option<&str>) {
+        let state = self.shown.next(self.connections, self.dead, error, SystemTime::now());
+        if state != self.shown {
+            if let Err(error) = state.write(self.index) {
+                tracing::debug!(error, "the state of the connections isn't recorded");
+            }
+            self.shown = state;
+        }
+    }
+
     /// Returns true as long as the device is the one that this process attached or took over.
     fn is_attached(&self) -> bool {
         let now = Device::of(self.index).and_then(|now| now.backend);
@@ -465,6 +389,7 @@ impl Attached<'_> {
         let path = devices::path(self.index);
         let (mut pause, mut warned) = (FIRST_PAUSE, None);
         while self.dead > 0 && self.is_attached() {
+            self.show(warned.as_deref());
             let begun = Instant::now();
             let session = RemoteSession::open(&self.options).map_err(|error| error.to_string());
             let failure = match session.and_then(|session| self.replace(session)) {

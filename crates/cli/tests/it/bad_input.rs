@@ -123,6 +123,22 @@ fn wrong_usage_has_an_exit_code_of_its_own() {
 }
 
 #[test]
+fn a_device_to_detach_that_is_not_there_is_named_beside_those_that_are() {
+    let folder = Folder::new();
+    for name in ["data", "/dev/nbd4000", "/dev/ublkb4000"] {
+        let ran = folder.corewise(["detach", name]).code(1);
+        let asked = format!("error: '{name}': neither an NBD device nor a ublk disk");
+        let ran = ran.complains(&[&asked]);
+        // A machine with devices shows them.
+        assert!(
+            ["no device is attached", "there is /dev/"]
+                .iter()
+                .any(|words| ran.stderr.contains(words))
+        );
+    }
+}
+
+#[test]
 fn keep_going_serves_the_rest_and_names_the_devices_left_out() {
     let folder = Folder::new();
     let text = file("good", "1M")

@@ -4,6 +4,7 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::UNIX_EPOCH;
 
 use corewise::blockmq::{BlockDevice, BlockDeviceExt, Driver, Queue};
 use corewise::device::{self, Bound, ProbeContext, ProbeError, ShutdownError};
@@ -140,7 +141,6 @@ impl Volume {
     /// ends with this one.
     pub(crate) fn identity(&self) -> Option<String> {
         use manifest::Driver;
-        let name = self.name();
         let parts = || {
             let parts: Option<Vec<_>> =
                 self.parts.lock().iter().map(|one| one.identity()).collect();
@@ -166,7 +166,7 @@ impl Volume {
                     None => format!("mirror over\n{}", first()?),
                 }
             }
-            other => format!("{name} {} over\n{}", other.name(), parts()?),
+            other => format!("{} over\n{}", other.name(), parts()?),
         })
     }
 
@@ -561,12 +561,12 @@ impl Volume {
     }
 }
 
-/// Returns the identity of a file: another file at that path has other data.
+/// Returns the identity of a file, the same for each of its paths. Another file at that path has
+/// another one, even if it got the number of an inode that is gone.
 fn identity_of(path: &Path) -> String {
-    let path = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf());
-    let meta = std::fs::metadata(&path).ok();
-    let (device, inode) = meta.map_or((0, 0), |meta| (meta.dev(), meta.ino()));
-    format!("{} {device}:{inode}", path.display())
+    let Ok(meta) = std::fs::metadata(path) else { return path.display().to_string() };
+    let created = meta.created().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+    format!("{}:{} of {}", meta.dev(), meta.ino(), created.unwrap_or_default().as_nanos())
 }
 
 /// Refuses a new part beside one that holds data: it lacks the volume's data there.
@@ -687,5 +687,25 @@ impl device::Driver for VolumeDriver {
             Err(error) => return Err(error),
         }
         Ok(Arc::new(volume))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_the_same_by_each_of_its_paths_and_another_file_at_a_path_is_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let [path, link, copy] = ["a", "b", "c"].map(|name| folder.path().join(name));
+        std::fs::write(&path, "data").unwrap();
+        std::fs::hard_link(&path, &link).unwrap();
+        std::fs::copy(&path, &copy).unwrap();
+        let identity = identity_of(&path);
+        assert_eq!(identity_of(&link), identity);
+        assert_ne!(identity_of(&copy), identity);
+        std::fs::rename(&copy, &path).unwrap();
+        assert_ne!(identity_of(&path), identity);
+        assert_eq!(identity_of(&link), identity);
     }
 }

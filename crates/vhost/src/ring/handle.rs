@@ -8,12 +8,13 @@ use std::sync::Arc;
 use corewise_export::Identity;
 use corewise_sync::panics::caught;
 use corewise_sync::{Completion, Mutex, sys, thread};
-use rustix::event::{PollFlags, epoll};
+use rustix::event::epoll;
 use rustix::net::{Shutdown, shutdown};
 use virtio_queue::{Queue, QueueT};
 
 use super::buffers::Buffers;
-use super::{Inbox, MOST_ENTRIES, Ring, RingAddresses, RingShared, is_ready};
+use super::event::{Event, clear};
+use super::{Inbox, MOST_ENTRIES, Ring, RingAddresses, RingShared};
 use crate::config::EVENT_IDX;
 use crate::error::Error;
 use crate::faults::MemoryLoss;
@@ -274,11 +275,12 @@ impl Ring {
     }
 
     /// Sets the event of interrupts. One between the former event and this one isn't lost.
-    pub(crate) fn set_call(&mut self, call: Option<File>) {
-        self.call = call;
+    pub(crate) fn set_call(&mut self, call: Option<File>) -> Result<(), String> {
+        self.call = call.map(Event::new).transpose()?;
         if self.started {
             self.interrupt();
         }
+        Ok(())
     }
 
     pub(crate) fn set_error(&mut self, error: Option<File>) {
@@ -372,9 +374,7 @@ impl Ring {
         if let Some(kick) = self.kick.take() {
             let _ = epoll::delete(&self.epoll, kick.as_fd());
             // The thread never reads it; an event that is left would be taken for a kick later.
-            if is_ready(&kick, PollFlags::IN) {
-                let _ = rustix::io::read(&kick, &mut [0; 8]);
-            }
+            clear(&kick);
         }
         self.call = None;
         self.base = self.queue.next_avail();

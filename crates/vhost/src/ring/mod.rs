@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,7 @@ use corewise_blockmq::{Completed, IoErrorKind, Op, Request};
 use corewise_export::Next;
 use corewise_sync::atomic::{Ordering, fence};
 use corewise_sync::{Mutex, time};
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 use virtio_bindings::virtio_ring::VRING_AVAIL_F_NO_INTERRUPT;
@@ -29,6 +29,7 @@ use vm_memory::{Bytes, GuestAddress};
 use self::handle::IdleSignal;
 use buffers::Buffers;
 use chain::{BadChain, RawRequest, Status, copy_payload};
+use event::Event;
 use work::{ID_BYTES, Kind, Piece, RANGE_BYTES, Work};
 
 use crate::config::{EVENT_IDX, FLUSH, RANGES, SECTOR};
@@ -41,6 +42,8 @@ use crate::waker::ThreadWaker;
 
 mod buffers;
 mod chain;
+#[allow(unsafe_code, reason = "requests of an io_uring")]
+mod event;
 pub(crate) mod handle;
 mod work;
 
@@ -129,7 +132,7 @@ pub(crate) struct Ring {
     knows_loss: bool,
     record: Option<InflightRing>,
     kick: Option<File>,
-    call: Option<File>,
+    call: Option<Event>,
     error: Option<File>,
 
     started: bool,
@@ -625,9 +628,11 @@ impl Ring {
         }
     }
 
-    fn interrupt(&self) {
+    fn interrupt(&mut self) {
         RingCounters::add(&self.counters().interrupts, 1);
-        signal(self.call.as_ref());
+        if let Some(call) = &mut self.call {
+            call.signal();
+        }
     }
 
     /// Makes the ring take nothing more, and tells the frontend. Returns false.
@@ -635,7 +640,11 @@ impl Ring {
         if self.broken.is_none() {
             self.fault(why);
             self.broken = Some(why.to_owned());
-            signal(self.error.as_ref());
+            // Few rings break down, so none keeps this event ready.
+            let error = self.error.as_ref().and_then(|error| error.try_clone().ok());
+            if let Some(Ok(mut error)) = error.map(Event::new) {
+                error.signal();
+            }
         }
         false
     }
@@ -647,20 +656,6 @@ impl Ring {
         }
         self.disk.fault("a guest's request isn't served", Some(self.index), why);
     }
-}
-
-/// Writes to an eventfd of the frontend. A frontend that lets it fill up has its event.
-fn signal(event: Option<&File>) {
-    // The frontend can make its eventfds wait for room, whatever was set here.
-    if let Some(event) = event.filter(|event| is_ready(event, PollFlags::OUT)) {
-        let _ = rustix::io::write(event, &1_u64.to_ne_bytes());
-    }
-}
-
-/// Returns true if an eventfd can be read or written without waiting.
-fn is_ready(event: &impl AsFd, how: PollFlags) -> bool {
-    let mut polled = [PollFd::new(event, how)];
-    poll(&mut polled, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready == 1)
 }
 
 fn until(at: Instant) -> Timespec {

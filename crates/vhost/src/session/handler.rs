@@ -199,7 +199,7 @@ impl VhostUserBackendReqHandler for Session {
 
     fn set_vring_call(&self, index: u8, file: Option<File>) -> Result<()> {
         make_nonblocking(file.as_ref())?;
-        self.on_ring(index.into(), move |ring| ring.set_call(file))
+        self.change_ring(index.into(), move |ring| ring.set_call(file))
     }
 
     fn set_vring_err(&self, index: u8, file: Option<File>) -> Result<()> {

@@ -1,13 +1,15 @@
 //! Guests and frontends that lie.
 
 use std::io::Write;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};
 use std::os::unix::net::UnixStream;
 
 use corewise_vhost::Options;
+use rustix::io::ReadWriteFlags;
 use vhost::VhostBackend;
 use vhost::vhost_user::VhostUserFrontend;
 use vm_memory::{Bytes, GuestAddress};
+use vmm_sys_util::eventfd::EventFd;
 
 use crate::device::TestDevice;
 use crate::guest::*;
@@ -28,6 +30,8 @@ use Outcome::{Broken, Returned, Status};
 /// The header of a chain lies here, its status behind.
 const HEADER: u64 = GUEST + (512 << 10);
 const STATUS: u64 = HEADER + 16;
+/// Kind of a request for the serial number.
+const GET_ID: u32 = 8;
 /// A table of descriptors.
 const TABLE: u64 = BUFFERS + (2 << 20);
 const END: u64 = GUEST + MEMORY;
@@ -437,4 +441,69 @@ fn memory_that_is_not_there_is_refused() {
     assert_eq!(guest.write(0, &[1; 512]), OK);
     // The server has sealed what it has mapped.
     assert!(rustix::fs::ftruncate(&*guest.memory.file, 4096).is_err());
+}
+
+#[test]
+fn a_frontend_that_fills_its_event_has_no_thread_wait() {
+    /// Bytes of a count that leaves room for one more.
+    const ALMOST: [u8; 8] = (u64::MAX - 2).to_ne_bytes();
+    let device = TestDevice::of(1 << 20);
+    let host = Host::new(&device, Options::default());
+    // Without event indices the guest gets an interrupt for each request.
+    let features = Setup::default().features & !EVENT_IDX;
+    let mut guest = Guest::new(&host.path(), Setup { features, ..Setup::default() });
+    // SAFETY: the eventfd stays open for as long as the borrow.
+    let call = unsafe { BorrowedFd::borrow_raw(guest.rings[0].call.as_raw_fd()) };
+    let call = call.try_clone_to_owned().unwrap();
+    // The server has made it nonblocking once it got it.
+    rustix::io::ioctl_fionbio(&call, false).unwrap();
+    let (theirs, mut chance) = (call.try_clone().unwrap(), fastrand::Rng::with_seed(7));
+    let (memory, used_at) = (guest.memory.clone(), guest.rings[0].used_at() + 2);
+    let used = move || memory.get(used_at, 2);
+    let (begin, rounds) = std::sync::mpsc::channel::<Vec<u8>>();
+    let (filled, ends) = std::sync::mpsc::channel();
+    // Takes the last room at about the time at which the server finds it.
+    std::thread::spawn(move || {
+        for before in rounds {
+            while used() == before {
+                std::hint::spin_loop();
+            }
+            (0..chance.u32(..100)).for_each(|_| std::hint::spin_loop());
+            rustix::io::write(&theirs, &1_u64.to_ne_bytes()).unwrap();
+            filled.send(()).unwrap();
+        }
+    });
+    let drain = || {
+        let mut count = [0; 8];
+        let mut slices = [std::io::IoSliceMut::new(&mut count)];
+        rustix::io::preadv2(&call, &mut slices, u64::MAX, ReadWriteFlags::NOWAIT)
+    };
+    for round in 0..2000 {
+        let _ = drain();
+        rustix::io::write(&call, &ALMOST).unwrap();
+        begin.send(guest.memory.get(used_at, 2)).unwrap();
+        for _ in 0..2 {
+            let before = guest.rings[0].used_index();
+            let head = guest.post(GET_ID, 0, &[(BUFFERS, 20, WRITE)]);
+            guest.free.push_back(head);
+            guest.rings[0].kick();
+            let answered = || guest.rings[0].used_index() != before;
+            wait_until(&format!("an answer in round {round}"), answered);
+        }
+        // If the server has taken the last room, the other thread waits for this.
+        drain().unwrap();
+        ends.recv().unwrap();
+    }
+}
+
+#[test]
+fn an_event_that_is_no_eventfd_is_refused() {
+    let device = TestDevice::of(1 << 20);
+    let host = Host::new(&device, Options::default());
+    let mut guest = Guest::new(&host.path(), Setup::default());
+    let (_reader, writer) = rustix::pipe::pipe().unwrap();
+    // SAFETY: the test owns the descriptor, and gives it away.
+    let pipe = unsafe { EventFd::from_raw_fd(writer.into_raw_fd()) };
+    assert!(guest.frontend.set_vring_call(0, &pipe).is_err());
+    assert_eq!(guest.write(0, &[1; 512]), OK);
 }

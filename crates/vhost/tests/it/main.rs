@@ -2,6 +2,7 @@
 #![cfg(not(any(loom, shuttle)))]
 #![allow(clippy::unwrap_used, reason = "a helper that fails fails its test")]
 
+mod cloud_hypervisor;
 mod commands;
 mod device;
 mod guest;
