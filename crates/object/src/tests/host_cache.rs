@@ -38,7 +38,10 @@ async fn written(folder: &FilePath, nonce: u128, compression: Compression) -> Op
     let volume = open(folder, request(nonce + 6)).await;
     // This verifies that there is no other writer.
     read(&volume, 0, 1).await.unwrap();
-    if volume.read_at_once(0, 1).is_none() {
+    let segment = volume.state.read().map.segments.iter().next().map(|(_, segment)| *segment);
+    let segment = segment.unwrap();
+    let file = volume.store.open_file(segment.id, || segment.name());
+    if !file.is_some_and(|file| file.read(&mut [0; 64], 0)) {
         println!("the system can't open or read a cached file without waiting");
         return None;
     }
