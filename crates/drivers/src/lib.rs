@@ -69,7 +69,7 @@ pub use delay::{Delay, Delays};
 pub use faulty::{Fault, Faulty};
 pub use file::{
     Alignment, FileDriver, FileEvent, FileOptions, FileRings, IoPath, OnLoss, OpenError,
-    OpenErrorKind, PathInUse,
+    OpenErrorKind, PathInUse, lies_in_memory,
 };
 pub use file_guard::{FileFault, FileGuard};
 pub use memory::Memory;

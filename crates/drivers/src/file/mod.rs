@@ -38,6 +38,7 @@ pub use host_cache::Alignment;
 pub use loss::OnLoss;
 pub use options::{FileOptions, IoPath, PathInUse};
 pub use ring::FileRings;
+pub use store::lies_in_memory;
 
 use ring::Rings;
 use store::Store;

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{IoSlice, Seek, SeekFrom};
 use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
 
 use corewise_blockmq::{
     AlignedBuf, Flags, Geometry, IoError, IoErrorKind, Op, ReadOnlyLatch, Request, RequestMut,
@@ -537,8 +538,9 @@ enum Fallocate {
     CannotDo,
 }
 
-/// Returns true if a regular file lies on a file system that has no disk.
-fn lies_in_memory(file: &File) -> bool {
+/// Returns true if a regular file lies on a file system that has no disk (tmpfs, ramfs), so that no
+/// read of it waits for one.
+pub fn lies_in_memory(file: impl AsFd) -> bool {
     // `TMPFS_MAGIC` and `RAMFS_MAGIC`.
     let found = rustix::fs::fstatfs(file).map(|found| found.f_type as u64 & 0xffff_ffff);
     matches!(found, Ok(0x0102_1994 | 0x8584_58f6))

@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::codec::Codec;
-use super::objects::{
-    BLOCK, BlockPlace, Changes, FRAME_BLOCKS, FrameAddress, HEAD, Head, Kind, MapEntry, Writer,
-};
+use super::frame::{FRAME_BLOCKS, FrameAddress};
+use super::objects::{BLOCK, BlockPlace, Changes, HEAD, Head, Kind, MapEntry, Writer};
 
 /// Content that was written to a range.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,9 +8,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::objects::{
-    BLOCK, Damaged, FRAME_BLOCKS, FRAME_HEAD, FrameAddress, FrameHead, Head, Kind, Writer,
-};
+use super::frame::{BlockSums, FRAME_BLOCKS, FrameAddress, FrameHead};
+use super::objects::{BLOCK, Damaged, Head, Kind, Writer};
 use super::seal::{self, Seal, WRAPPED};
 use crate::error::{OpenError, OpenErrorKind};
 
@@ -107,8 +106,12 @@ impl Codec {
             }
             *data = vec![all.into()];
         }
-        let stored = FRAME_HEAD + data.iter().map(Bytes::len).sum::<usize>();
-        out.push(Bytes::copy_from_slice(&head.encode(spot, data)));
+        let front: Bytes = match head.how == Compression::None as u32 && self.seal.is_none() {
+            true => BlockSums::encode(spot, data).into(),
+            false => Bytes::copy_from_slice(&head.encode(spot, data)),
+        };
+        let stored = front.len() + data.iter().map(Bytes::len).sum::<usize>();
+        out.push(front);
         out.append(data);
         u32::try_from(stored).expect("a frame is small")
     }
@@ -284,13 +287,14 @@ mod tests {
             for blocks in [1, 3, FRAME_BLOCKS] {
                 let data = text(blocks, &mut random);
                 let found = frame(&codec(by), &data);
-                assert_eq!(found.len() < FRAME_HEAD + data.len(), by != Compression::None);
+                let plain = BlockSums::front_of(blocks) + data.len();
+                assert_eq!(found.len() < plain, by != Compression::None);
                 // The choice of the reader doesn't matter.
                 assert!(codec(Compression::None).data(&SPOT, &found).unwrap() == data, "{by}");
 
                 let noise: Vec<u8> = (0..blocks * BLOCK).map(|_| random.u8(..)).collect();
                 let found = frame(&codec(by), &noise);
-                assert_eq!(found.len(), FRAME_HEAD + noise.len(), "{by}");
+                assert_eq!(found.len(), BlockSums::front_of(blocks) + noise.len(), "{by}");
                 assert!(codec(by).data(&SPOT, &found).unwrap() == noise, "{by}");
             }
         }
@@ -381,6 +385,8 @@ mod tests {
         }
         let plain = frame(&self::codec(Compression::Lz4), &data);
         assert!(codec.data(&SPOT, &plain).is_err(), "it isn't sealed");
+        let with_table = frame(&self::codec(Compression::None), &data);
+        assert!(codec.data(&SPOT, &with_table).is_err(), "it isn't sealed");
         assert!(sealing().data(&SPOT, &good).is_err(), "by another volume");
     }
 

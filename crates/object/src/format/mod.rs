@@ -3,6 +3,7 @@
 
 mod batch;
 mod codec;
+mod frame;
 mod map;
 pub(crate) mod names;
 mod objects;
@@ -11,12 +12,13 @@ pub(crate) mod seal;
 pub(crate) use batch::{Batch, BuiltSegment, Chunk, SegmentBuilder};
 pub(crate) use codec::Codec;
 pub use codec::Compression;
+pub(crate) use frame::{BlockSums, FrameAddress};
 pub(crate) use map::Map;
 pub use map::StoreSpace;
 pub(crate) use map::{Segment, SegmentTotals};
 pub use names::OpeningId;
 pub(crate) use objects::{
-    BLOCK, BlockPlace, Changes, Damaged, FrameAddress, HEAD, Head, Kind, MapEntry, Opening, Origin,
+    BLOCK, BlockPlace, Changes, Damaged, HEAD, Head, Kind, MapEntry, Opening, Origin,
     SnapshotRecord, WholeMap, Writer,
 };
 pub use seal::ObjectKey;

@@ -5,26 +5,20 @@ use std::fmt;
 
 use bytes::{Buf, BufMut, Bytes, TryGetError};
 
+use super::frame::{FRAME_BLOCKS, FRAME_HEAD, FRAME_MOST};
 use super::map::Segment;
 
 /// Bytes of a block: the smallest unit of a request, and of the map.
 pub(crate) const BLOCK: u64 = 4096;
 /// Bytes of a head.
 pub(crate) const HEAD: usize = 64;
-/// Bytes in front of the data of a frame.
-pub(crate) const FRAME_HEAD: usize = 16;
-/// Maximum blocks of a frame, all of which are fetched for one of them.
-pub(crate) const FRAME_BLOCKS: u64 = 32;
-
-/// Maximum bytes of a frame: incompressible data, and the overhead of encryption.
-pub(crate) const FRAME_MOST: u32 = FRAME_HEAD as u32 + (FRAME_BLOCKS * BLOCK) as u32 + 64;
-
 const MAGIC: u64 = u64::from_le_bytes(*b"cwobject");
 /// Flag beside the kind of a sealed object.
 const SEALED: u32 = 1 << 31;
-const VERSION: u32 = 5;
-/// First bytes of each frame.
-const FRAME_MAGIC: u32 = u32::from_le_bytes(*b"cwfr");
+/// Format of the objects that this program writes.
+const VERSION: u32 = 6;
+/// Oldest format that it reads. Format 5 has no [checksums of blocks](super::frame).
+const OLDEST: u32 = 5;
 
 /// The reason why bytes are invalid.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,9 +147,10 @@ impl Head {
         if from.try_get_u32_le()? != crc32fast::hash(&head[..HEAD - 4]) {
             return Err(Damaged("the checksum of the header is wrong".into()));
         }
-        if version != VERSION {
-            let why = format!("the object has format {version}; this program knows {VERSION}");
-            return Err(Damaged(why));
+        if !(OLDEST..=VERSION).contains(&version) {
+            return Err(Damaged(format!(
+                "the object has format {version}; this program knows {OLDEST} to {VERSION}"
+            )));
         }
         let kinds = [Kind::Open, Kind::Commit, Kind::Close, Kind::Map, Kind::Segment];
         let mut kinds = kinds.into_iter().chain([Kind::Snapshot, Kind::Mark]);
@@ -530,90 +525,6 @@ impl WholeMap {
     }
 }
 
-/// The head of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FrameHead {
-    /// Compression method.
-    pub(crate) how: u32,
-    /// Number of decompressed blocks.
-    pub(crate) blocks: u32,
-}
-
-impl FrameHead {
-    /// Returns the data that a sealed frame is bound to, beside its nonce.
-    pub(crate) fn place(&self, spot: &FrameAddress) -> Vec<u8> {
-        let mut out = b"corewise frame 1".to_vec();
-        out.put_slice(&spot.encode());
-        out.put_u32_le(self.how);
-        out.put_u32_le(self.blocks);
-        out
-    }
-
-    /// Encodes the head of these bytes, with the checksum of both and of the frame's address.
-    pub(crate) fn encode(&self, spot: &FrameAddress, stored: &[Bytes]) -> [u8; FRAME_HEAD] {
-        let mut out = Vec::new();
-        out.put_u32_le(FRAME_MAGIC);
-        out.put_u32_le(self.how);
-        out.put_u32_le(self.blocks);
-        let mut sum = Self::summer(spot, &out);
-        stored.iter().for_each(|part| sum.update(part));
-        out.put_u32_le(sum.finalize());
-        out.try_into().expect("so many bytes are these")
-    }
-
-    /// Decodes the head. Returns it with the bytes behind it.
-    pub(crate) fn decode(spot: &FrameAddress, frame: &Bytes) -> Result<(Self, Bytes), Damaged> {
-        let mut from = &frame[..];
-        let (magic, how, blocks) =
-            (from.try_get_u32_le()?, from.try_get_u32_le()?, from.try_get_u32_le()?);
-        let sum = from.try_get_u32_le()?;
-        let stored = frame.slice(FRAME_HEAD..);
-        let mut found = Self::summer(spot, &frame[..FRAME_HEAD - 4]);
-        found.update(&stored);
-        if magic != FRAME_MAGIC || found.finalize() != sum {
-            return Err(Damaged("the checksum of a frame is wrong".into()));
-        }
-        Ok((Self { how, blocks }, stored))
-    }
-
-    fn summer(spot: &FrameAddress, head: &[u8]) -> crc32fast::Hasher {
-        let mut sum = crc32fast::Hasher::new();
-        sum.update(&spot.encode());
-        sum.update(head);
-        sum
-    }
-}
-
-/// Address and owner of a frame. A frame that lies elsewhere than it was written is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct FrameAddress {
-    /// The segment's id.
-    pub(crate) id: u128,
-    /// First byte of the frame in the segment.
-    pub(crate) at: u32,
-    /// First block of the frame.
-    pub(crate) start: u64,
-}
-
-impl FrameAddress {
-    /// Returns a frame's nonce. No two frames share one: segment ids are unique, and each address
-    /// in a segment is used once.
-    pub(crate) fn nonce(&self) -> [u8; 24] {
-        let mut out = Vec::new();
-        out.put_u128_le(self.id);
-        out.put_u64_le(u64::from(self.at));
-        out.try_into().expect("so many bytes are these")
-    }
-
-    pub(crate) fn encode(&self) -> [u8; 28] {
-        let mut out = Vec::new();
-        out.put_u128_le(self.id);
-        out.put_u32_le(self.at);
-        out.put_u64_le(self.start);
-        out.try_into().expect("so many bytes are these")
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -687,6 +598,21 @@ mod tests {
         }
         for n in 0..changes.encode().len() {
             assert!(Changes::decode(&changes.encode()[..n]).is_err(), "cut to {n}");
+        }
+    }
+
+    #[test]
+    fn objects_of_format_5_are_read_and_older_or_newer_ones_are_not() {
+        let head = Head::new(Kind::Open, (1, Writer { epoch: 1, nonce: 77 }), false, b"body");
+        for version in OLDEST - 1..=VERSION + 1 {
+            let mut bytes = head.encode();
+            bytes[8..12].copy_from_slice(&version.to_le_bytes());
+            let sum = crc32fast::hash(&bytes[..HEAD - 4]);
+            bytes[HEAD - 4..].copy_from_slice(&sum.to_le_bytes());
+            match Head::decode(&bytes) {
+                Ok(found) => assert!(found == head && (5..=6).contains(&version)),
+                Err(why) => assert!(why.0.contains("this program knows 5 to 6"), "{why}"),
+            }
         }
     }
 }

@@ -7,8 +7,9 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path as FilePath, PathBuf};
 
 use object_store::path::Path;
-use rustix::fs::{Mode, OFlags, Stat, fstat, fstatvfs, open, stat};
+use rustix::fs::{Mode, OFlags, ResolveFlags, Stat, fstat, fstatvfs, open, openat2, stat};
 
+use super::open_files::OpenFiles;
 use super::{Measure, StoreRoom};
 
 /// The folders that a volume has.
@@ -77,6 +78,8 @@ pub(crate) struct Folder {
     /// The parent folder, and the volume's prefix in it. `None`: there is no parent, so the prefix
     /// is empty.
     above: Option<(HeldFolder, Path)>,
+    /// Objects with data that are held open.
+    pub(crate) files: OpenFiles,
 }
 
 impl Folder {
@@ -88,18 +91,34 @@ impl Folder {
             "" => None,
             _ => Some((HeldFolder::open(above)?, prefix.clone())),
         };
-        Ok(Self { own, above })
+        Ok(Self { own, above, files: OpenFiles::new() })
+    }
+
+    /// Returns the open folder that has a prefix of the store, and the rest of its path in there.
+    fn lies_in<'a>(&'a self, prefix: &'a Path) -> (&'a HeldFolder, &'a str) {
+        match &self.above {
+            None => (&self.own, prefix.as_ref()),
+            Some((_, own)) if own == prefix => (&self.own, ""),
+            Some((above, _)) => (above, prefix.as_ref()),
+        }
     }
 
     /// Returns the path, from the root on, of what lies below a prefix of the store.
     pub(crate) fn at(&self, prefix: &Path) -> Path {
-        let at = match &self.above {
-            None if prefix.as_ref().is_empty() => self.own.at(),
-            None => format!("{}/{prefix}", self.own.at()),
-            Some((_, own)) if own == prefix => self.own.at(),
-            Some((above, _)) => format!("{}/{prefix}", above.at()),
+        let at = match self.lies_in(prefix) {
+            (held, "") => held.at(),
+            (held, rest) => format!("{}/{rest}", held.at()),
         };
         Path::parse(&at).unwrap_or_else(|_| Path::from(at))
+    }
+
+    /// Opens an object below a prefix for reading, if the kernel can do that without waiting
+    /// (`RESOLVE_CACHED`, since Linux 5.12). Never blocks.
+    pub(super) fn open_cached(&self, prefix: &Path, name: &str) -> Option<OwnedFd> {
+        let (held, rest) = self.lies_in(prefix);
+        let path = if rest.is_empty() { name.to_owned() } else { format!("{rest}/{name}") };
+        let how = OFlags::RDONLY | OFlags::CLOEXEC;
+        openat2(&held.folder, path, how, Mode::empty(), ResolveFlags::CACHED).ok()
     }
 
     /// Returns the name of the volume's folder.

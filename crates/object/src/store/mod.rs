@@ -3,9 +3,11 @@
 
 mod cloud;
 mod folder;
+mod open_files;
 
 pub(crate) use cloud::Cloud;
 pub(crate) use folder::{Folder, Presence, volume_around};
+pub(crate) use open_files::OpenFile;
 
 use std::future::Future;
 use std::ops::Range;
@@ -429,6 +431,24 @@ impl Store {
         let (size, bytes) = self.within(TRY, asked).await?;
         count(&self.counts.received, bytes.len() as u64);
         Ok((size, bytes))
+    }
+
+    /// Returns the open file of a segment that is this object of a folder. `None`: the store is no
+    /// folder, the file can't be opened without waiting, or it was deleted. Never blocks.
+    pub(crate) fn open_file(
+        &self,
+        id: u128,
+        name: impl FnOnce() -> String,
+    ) -> Option<Arc<OpenFile>> {
+        let folder = self.folder.as_ref()?;
+        folder.files.get(id, || folder.open_cached(&self.prefix, &name()))
+    }
+
+    /// Counts a read of an [open file](Self::open_file), as a request of that many bytes.
+    pub(crate) fn count_read(&self, bytes: u64) {
+        self.asked.notify_one();
+        count(&self.counts.gets, 1);
+        count(&self.counts.received, bytes);
     }
 
     /// Returns the bytes of an object.

@@ -14,6 +14,7 @@ mod flush_faults;
 mod folders;
 mod full;
 mod history;
+mod host_cache;
 mod large;
 mod local;
 mod mounts;

@@ -123,10 +123,14 @@ impl Cache {
         self.frames.as_ref()?.try_get(&key).ok()?
     }
 
-    /// Counts `hits` frames of [`kept`](Self::kept) that were used.
-    pub(crate) fn count(&self, hits: u64) {
+    /// Counts frames that were used without [`look`](Self::look): `hits` of [`kept`](Self::kept),
+    /// and `misses` that were fetched.
+    pub(crate) fn count(&self, hits: u64, misses: u64) {
         if hits != 0 {
             self.hits.add(hits);
+        }
+        if misses != 0 {
+            self.misses.add(misses);
         }
     }
 

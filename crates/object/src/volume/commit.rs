@@ -236,6 +236,8 @@ impl Volume {
         if is_first {
             self.tell_end(&why);
         }
+        // Another server may delete them: open files would keep their room.
+        self.store.folder().into_iter().for_each(|folder| folder.files.close());
         self.room.close();
         self.durable.send_replace(u64::MAX);
         self.work.notify_one();

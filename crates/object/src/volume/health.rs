@@ -323,11 +323,15 @@ impl Volume {
     }
 
     /// Checks whether the folder is where it was: a deleted one is lost, a moved one is reported.
-    /// Blocks as long as its file system does.
+    /// Deleted objects are closed. Blocks as long as its file system does.
     async fn look_at_folder(&self) {
         let Some(folder) = self.store.folder().cloned() else { return };
         // An error: the check panicked.
-        let Ok(presence) = spawn_blocking(move || folder.presence()).await else { return };
+        let look = move || {
+            folder.files.close_deleted();
+            folder.presence()
+        };
+        let Ok(presence) = spawn_blocking(look).await else { return };
         let moved = match presence {
             Presence::Deleted(why) => return self.lost_for_good(why),
             Presence::Moved(why) => Some(why),

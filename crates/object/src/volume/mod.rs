@@ -10,6 +10,7 @@ mod cache;
 mod commit;
 mod compact;
 mod health;
+mod host_cache;
 pub(crate) mod opening;
 pub(crate) mod policy;
 mod read;

@@ -16,7 +16,7 @@ use crate::format::{
     BLOCK, Batch, BlockPlace, Chunk, Codec, FrameAddress, HEAD, Head, Map, Segment, names,
 };
 use crate::log;
-use crate::store::{Failure, Retries, within};
+use crate::store::{Failure, Retries, Store, within};
 
 /// Number of attempts of a read when a segment was gone.
 const LOOKS: usize = 8;
@@ -37,17 +37,17 @@ enum Source {
 
 /// Address of blocks in a segment, as it was known at the lookup.
 #[derive(Clone, Copy, Debug)]
-struct StoredRange {
+pub(super) struct StoredRange {
     /// The first of the blocks.
     start: u64,
     /// Number of blocks.
-    len: u64,
-    place: BlockPlace,
-    segment: Option<Segment>,
+    pub(super) len: u64,
+    pub(super) place: BlockPlace,
+    pub(super) segment: Option<Segment>,
 }
 
 impl StoredRange {
-    fn key(&self) -> Key {
+    pub(super) fn key(&self) -> Key {
         (self.segment.map_or(0, |segment| segment.id), self.place.at)
     }
 
@@ -60,7 +60,7 @@ impl StoredRange {
     }
 
     /// Returns these blocks of the frame.
-    fn part(&self, frame: &Bytes) -> Result<Part, Fault> {
+    pub(super) fn part(&self, frame: &Bytes) -> Result<Part, Fault> {
         let from = u64::from(self.place.skip) * BLOCK;
         let to = from + self.len * BLOCK;
         if to > frame.len() as u64 {
@@ -69,7 +69,7 @@ impl StoredRange {
         Ok(Part::Data(frame.slice(from as usize..to as usize)))
     }
 
-    fn spot(&self) -> FrameAddress {
+    pub(super) fn spot(&self) -> FrameAddress {
         let (id, at) = self.key();
         FrameAddress { id, at, start: self.start - u64::from(self.place.skip) }
     }
@@ -126,16 +126,26 @@ impl Volume {
             let state = self.state.try_read()?;
             (state.sources(start, len).ok()?, state.looked, state.looking)
         };
-        let mut hits = 0;
+        let (mut hits, mut misses) = (0, 0);
         let mut parts = Vec::with_capacity(sources.len());
+        let mut work = 0;
         for source in sources {
             parts.push(match source {
                 Source::Memory(part) => part,
-                Source::Store(lies) => {
-                    hits += 1;
-                    lies.segment?;
-                    lies.part(&self.cache.kept(lies.key())?).ok()?
-                }
+                Source::Store(lies) => match self.cache.kept(lies.key()) {
+                    Some(frame) if lies.segment.is_some() => {
+                        hits += 1;
+                        lies.part(&frame).ok()?
+                    }
+                    _ => {
+                        misses += 1;
+                        work += lies.place.stored;
+                        if self.codec.is_work() && work > ELSEWHERE {
+                            return None;
+                        }
+                        self.cached_by_host(&lies)?
+                    }
+                },
             });
         }
         // Believe, as in a read that waits; only the volume's thread asks the store.
@@ -143,13 +153,14 @@ impl Volume {
         if age >= self.lease / 2 && !looking {
             return None;
         }
-        // One missed read makes no difference to a stream.
-        let streams = self.streams.try_lock();
+        // What the host's cache has isn't fetched ahead. One missed read makes no difference to a
+        // stream.
+        let streams = if misses == 0 { self.streams.try_lock() } else { None };
         let ahead = streams.and_then(|mut all| all.read(start, len, self.most_ahead()));
         if let Some(ahead) = ahead {
             drop(self.runtime.spawn(Arc::clone(self).fetch_ahead(ahead)));
         }
-        self.cache.count(hits);
+        self.cache.count(hits, misses);
         Some(parts)
     }
 
@@ -236,11 +247,8 @@ impl Volume {
     ) -> Result<Result<Vec<(Key, Bytes)>, String>, Fault> {
         let Some((first, _)) = frames.first() else { return Ok(Ok(Vec::new())) };
         let name = first.name();
-        let store = match first.segment.map_or(0, |segment| segment.home) {
-            0 => Some(&*self.store),
-            home => self.homes.get(home as usize - 1),
-        };
-        let store = store
+        let store = self
+            .home(first.segment.map_or(0, |segment| segment.home))
             .ok_or_else(|| first.damaged("the object belongs to no ancestor of the volume"))?;
         let range = Some(u64::from(span.from)..u64::from(span.to));
         let found = log::fetch(store, &name, range, Some(self.tuning.patience)).await;
@@ -259,6 +267,14 @@ impl Volume {
             decode()
         };
         decoded.map(Ok)
+    }
+
+    /// Returns the store of a segment by its [home](Segment::home).
+    pub(super) fn home(&self, home: u32) -> Option<&Store> {
+        match home {
+            0 => Some(&self.store),
+            home => self.homes.get(home as usize - 1),
+        }
     }
 
     /// Fetches the next blocks of a sequential reader.
