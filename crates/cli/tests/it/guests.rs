@@ -56,7 +56,7 @@ fn a_reload_changes_the_access_to_a_socket_at_once_and_says_what_it_could_not_ch
     let manifest = |server: &str, export: &str| {
         let device = "[[device]]\nname = \"ram\"\ndriver = \"memory\"\nsize = \"1M\"\n";
         let export = format!("[[export]]\ndevice = \"ram\"\n{export}\n");
-        folder.write("a.toml", &format!("[server]\nunix = \"s\"\n{server}\n{device}{export}"));
+        folder.write("a.toml", format!("[server]\nunix = \"s\"\n{server}\n{device}{export}"));
     };
     let socket = |access: &str| {
         let export = format!("vhost_user = {{ path = \"guest\", {access} }}");

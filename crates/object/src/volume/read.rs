@@ -153,7 +153,7 @@ impl Volume {
         if age >= self.lease / 2 && !looking {
             return None;
         }
-        // What the host's cache has isn't fetched ahead. One missed read makes no difference to a
+        // Data in the host's cache isn't fetched ahead. One missed read makes no difference to a
         // stream.
         let streams = if misses == 0 { self.streams.try_lock() } else { None };
         let ahead = streams.and_then(|mut all| all.read(start, len, self.most_ahead()));

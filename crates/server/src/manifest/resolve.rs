@@ -186,10 +186,11 @@ impl Storage {
     }
 }
 
-/// Finds devices whose data would clash, or the files beside that. Two devices over one file would overwrite each other,
-/// unless both only read it. Two over one volume in an object store fence each other. A volume in
-/// the folder of another may be taken for a part of it. Paths that lead to one folder (links, bind
-/// mounts) are found here, those that lead to one file when the files are locked.
+/// Finds devices whose data would clash, or the files beside that. Two devices over one file would
+/// overwrite each other, unless both only read it. Two over one volume in an object store fence
+/// each other. A volume in the folder of another may be taken for a part of it. Paths that lead to
+/// one folder (links, bind mounts) are found here, those that lead to one file when the files are
+/// locked.
 fn shared_homes(
     devices: &[RawDevice],
     beside: Option<&Manifest>,

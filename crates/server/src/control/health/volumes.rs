@@ -87,7 +87,7 @@ fn header_damaged(disk: &Disk) -> Option<Reason> {
     Some(Reason::new(fault, state, &disk.name, damage).todo(REPAIR_HEADER))
 }
 
-/// Returns the reason for a checkpoint that can't be read any more: a backup of it failed, or would.
+/// Returns the reason for a checkpoint that can't be read any more: a backup of it fails.
 fn lost_checkpoint(disk: &Disk) -> Option<Reason> {
     let LostCheckpoint { checkpoint, why } = disk.checkpoints.as_ref()?.lost.as_ref()?;
     let what = format!("checkpoint '{checkpoint}' can't be read any more: {why}");
