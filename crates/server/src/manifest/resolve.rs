@@ -245,8 +245,11 @@ fn shared_homes(
         }
         if let Some((first, other)) = files.get(&home.path) {
             if let Some(clash) = other.clash(&home) {
-                let other = links::subject(&devices[*first]);
-                problems.push(Problem::new(home.place, subject(), format!("{other} {clash}")));
+                let message = match *first == index {
+                    true => format!("its data and the files beside that share {}", home.name),
+                    false => format!("{} {clash}", links::subject(&devices[*first])),
+                };
+                problems.push(Problem::new(home.place, subject(), message));
                 bad.extend([*first, index]);
             }
         } else {
