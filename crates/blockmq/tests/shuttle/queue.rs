@@ -14,7 +14,7 @@ use corewise_sync::{Countdown, Mutex, thread};
 use corewise_topology::{CpuId, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue};
 
-use crate::device::{BLOCK, Device, Disk};
+use crate::device::{Above, BLOCK, Device, Disk};
 
 const CLIENTS: u64 = 2;
 /// Number of requests of each client.
@@ -63,9 +63,15 @@ fn client(queue: &Queue, first: u64, ended: &Arc<Ended>) {
 }
 
 /// Does one thing to a queue, and undoes it.
-fn disturb(queue: &Arc<Queue>, machine: &Machine) {
+fn disturb(queue: &Arc<Queue>, machine: &Machine, closed: &AtomicU64) {
     match choose(6) {
-        0 => drop(queue.quiesce()),
+        0 => {
+            let quiesced = queue.quiesce();
+            closed.fetch_add(1, SeqCst);
+            thread::yield_now();
+            closed.fetch_sub(1, SeqCst);
+            drop(quiesced);
+        }
         1 => {
             let _quiesced = queue.quiesce_nowait();
             queue.run(0);
@@ -91,6 +97,11 @@ fn disturb(queue: &Arc<Queue>, machine: &Machine) {
 }
 
 fn scenario() {
+    world(false);
+}
+
+/// Runs the requests through a queue, or through one that remaps them to it.
+fn world(stacked: bool) {
     let machine = ["numa:1 l3:1 core:1 pu:1", "numa:1 l3:2 core:1 pu:1"][choose(2) as usize];
     let machine = Machine::synthetic(machine).unwrap();
     let pools = WorkerPools::builder(&machine).max_workers(4).build();
@@ -114,7 +125,15 @@ fn scenario() {
     if let Some(tags) = &tags {
         builder = builder.tags(tags);
     }
-    let queue = builder.build(&wq);
+    let below = builder.build(&wq);
+    let closed = Arc::new(AtomicU64::new(0));
+    let queue = match stacked {
+        true => {
+            let above = Above { below: Arc::clone(&below), closed: Arc::clone(&closed) };
+            Queue::builder(&machine, Arc::new(above)).iostats(IoStats::Counted).build(&wq)
+        }
+        false => Arc::clone(&below),
+    };
     let requests = CLIENTS * REQUESTS;
     let ended = Arc::new(Ended {
         times: (0..requests).map(|_| AtomicU64::new(0)).collect(),
@@ -130,9 +149,11 @@ fn scenario() {
             thread::spawn(move || client(&queue, client_number * REQUESTS, &ended))
         })
         .collect();
-    others.extend((0..2).map(|_| {
-        let (queue, machine) = (Arc::clone(&queue), machine.clone());
-        thread::spawn(move || (0..ACTS).for_each(|_| disturb(&queue, &machine)))
+    others.extend([&queue, &below].map(|queue| {
+        let (queue, machine) = (Arc::clone(queue), machine.clone());
+        // Of a queue below, it says nothing.
+        let closed = if Arc::ptr_eq(&queue, &below) { Arc::default() } else { Arc::clone(&closed) };
+        thread::spawn(move || (0..ACTS).for_each(|_| disturb(&queue, &machine, &closed)))
     }));
     // Another thread takes a tag of the set.
     others.extend(tags.clone().map(|tags| {
@@ -151,11 +172,13 @@ fn scenario() {
     ended.all.wait();
     queue.drain();
     assert!(ended.times.iter().all(|n| n.load(SeqCst) == 1), "doubled: {:?}", ended.times);
-    // No runner has a tag in hand.
-    drop(queue.quiesce());
-    let stats = queue.stats();
-    assert_eq!((stats.iter().map(|s| s.in_flight).sum::<u64>(), queue.inside()), (0, 0));
-    drop(queue);
+    for queue in [queue, below] {
+        queue.drain();
+        // No runner has a tag in hand.
+        drop(queue.quiesce());
+        let stats = queue.stats();
+        assert_eq!((stats.iter().map(|s| s.in_flight).sum::<u64>(), queue.inside()), (0, 0));
+    }
     assert!(tags.is_none_or(|tags| tags.in_use() == 0), "a tag was lost");
     device.close();
     interrupts.join().unwrap();
@@ -170,6 +193,12 @@ fn shuttle_no_request_is_lost_or_doubled_in_random_schedules() {
 #[test]
 fn shuttle_no_request_is_lost_or_doubled_where_few_threads_are_preempted() {
     schedules::few_preemptions(Schedules { short: 1_000, long: 100_000 }, scenario);
+}
+
+#[test]
+fn shuttle_no_request_is_lost_or_doubled_over_another_queue() {
+    schedules::random(Schedules { short: 3_000, long: 100_000 }, || world(true));
+    schedules::few_preemptions(Schedules { short: 500, long: 30_000 }, || world(true));
 }
 
 #[test]
