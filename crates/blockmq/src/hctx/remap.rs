@@ -8,24 +8,34 @@ use crate::request::Op;
 use crate::request::error::{IoError, IoErrorKind};
 use crate::state::backlog::Backlog;
 use crate::state::core::{Core, Hctx};
-use crate::state::driver::Remap;
+use crate::state::driver::{BlockDevice, Remap};
 use crate::state::pending::{Pending, Verdict};
 use crate::state::request::Request;
 use crate::stats::RunnerStats;
 
-/// Asks the driver for the place of the next request on another device. A request for which that
-/// panics fails.
-fn next_place<'a>(core: &'a Core, backlog: &mut Backlog<Box<Pending>>) -> Option<Remap<'a>> {
-    loop {
-        let rq = backlog.first()?.rq();
-        if matches!(rq.op(), Op::Flush | Op::Extents) || rq.is_merged() {
-            return None;
-        }
-        match caught(|| core.driver.remap(rq)) {
-            Some(place) => return place,
-            None => fail(core, backlog.next()?),
-        }
+/// Asks the driver for the place of the next request on another device. `None`: the driver gets
+/// the request, or its panic has failed the request, which counts as sent.
+fn next_place<'a>(
+    core: &'a Core,
+    backlog: &mut Backlog<Box<Pending>>,
+    sent: &mut u32,
+) -> Option<Remap<'a>> {
+    let rq = backlog.first()?.rq();
+    if matches!(rq.op(), Op::Flush | Op::Extents) || rq.is_merged() {
+        return None;
     }
+    let place = caught(|| core.driver.remap(rq));
+    if place.is_none() {
+        fail(core, backlog.next()?);
+        *sent += 1;
+    }
+    place?
+}
+
+/// Returns true if both are the same device. Their tables count, too: a device and its first field
+/// have one address.
+fn is_same(one: &dyn BlockDevice, other: &dyn BlockDevice) -> bool {
+    ptr::eq(one, other)
 }
 
 /// Fails a request for which the driver panicked.
@@ -43,7 +53,8 @@ fn fail(core: &Core, mut pending: Box<Pending>) {
 
 impl Hctx {
     /// Sends the next requests to the device below, as long as the driver names the same device,
-    /// `most` of them at most, and as long as `may_go` says. Returns how many were sent.
+    /// `most` of them at most, and as long as `may_go` says. Returns how many were sent, or have
+    /// failed by a panic of the driver.
     pub(super) fn send_below(
         &self,
         core: &Core,
@@ -51,9 +62,11 @@ impl Hctx {
         most: u32,
         may_go: impl Fn() -> bool,
     ) -> u32 {
-        let Some(Remap { device, offset }) = next_place(core, backlog) else { return 0 };
-        let Some(first) = backlog.next() else { return 0 };
-        let mut sent = 1;
+        let mut sent = 0;
+        let place = next_place(core, backlog, &mut sent);
+        let Some(Remap { device, offset }) = place else { return sent };
+        let Some(first) = backlog.next() else { return sent };
+        sent += 1;
         // Counted before it can complete, as `dispatched`.
         RunnerStats::add(&self.runner_stats.remapped, 1);
         let first = Request::remapped(first, offset);
@@ -68,8 +81,8 @@ impl Hctx {
                 if sent == most || !may_go() {
                     return None;
                 }
-                let place = next_place(core, backlog)?;
-                if !ptr::addr_eq(place.device, device) {
+                let place = next_place(core, backlog, &mut sent)?;
+                if !is_same(place.device, device) {
                     return None;
                 }
                 let next = backlog.next()?;

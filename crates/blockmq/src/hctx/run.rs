@@ -510,7 +510,6 @@ impl Hctx {
                 let may_go = || !halted() && !core.is_dead() && self.requeued.is_empty();
                 let most = PASS_QUOTA - *started - below;
                 match self.send_below(core, backlog, most, may_go) {
-                    0 if backlog.is_empty() => continue,
                     0 => {}
                     sent => {
                         below += sent;

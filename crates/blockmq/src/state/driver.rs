@@ -314,7 +314,7 @@ pub trait Driver: Send + Sync + 'static {
     /// driver gets the request. (Linux: the bio-based drivers of the device mapper.)
     ///
     /// The queue calls this as `queue_request`, with the same promises, and submits the request
-    /// before the next one. It doesn't ask about flushes, requests for extents and merged requests.
+    /// before the next one. It may ask twice about one request. It doesn't ask about flushes, requests for extents and merged requests.
     /// A queue never asks if its driver [may block](Info::may_block), or if it has a
     /// [timeout](crate::QueueBuilder::timeout), a [scheduler](crate::QueueBuilder::scheduler), or
     /// its own [depth](crate::QueueBuilder::depth) or [tags](crate::QueueBuilder::tags): these are

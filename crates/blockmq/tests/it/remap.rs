@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 
-use crate::common::{Held, Ram, Rig, Rng, STALL, block, by_hand, pass_on, settle, submit};
-use corewise_blockmq::model::BuildByHand;
+use crate::common::{Held, Ram, Rig, Rng, STALL, block, by_hand, pass_on, settle, submit, watched};
+use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
     BlockDevice, BlockDeviceExt, Completed, Deadline, Dispatch, Driver, Geometry, HctxStats, Info,
-    IoError, IoErrorKind, IoScheduler, IoStats, Op, Queue, QueueBuilder, Remap, Request, Started,
-    TagSet,
+    IoError, IoErrorKind, IoScheduler, IoStats, NowaitError, Op, Plug, Queue, QueueBuilder, Remap,
+    Request, Started, TagSet,
 };
 use corewise_sync::Mutex;
 use corewise_topology::Machine;
@@ -24,7 +24,7 @@ const START: u64 = 64 * 512;
 type Hook = Box<dyn Fn(&Request) + Send + Sync>;
 
 /// The bytes of another device from [`START`] on.
-struct Window {
+pub(crate) struct Window {
     below: Vec<Arc<dyn BlockDevice>>,
     geometry: Geometry,
     merges: bool,
@@ -33,7 +33,7 @@ struct Window {
 }
 
 impl Window {
-    fn over(below: Arc<dyn BlockDevice>) -> Self {
+    pub(crate) fn over(below: Arc<dyn BlockDevice>) -> Self {
         let whole = below.geometry();
         let geometry = Geometry { size: whole.size - START, ..whole };
         Self { below: vec![below], geometry, merges: false, hook: Arc::default() }
@@ -96,12 +96,13 @@ fn stepped_a_remapped_request_takes_no_tag_and_is_inside_until_it_ends() {
     let HctxStats { remapped, dispatched, in_flight, .. } = stats(&queue);
     assert_eq!((remapped, dispatched, in_flight), (1, 0, 0));
     assert_eq!((queue.inside(), below.inside()), (1, 1));
+    assert!(queue.oldest().is_some());
     assert_eq!(queue.disk_stats().discards.requests, 0);
     driver.finish_all();
     let done = done.try_recv().unwrap();
     done.result.unwrap();
     assert_eq!((done.op, done.offset, done.len), (Op::Discard, 3 * 512, 512));
-    assert_eq!((queue.inside(), below.inside()), (0, 0));
+    assert_eq!((queue.inside(), below.inside(), queue.oldest()), (0, 0, None));
     let stats = queue.disk_stats();
     assert_eq!((stats.discards.requests, stats.discards.bytes, stats.discards.errors), (1, 512, 0));
     assert_eq!((stats.discards.latency.count(), stats.in_driver.count()), (1, 1));
@@ -277,6 +278,17 @@ impl BlockDevice for Batches {
     }
 }
 
+/// Submits a request whose end, an error, submits the next one, until none is left.
+fn next(queue: &Arc<Queue>, left: Arc<AtomicU32>) {
+    let weak = Arc::downgrade(queue);
+    queue.submit(block(1).on_complete(move |done| {
+        assert_eq!(done.result.unwrap_err().kind(), IoErrorKind::Gone);
+        if left.fetch_sub(1, Ordering::SeqCst) > 1 {
+            next(&weak.upgrade().unwrap(), left);
+        }
+    }));
+}
+
 #[test]
 fn stepped_a_panic_of_the_driver_or_below_fails_requests_and_loses_none() {
     let window = Window::over(Arc::new(Batches::default()));
@@ -287,6 +299,17 @@ fn stepped_a_panic_of_the_driver_or_below_fails_requests_and_loses_none() {
     let kinds = done.map(|done| done.try_recv().unwrap().result.map_err(|error| error.kind()));
     assert_eq!(kinds, [Ok(()), Err(IoErrorKind::Gone), Ok(()), Err(IoErrorKind::Gone)]);
     assert_eq!(stats(&queue).remapped, 2);
+
+    // Each is submitted by the end of the one before.
+    let window = Window::over(Arc::new(Batches::default()));
+    *window.hook.lock() = Some(Box::new(|_| panic!("on purpose")));
+    let queue = builder(window).build_by_hand();
+    let left = Arc::new(AtomicU32::new(100));
+    next(&queue, Arc::clone(&left));
+    let step = queue.step(0);
+    assert!(step.is_some() && left.load(Ordering::SeqCst) > 0, "a pass has a bound");
+    settle(&[&queue]);
+    assert_eq!((left.load(Ordering::SeqCst), queue.inside()), (0, 0));
 
     let panics = Batches { panics: true, ..Batches::default() };
     let queue = builder(Window::over(Arc::new(panics))).build_by_hand();
@@ -317,6 +340,90 @@ fn stepped_waiting_requests_go_below_as_one_batch_for_each_device() {
     all_ok(done);
     let sizes = devices.map(|device| device.sizes.lock().clone());
     assert_eq!(sizes, [vec![2, 1], vec![2]]);
+}
+
+#[test]
+fn stepped_two_devices_at_one_address_get_batches_of_their_own() {
+    /// A device at the address of its first field, which is another one.
+    #[repr(transparent)]
+    struct Outer(Batches);
+    impl BlockDevice for Outer {
+        fn name(&self) -> &str {
+            "outer"
+        }
+        fn geometry(&self) -> Geometry {
+            self.0.geometry()
+        }
+        fn submit(&self, rq: Request) {
+            rq.complete(Err(IoError::new(IoErrorKind::NotSupported)));
+        }
+    }
+    struct Both(Outer);
+    impl Driver for Both {
+        fn info(&self) -> Info {
+            Info { hw_queues: 1, ..Info::over("both", &self.0) }
+        }
+        fn remap(&self, rq: &Request) -> Option<Remap<'_>> {
+            let device: &dyn BlockDevice = if rq.offset() == 512 { &self.0 } else { &self.0.0 };
+            Some(Remap { device, offset: rq.offset() })
+        }
+        fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+            rq.complete(Ok(()));
+            Dispatch::Started
+        }
+    }
+    let machine = Machine::synthetic("l3:1 core:4 pu:1").unwrap();
+    let both = Both(Outer(Batches::default()));
+    let queue = Queue::builder(&machine, Arc::new(both)).build_by_hand();
+    let done = [0, 1, 2].map(|n| submit(&*queue, block(n)));
+    settle(&[&queue]);
+    let is_ok = done.map(|done| done.try_recv().unwrap().result.is_ok());
+    assert_eq!(is_ok, [true, false, true]);
+}
+
+#[test]
+fn requests_under_a_plug_go_below_as_one_batch_at_its_end() {
+    let rig = Rig::live();
+    let batches = Arc::new(Batches::default());
+    let queue = rig.queue(Window::over(Arc::clone(&batches) as _));
+    let plug = Plug::start();
+    let done = [0, 1, 2, 3, 4].map(|n| submit(&*queue, block(n)));
+    assert_eq!((queue.inside(), batches.sizes.lock().len()), (0, 0));
+    drop(plug);
+    all_ok(done);
+    assert_eq!(*batches.sizes.lock(), [5]);
+
+    // The device below is a queue, and the thread is about to block.
+    let held = Held::default();
+    let queue = rig.queue(Window::over(rig.queue(held.clone())));
+    let plug = Plug::start();
+    let done = submit(&*queue, block(0));
+    plug.flush();
+    assert_eq!(held.order(), [64], "it isn't held back once more");
+    held.finish_all();
+    all_ok([done]);
+}
+
+#[test]
+fn stepped_a_request_below_takes_up_room_in_its_own_queue_until_it_ends() {
+    let driver = Held::default();
+    let below = by_hand(&driver, 32);
+    let window = Window::over(Arc::clone(&below) as _);
+    let queue = builder(window).nr_requests(2).build_by_hand();
+    let nowait = |n| {
+        let (rq, done) = watched(block(n));
+        let refused = queue.submit_nowait(rq).map_err(|refused| refused.error);
+        settle(&[&queue, &below]);
+        refused.map(|()| done)
+    };
+    let done = [0, 1].map(|n| nowait(n).unwrap());
+    assert_eq!((driver.held(), stats(&queue).remapped), (2, 2));
+    assert_eq!(nowait(2).unwrap_err(), NowaitError::Full);
+    driver.finish_all();
+    all_ok(done);
+    let done = nowait(3).unwrap();
+    driver.finish_all();
+    all_ok([done]);
 }
 
 #[test]
