@@ -2,12 +2,8 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-use corewise_blockmq::{
-    BlockDevice, Dispatch, Driver, Geometry, Info, Queue, Remap, Request, Started, TimedOut,
-    TimerReturn, Whole,
-};
+use corewise_blockmq::{Dispatch, Driver, Geometry, Info, Started, TimedOut, TimerReturn};
 use corewise_sync::model::choose;
 use corewise_sync::{Condvar, Mutex};
 
@@ -102,37 +98,5 @@ impl Driver for Disk {
             }
             None => TimerReturn::ResetTimer,
         }
-    }
-}
-
-/// A device over a queue, to which it remaps some requests and passes on the others.
-pub(crate) struct Above {
-    pub(crate) below: Arc<Queue>,
-    /// Number of threads that have waited until its queue was quiesced, and keep it so.
-    pub(crate) closed: Arc<AtomicU64>,
-}
-
-impl Above {
-    fn check_open(&self) {
-        assert_eq!(self.closed.load(SeqCst), 0, "a quiesced queue has called its driver");
-    }
-}
-
-impl Driver for Above {
-    fn info(&self) -> Info {
-        Info::over("above", &*self.below)
-    }
-
-    fn remap(&self, rq: &Request) -> Option<Remap<'_>> {
-        self.check_open();
-        let place = Remap { device: &*self.below, offset: rq.offset() };
-        (choose(4) != 0).then_some(place)
-    }
-
-    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
-        self.check_open();
-        let (offset, len) = (rq.offset(), rq.len());
-        self.below.submit(Whole::new(rq).part(0, len, offset));
-        Dispatch::Started
     }
 }

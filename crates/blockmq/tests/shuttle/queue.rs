@@ -7,14 +7,17 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use corewise_blockmq::model::ByHand;
-use corewise_blockmq::{BlockDevice, Deadline, IoScheduler, IoStats, Plug, Queue, Request, TagSet};
+use corewise_blockmq::{
+    BlockDevice, Deadline, Dispatch, Driver, Info, IoScheduler, IoStats, Plug, Queue, Remap,
+    Request, Started, TagSet, Whole,
+};
 use corewise_sync::model::choose;
 use corewise_sync::model::schedules::{self, Schedules};
 use corewise_sync::{Countdown, Mutex, thread};
 use corewise_topology::{CpuId, Machine};
 use corewise_workqueue::{WorkerPools, Workqueue};
 
-use crate::device::{Above, BLOCK, Device, Disk};
+use crate::device::{BLOCK, Device, Disk};
 
 const CLIENTS: u64 = 2;
 /// Number of requests of each client.
@@ -93,6 +96,38 @@ fn disturb(queue: &Arc<Queue>, machine: &Machine, closed: &AtomicU64) {
             // The last CPU's leaving is refused.
             let _ = machine.set_online(CpuId::new(choose(2) as u32), choose(2) == 0);
         }
+    }
+}
+
+/// A device over a queue, to which it remaps some requests and passes on the others.
+struct Above {
+    below: Arc<Queue>,
+    /// Number of threads that have waited until its queue was quiesced, and keep it so.
+    closed: Arc<AtomicU64>,
+}
+
+impl Above {
+    fn check_open(&self) {
+        assert_eq!(self.closed.load(SeqCst), 0, "a quiesced queue has called its driver");
+    }
+}
+
+impl Driver for Above {
+    fn info(&self) -> Info {
+        Info::over("above", &*self.below)
+    }
+
+    fn remap(&self, rq: &Request) -> Option<Remap<'_>> {
+        self.check_open();
+        let place = Remap { device: &*self.below, offset: rq.offset() };
+        (choose(4) != 0).then_some(place)
+    }
+
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        self.check_open();
+        let (offset, len) = (rq.offset(), rq.len());
+        self.below.submit(Whole::new(rq).part(0, len, offset));
+        Dispatch::Started
     }
 }
 
