@@ -50,8 +50,9 @@ fn a_durable_change_meets_the_first_one() {
         queue(Arc::new(overlay.unwrap()))
     };
     let overlay = open();
-    // The map's page is in memory from here on.
+    // From here on the map's page is in memory, and lacks nothing on disk.
     assert_eq!(overlay.read_at(0, 512).unwrap(), [0; 512][..]);
+    overlay.flush().unwrap();
     let ended = Arc::new(Countdown::new(2));
     let submit = |cpu, rq: Request| {
         let (overlay, ended) = (Arc::clone(&overlay), Arc::clone(&ended));
@@ -65,7 +66,7 @@ fn a_durable_change_meets_the_first_one() {
     let durable = submit(1, Request::write(512, vec![2; 512]).fua());
     [first, durable].into_iter().for_each(|thread| thread.join().unwrap());
     ended.wait();
-    // What a crash would leave: nothing else has written the map.
+    // An overlay after a crash: only the durable change has written the map.
     let after = open();
     assert_eq!(after.read_at(512, 512).unwrap(), [2; 512][..], "a durable change is lost");
     [after, overlay].into_iter().for_each(|queue| queue.drain());
