@@ -79,8 +79,10 @@ pub use request::{
 };
 pub use sched::{Deadline, IoScheduler};
 pub use state::completer::{Completer, CompleterStats, RqAffinity};
-pub use state::device::{BlockDevice, BlockDeviceExt};
-pub use state::driver::{DEFAULT_DEPTH, Dispatch, Displaced, Driver, Info, Started};
+pub use state::device::BlockDeviceExt;
+pub use state::driver::{
+    BlockDevice, DEFAULT_DEPTH, Dispatch, Displaced, Driver, Info, Remap, Started,
+};
 pub use state::fill::RequestMut;
 pub use state::late::{TimedOut, TimerReturn};
 pub use state::request::{Completed, Request};

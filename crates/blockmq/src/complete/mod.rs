@@ -2,9 +2,9 @@
 //!
 //! `README.md` beside this file has the steps.
 
-use std::iter;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::{iter, mem};
 
 use corewise_sync::hint;
 use corewise_sync::panics::caught;
@@ -34,7 +34,8 @@ impl Pending {
         // Else the timeout handler holds it, and continues with `settle`.
     }
 
-    /// Continues once the driver and the timeout handler have let go of the request.
+    /// Continues once the driver and the timeout handler, or the device below, have let go of the
+    /// request.
     pub(crate) fn settle(self: Box<Self>) {
         if let Some(Verdict::Requeue) = self.verdict {
             return self.go_back();
@@ -51,8 +52,8 @@ impl Pending {
         }
     }
 
-    /// Finishes a request that the driver had, on the CPU where it is to end: its tag is free
-    /// before its completion function runs.
+    /// Finishes a request that the driver or the device below had, on the CPU where it is to end:
+    /// its tag is free before its completion function runs.
     pub(crate) fn complete(self: Box<Self>) {
         nest::end(move || self.complete_now());
     }
@@ -62,8 +63,10 @@ impl Pending {
             Some(Verdict::Ended(result)) => result,
             Some(Verdict::Requeue) | None => Err(IoError::new(IoErrorKind::Gone)),
         };
-        let hctx = self.core.hctx(self.hctx);
-        let freed = hctx.tags.free(self.slot, self.tag);
+        let freed = match mem::take(&mut self.is_below) {
+            true => FreeResult::Quiet,
+            false => self.core.hctx(self.hctx).tags.free(self.slot, self.tag),
+        };
         let now = self.count_in_driver();
         if self.post_flush || self.rq().is_merged() {
             return self.complete_each(freed, result);

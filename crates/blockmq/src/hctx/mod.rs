@@ -6,6 +6,7 @@
 //! the driver. When the driver has finished it, `Pending::end` frees the tag, calls the completion
 //! function and counts the request out (`complete/README.md`).
 
+mod remap;
 pub(crate) mod run;
 
 use std::sync::{OnceLock, Weak};

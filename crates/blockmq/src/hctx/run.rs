@@ -480,7 +480,7 @@ impl Hctx {
         // Only workers run a driver that may block, and the driver declares where it blocks.
         let _section =
             (!core.may_block).then(|| AtomicSection::enter("dispatch of block requests"));
-        let mut fresh = true;
+        let (mut fresh, mut below) = (true, 0);
         loop {
             if !self.requeued.is_empty() {
                 // A request that the driver gave back later goes before all others.
@@ -500,14 +500,25 @@ impl Hctx {
                 }
                 continue;
             }
-            if *started == PASS_QUOTA || halted() {
+            if *started + below == PASS_QUOTA || halted() {
                 return PassOutcome::More;
             }
             if self.is_inactive() && self.hand_on(core, backlog) {
                 continue;
             }
+            if core.may_remap {
+                let may_go = || !halted() && !core.is_dead() && self.requeued.is_empty();
+                let most = PASS_QUOTA - *started - below;
+                match self.send_below(core, backlog, most, may_go) {
+                    0 => {}
+                    sent => {
+                        below += sent;
+                        continue;
+                    }
+                }
+            }
             if tags.is_empty() {
-                let most = (PASS_QUOTA - *started).min(backlog.len() as u32);
+                let most = (PASS_QUOTA - *started - below).min(backlog.len() as u32);
                 let cpu = backlog.slot().unwrap_or_default();
                 *tags = self.tags_for_next(backlog, cpu, most);
                 fresh = true;

@@ -166,11 +166,19 @@ impl QueueBuilder {
         let room = info.hw_queues.clamp(1, map.slots());
         let how = self.hw_queues.unwrap_or(HwQueues::Count(room));
         let first = map.divide(how, room);
+        let timeout = self.timeout.unwrap_or(info.io_timeout);
+        // A remapped request has no tag, which a timeout would need, and which a bound or an order
+        // is about.
+        let may_remap = !info.may_block
+            && timeout.is_none()
+            && (self.depth, self.scheduler) == (None, IoScheduler::None)
+            && self.tags.is_none();
         let core = Core::new(CoreParts {
             name: self.name.unwrap_or_else(|| info.kind.to_owned()).into(),
             layout: Layout::new(map, &first),
             driver,
             depth: self.depth.unwrap_or(u32::MAX).min(info.depth).max(1),
+            may_remap,
             nr_requests: self.nr_requests,
             tags: self.tags,
             scheduler: self.scheduler,
@@ -178,7 +186,7 @@ impl QueueBuilder {
             wq: wq.map(Workqueue::below),
             iostats: self.iostats,
             placement: self.placement,
-            timeout: self.timeout.unwrap_or(info.io_timeout),
+            timeout,
             info,
         });
         // It subscribes before it looks, so that it misses no change.

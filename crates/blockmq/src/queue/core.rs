@@ -38,6 +38,8 @@ pub(super) struct CoreParts {
     pub(super) info: Info,
     pub(super) layout: Layout,
     pub(super) depth: u32,
+    /// True if requests may go to a device below without a tag.
+    pub(super) may_remap: bool,
     pub(super) nr_requests: u32,
     pub(super) tags: Option<TagSet>,
     pub(super) scheduler: IoScheduler,
@@ -92,6 +94,7 @@ impl Core {
                 flusher: Flusher::new(),
                 losses: AtomicU64::new(0),
                 doubt: AtomicBool::new(false),
+                may_remap: parts.may_remap,
                 driver: parts.driver,
                 gate: RunGate::new(),
                 usage: Usage::new(slots, parts.nr_requests),

@@ -14,7 +14,7 @@ use crate::request::geometry::Geometry;
 use crate::request::read_only::ReadOnlyLatch;
 use crate::sched::IoScheduler;
 use crate::state::core::Core;
-use crate::state::device::BlockDevice;
+use crate::state::driver::BlockDevice;
 use crate::state::driver::Driver;
 use crate::state::request::Request;
 use crate::stats::{DiskStats, HctxStats};

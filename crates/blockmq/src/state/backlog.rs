@@ -58,6 +58,11 @@ impl<T: Waiting> Backlog<T> {
         self.list.pop_front().or_else(|| self.sched.as_mut()?.next(Stamp::coarse()))
     }
 
+    /// Returns the first request of the dispatch list.
+    pub(crate) fn first(&self) -> Option<&T> {
+        self.list.front()
+    }
+
     /// Puts a request that the driver gave back in front of all others.
     pub(crate) fn give_back(&mut self, pending: T) {
         self.list.push_front(pending);

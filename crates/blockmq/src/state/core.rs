@@ -60,6 +60,9 @@ pub(crate) struct Core {
     /// at a time.
     pub(crate) doubt: AtomicBool,
     pub(crate) driver: Arc<dyn Driver>,
+    /// True if a request may go to the device below without a tag: see
+    /// [`Driver::remap`](crate::Driver::remap).
+    pub(crate) may_remap: bool,
     pub(crate) gate: RunGate,
     /// The counts of the requests inside.
     pub(crate) usage: Usage,
@@ -194,6 +197,7 @@ impl Hctx {
             completed: dispatched.saturating_sub(in_flight + requeues),
             in_flight,
             merged: self.runner_stats.merged.load(Ordering::Relaxed),
+            remapped: self.runner_stats.remapped.load(Ordering::Relaxed),
             requeues,
             timeouts: self.timeouts.load(Ordering::Relaxed),
             tag_waits: self.runner_stats.tag_waits.load(Ordering::Relaxed),

@@ -1,5 +1,4 @@
-//! Block devices as their users see them: geometry, `submit`, and blocking helpers for tests and
-//! tools.
+//! Blocking calls on block devices, for tests and tools.
 
 use std::sync::Arc;
 
@@ -7,84 +6,9 @@ use bytes::BytesMut;
 use corewise_sync::{Completion, Mutex, context};
 
 use crate::request::error::IoError;
-use crate::request::geometry::Geometry;
-use crate::request::read_only::ReadOnlyLatch;
 use crate::request::{Buffer, Extents};
-use crate::state::driver::Info;
+use crate::state::driver::BlockDevice;
 use crate::state::request::{Completed, Request};
-
-/// A block device: a [`Queue`](crate::Queue) over a driver, or any other type that takes requests.
-/// Shared as `Arc<dyn BlockDevice>`, and stackable.
-///
-/// # What a device promises
-/// - Every request completes exactly once, on any thread, perhaps before `submit` returns.
-/// - Requests in flight at the same time are not ordered. A caller that needs order waits for the
-///   first.
-/// - A read after a write **completed** sees that write.
-/// - After a flush has completed, every write that completed before the flush was submitted
-///   survives a crash of this process and of the machine, as far as the layer below keeps its word.
-///   A write with `fua` promises that for itself.
-pub trait BlockDevice: Send + Sync {
-    /// Returns the name by which logs and errors name this device.
-    fn name(&self) -> &str;
-
-    /// Returns the device's size, block size and abilities.
-    fn geometry(&self) -> Geometry;
-
-    /// Takes a request, and doesn't wait for its end. A request that is refused completes with the
-    /// error.
-    ///
-    /// May be called in an atomic section, also from a completion function, and never blocks there.
-    /// Elsewhere it may block: if [thousands](crate::QueueBuilder::nr_requests) of requests of the
-    /// thread's CPU are inside a [`Queue`](crate::Queue), the thread waits for room, since it could
-    /// fill the memory otherwise. So a thread that keeps a queue quiesced or frozen submits no more
-    /// than that to it.
-    fn submit(&self, rq: Request);
-
-    /// Returns how often a flush, or a change with `fua`, has failed so that acknowledged changes
-    /// [may be lost](crate::IoErrorKind::may_be_a_loss). Many devices report a loss once, to one of
-    /// their users. The other users, such as partitions and clients of an export, see it here at
-    /// their next flush. The count only grows, and counts a failure before that is reported. 0 for
-    /// devices that don't count; any context.
-    fn losses(&self) -> u64 {
-        0
-    }
-
-    /// Returns true if the device lacks changes that were flushed before it was opened: it was
-    /// opened without them, and nothing has changed it since. A mirror copies such a leg from
-    /// another one. Any context.
-    fn is_outdated(&self) -> bool {
-        false
-    }
-
-    /// Returns the latch that is set once the device has become read-only. A device over others has
-    /// the same latch, or that of [all](ReadOnlyLatch::any) of them. By default it is never set.
-    fn read_only_latch(&self) -> ReadOnlyLatch {
-        ReadOnlyLatch::never()
-    }
-
-    /// Takes several requests and starts them together, which costs less in bursts. Otherwise it
-    /// does the same as [`submit`](BlockDevice::submit).
-    fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {
-        for rq in batch {
-            self.submit(rq);
-        }
-    }
-}
-
-impl Info {
-    /// Describes a driver that passes requests on to `below`. The driver has the geometry and the
-    /// latch of that device, and a hardware queue for each CPU. It merges nothing, since the device
-    /// below does.
-    pub fn over(kind: &'static str, below: &(impl BlockDevice + ?Sized)) -> Self {
-        Self {
-            hw_queues: usize::MAX,
-            merges: false,
-            read_only_latch: below.read_only_latch(),
-            ..Self::new(kind, below.geometry())
-        }
-    }
-}
 
 /// Blocking calls on a [`BlockDevice`], for tests, tools and metadata.
 ///
@@ -170,36 +94,6 @@ impl Answer {
     /// Waits until the request is complete, and returns the result.
     fn take(&self) -> Completed {
         self.1.lock().take().expect("the completion is signalled after the slot is filled")
-    }
-}
-
-impl<T: BlockDevice + ?Sized> BlockDevice for Arc<T> {
-    fn name(&self) -> &str {
-        (**self).name()
-    }
-
-    fn geometry(&self) -> Geometry {
-        (**self).geometry()
-    }
-
-    fn submit(&self, rq: Request) {
-        (**self).submit(rq);
-    }
-
-    fn losses(&self) -> u64 {
-        (**self).losses()
-    }
-
-    fn is_outdated(&self) -> bool {
-        (**self).is_outdated()
-    }
-
-    fn read_only_latch(&self) -> ReadOnlyLatch {
-        (**self).read_only_latch()
-    }
-
-    fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {
-        (**self).submit_batch(batch);
     }
 }
 

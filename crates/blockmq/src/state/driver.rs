@@ -1,4 +1,5 @@
-//! The interface of drivers: the code behind a [`Queue`](crate::Queue) that starts requests.
+//! The interfaces on both sides of a [`Queue`](crate::Queue): the block device that its users see,
+//! and the driver behind it, which starts requests.
 
 use std::any::Any;
 use std::fmt;
@@ -96,6 +97,109 @@ impl Info {
             knows_extents: false,
             io_timeout: None,
             read_only_latch: ReadOnlyLatch::never(),
+        }
+    }
+}
+
+/// A block device: a [`Queue`](crate::Queue) over a driver, or any other type that takes requests.
+/// Shared as `Arc<dyn BlockDevice>`, and stackable.
+///
+/// # What a device promises
+/// - Every request completes exactly once, on any thread, perhaps before `submit` returns.
+/// - Requests in flight at the same time are not ordered. A caller that needs order waits for the
+///   first.
+/// - A read after a write **completed** sees that write.
+/// - After a flush has completed, every write that completed before the flush was submitted
+///   survives a crash of this process and of the machine, as far as the layer below keeps its word.
+///   A write with `fua` promises that for itself.
+pub trait BlockDevice: Send + Sync {
+    /// Returns the name by which logs and errors name this device.
+    fn name(&self) -> &str;
+
+    /// Returns the device's size, block size and abilities.
+    fn geometry(&self) -> Geometry;
+
+    /// Takes a request, and doesn't wait for its end. A request that is refused completes with the
+    /// error.
+    ///
+    /// May be called in an atomic section, also from a completion function, and never blocks there.
+    /// Elsewhere it may block: if [thousands](crate::QueueBuilder::nr_requests) of requests of the
+    /// thread's CPU are inside a [`Queue`](crate::Queue), the thread waits for room, since it could
+    /// fill the memory otherwise. So a thread that keeps a queue quiesced or frozen submits no more
+    /// than that to it.
+    fn submit(&self, rq: Request);
+
+    /// Returns how often a flush, or a change with `fua`, has failed so that acknowledged changes
+    /// [may be lost](crate::IoErrorKind::may_be_a_loss). Many devices report a loss once, to one of
+    /// their users. The other users, such as partitions and clients of an export, see it here at
+    /// their next flush. The count only grows, and counts a failure before that is reported. 0 for
+    /// devices that don't count; any context.
+    fn losses(&self) -> u64 {
+        0
+    }
+
+    /// Returns true if the device lacks changes that were flushed before it was opened: it was
+    /// opened without them, and nothing has changed it since. A mirror copies such a leg from
+    /// another one. Any context.
+    fn is_outdated(&self) -> bool {
+        false
+    }
+
+    /// Returns the latch that is set once the device has become read-only. A device over others has
+    /// the same latch, or that of [all](ReadOnlyLatch::any) of them. By default it is never set.
+    fn read_only_latch(&self) -> ReadOnlyLatch {
+        ReadOnlyLatch::never()
+    }
+
+    /// Takes several requests and starts them together, which costs less in bursts. Otherwise it
+    /// does the same as [`submit`](BlockDevice::submit).
+    fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {
+        for rq in batch {
+            self.submit(rq);
+        }
+    }
+}
+
+impl<T: BlockDevice + ?Sized> BlockDevice for Arc<T> {
+    fn name(&self) -> &str {
+        (**self).name()
+    }
+
+    fn geometry(&self) -> Geometry {
+        (**self).geometry()
+    }
+
+    fn submit(&self, rq: Request) {
+        (**self).submit(rq);
+    }
+
+    fn losses(&self) -> u64 {
+        (**self).losses()
+    }
+
+    fn is_outdated(&self) -> bool {
+        (**self).is_outdated()
+    }
+
+    fn read_only_latch(&self) -> ReadOnlyLatch {
+        (**self).read_only_latch()
+    }
+
+    fn submit_batch(&self, batch: &mut dyn Iterator<Item = Request>) {
+        (**self).submit_batch(batch);
+    }
+}
+
+impl Info {
+    /// Describes a driver that passes requests on to `below`. The driver has the geometry and the
+    /// latch of that device, and a hardware queue for each CPU. It merges nothing, since the device
+    /// below does.
+    pub fn over(kind: &'static str, below: &(impl BlockDevice + ?Sized)) -> Self {
+        Self {
+            hw_queues: usize::MAX,
+            merges: false,
+            read_only_latch: below.read_only_latch(),
+            ..Self::new(kind, below.geometry())
         }
     }
 }
@@ -203,6 +307,24 @@ pub trait Driver: Send + Sync + 'static {
     /// completes with an error.
     fn queue_request(&self, hctx: usize, rq: Started) -> Dispatch;
 
+    /// Returns the place of a request on another device, if all of its bytes lie there in one
+    /// piece. The queue then submits it there itself, with the same operation and flags, and
+    /// doesn't call [`Driver::queue_request`]. The request ends as that one does. This is much
+    /// cheaper: the request takes no tag, and no memory is allocated. `None`, the default: the
+    /// driver gets the request. (Linux: the bio-based drivers of the device mapper.)
+    ///
+    /// The queue calls this as `queue_request`, with the same promises, and submits the request
+    /// before the next one. It may ask twice about one request. It doesn't ask about flushes,
+    /// requests for extents and merged requests. A queue never asks if its driver [may
+    /// block](Info::may_block), or if it has a [timeout](crate::QueueBuilder::timeout), a
+    /// [scheduler](crate::QueueBuilder::scheduler), or its own
+    /// [depth](crate::QueueBuilder::depth) or [tags](crate::QueueBuilder::tags): these are about
+    /// requests with tags. A panic here is caught, and fails the request.
+    fn remap(&self, rq: &Request) -> Option<Remap<'_>> {
+        let _ = rq;
+        None
+    }
+
     /// Starts together everything that was queued since the last call: for drivers that batch.
     /// Called as [`Driver::queue_request`] is, at the end of each pass that started something.
     fn commit(&self, hctx: usize) {
@@ -219,6 +341,23 @@ pub trait Driver: Send + Sync + 'static {
     fn timeout(&self, rq: &TimedOut<'_>) -> TimerReturn {
         tracing::warn!("{rq}; the driver cannot cancel it");
         TimerReturn::ResetTimer
+    }
+}
+
+/// The place of a request's bytes on another device: see [`Driver::remap`](crate::Driver::remap).
+pub struct Remap<'a> {
+    /// The device that has all of the bytes.
+    pub device: &'a dyn BlockDevice,
+    /// The place of the first byte there.
+    pub offset: u64,
+}
+
+impl fmt::Debug for Remap<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Remap")
+            .field("device", &self.device.name())
+            .field("offset", &self.offset)
+            .finish()
     }
 }
 

@@ -63,6 +63,8 @@ pub struct Pending {
     pub(crate) generation: Generation,
     /// True if the request is durable only after a flush, which the queue sends.
     pub(crate) post_flush: bool,
+    /// True while the device below has the request in place of the driver: it has no tag.
+    pub(crate) is_below: bool,
 }
 
 impl fmt::Debug for Pending {
@@ -100,6 +102,7 @@ impl Pending {
             counted: true,
             generation: Generation::default(),
             post_flush: false,
+            is_below: false,
         });
         this.clock_in();
         this
@@ -145,6 +148,16 @@ impl Pending {
         }
         if let Some(timeouts) = &self.core.timeouts {
             timeouts.start(hctx, tag, self.rq());
+        }
+    }
+
+    /// Prepares the request for the device below, which gets it without a tag.
+    #[inline]
+    pub(crate) fn leave_for_below(&mut self) {
+        self.is_below = true;
+        hint::reads(&self.rq);
+        if self.weight != 0 {
+            self.started = Stamp::precise();
         }
     }
 

@@ -16,7 +16,7 @@ use crate::request::error::{IoError, IoErrorKind, errno};
 use crate::request::table::{InlineFn, Seg, Table};
 use crate::request::{Buffer, Extents, Flags, Op, Payload};
 use crate::state::pending::Pending;
-use crate::state::whole::Part;
+use crate::state::whole::{Part, Remapped};
 
 /// The result of a request, and its buffers back.
 #[must_use = "its `result` says whether the request succeeded"]
@@ -74,6 +74,8 @@ pub(super) enum Completion {
     Call(InlineFn<Completed>),
     /// The request of which this one is a part.
     Part(Part),
+    /// The request on the device above that this one does.
+    Remapped(Remapped),
 }
 
 /// One request to a block device.
@@ -266,7 +268,7 @@ impl Request {
     #[must_use]
     pub fn on_complete(mut self, f: impl FnOnce(Completed) + Send + 'static) -> Self {
         assert!(
-            !matches!(self.end, Completion::Part(_)),
+            !matches!(self.end, Completion::Part(_) | Completion::Remapped(_)),
             "a part of a request tells its whole how it ended"
         );
         self.end = Completion::Call(InlineFn::new(f));
@@ -399,6 +401,7 @@ impl Request {
                 caught(|| f.call(Completed { op, offset, len, result, payload }))
             }
             Completion::Part(part) => caught(|| part.end(offset, len, result, found)),
+            Completion::Remapped(mut above) => caught(|| above.end(offset, result)),
         };
         if told.is_none() {
             tracing::error!(%op, offset, "a completion function panicked");

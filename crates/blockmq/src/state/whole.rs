@@ -18,7 +18,7 @@ use crate::request::error::{IoError, IoErrorKind};
 use crate::request::table::{InlineFn, Seg, Table};
 use crate::request::{Extents, FoundExtents, Op, Payload};
 use crate::state::driver::Started;
-use crate::state::pending::Pending;
+use crate::state::pending::{Pending, Verdict};
 use crate::state::request::{Completion, Request};
 
 /// A request that others do in parts.
@@ -487,5 +487,76 @@ impl Drop for PartDone {
                 }
             }
         }
+    }
+}
+
+// A request that another device does as it is, at another place. (Linux: `bio_set_dev` and
+// `submit_bio_noacct` of a bio-based driver, and `blk_partition_remap`.)
+//
+// The request stays inside its queue, counted in, without a tag. Its box is the listener of the
+// request that the device below gets, whose memory list is the box's own: nothing is allocated or
+// copied. `../README.md` argues it.
+
+/// The tie of a request on the device below to the one that it does. It owns that one's box, as a
+/// plain pointer: the memory list of the request below points into the box.
+#[derive(Debug)]
+pub(crate) struct Remapped {
+    /// The box; `None` once the request has ended.
+    pending: Option<NonNull<Pending>>,
+}
+
+// SAFETY: it owns the box, which is Send, and gives nobody else the pointer.
+unsafe impl Send for Remapped {}
+// SAFETY: a shared reference gives no access to the box.
+unsafe impl Sync for Remapped {}
+
+impl Request {
+    /// Makes the request that the device below gets for `pending`, at byte `offset` there.
+    #[inline]
+    pub(crate) fn remapped(mut pending: Box<Pending>, offset: u64) -> Request {
+        pending.leave_for_below();
+        let pending = NonNull::from(Box::leak(pending));
+        // SAFETY: the box lives until the request made here has ended, which then owns it.
+        let rq = unsafe { pending.as_ref() }.rq();
+        let mut below = Request::bare(rq.op, rq.flags, offset, rq.len);
+        below.quiet = rq.quiet;
+        if rq.op.has_bytes() {
+            (below.table, below.skip) = (Table::Theirs(NonNull::from(rq.segs())), rq.skip);
+        }
+        below.end = Completion::Remapped(Remapped { pending: Some(pending) });
+        below
+    }
+}
+
+impl Remapped {
+    /// Ends the request with the result of the one below, whose first byte is at `offset` there. An
+    /// error's range is moved to the request's own place. A second call does nothing.
+    pub(super) fn end(&mut self, offset: u64, result: Result<(), IoError>) {
+        let Some(pending) = self.pending.take() else { return };
+        // SAFETY: the pointer is that of the leaked box, and is used no more: the request below has
+        // given up its memory list.
+        let mut pending = unsafe { Box::from_raw(pending.as_ptr()) };
+        let rq = pending.rq_mut();
+        let result = result.map_err(|error| match error.range() {
+            Some(range) => {
+                let (first, len) = (rq.offset, rq.len);
+                let within = |at: u64| first.saturating_add(at.saturating_sub(offset).min(len));
+                let range = within(range.start)..within(range.end);
+                error.at(range)
+            }
+            None => error,
+        });
+        if result.is_ok() && rq.op == Op::Read {
+            // The request below had all of its bytes filled: it would have failed otherwise.
+            rq.filled = rq.len;
+        }
+        pending.verdict = Some(Verdict::Ended(result));
+        pending.settle();
+    }
+}
+
+impl Drop for Remapped {
+    fn drop(&mut self) {
+        self.end(0, Err(IoError::new(IoErrorKind::Gone)));
     }
 }

@@ -17,6 +17,9 @@ pub struct HctxStats {
     pub dispatched: u64,
     /// Requests that were merged into another one.
     pub merged: u64,
+    /// Requests that went straight to the device below, without a tag: see
+    /// [`Driver::remap`](crate::Driver::remap). They aren't among the dispatched ones.
+    pub remapped: u64,
     /// Requests that the driver finished.
     pub completed: u64,
     /// Requests that have a tag now: inside the driver, or about to end. For a moment, it also
@@ -53,6 +56,8 @@ pub(crate) struct RunnerStats {
     pub(crate) dispatched: AtomicU64,
     /// A: as `dispatched`.
     pub(crate) merged: AtomicU64,
+    /// A: as `dispatched`.
+    pub(crate) remapped: AtomicU64,
     /// A: as `dispatched`.
     pub(crate) tag_waits: AtomicU64,
     /// A: as `dispatched`.

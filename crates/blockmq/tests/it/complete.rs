@@ -3,7 +3,8 @@
 
 use std::sync::{Arc, mpsc};
 
-use crate::common::{Held, Rig, STALL, block, submit, watched};
+use crate::common::{Held, Rig, STALL, block, settle, submit, watched};
+use crate::remap::Window;
 use corewise_blockmq::model::{BuildByHand, ByHand};
 use corewise_blockmq::{
     BlockDeviceExt, Completed, Completer, Dispatch, IoErrorKind, IoStats, Queue, Request,
@@ -92,6 +93,28 @@ fn rule_17_requests_end_at_their_submitter_by_one_call_for_all_that_gathers() {
     assert_eq!(completer.stats().calls, 2);
     caches.step(far);
     next[0].try_recv().unwrap().result.unwrap();
+}
+
+#[test]
+fn rule_17_a_remapped_request_ends_at_its_submitter() {
+    let mut caches = Caches::new();
+    let (far, completer) = (caches.far, Completer::new(&caches.smp));
+    let driver = Held::default();
+    let below = by_hand(&driver, 32);
+    let window = Arc::new(Window::over(Arc::clone(&below) as _));
+    let queue = Queue::builder(&caches.machine, window)
+        .complete_with(&completer, RqAffinity::Cache)
+        .build_by_hand();
+    let (rq, ended) = watched(block(1));
+    queue.submit_on(far, rq);
+    settle(&[&queue, &below]);
+    driver.finish_all();
+    assert!(ended.try_recv().is_err(), "it ends over there");
+    assert_eq!((queue.inside(), below.inside(), completer.stats().sent), (1, 0, 1));
+    caches.step(far);
+    ended.try_recv().unwrap().result.unwrap();
+    assert_eq!(queue.inside(), 0);
+    assert_eq!((queue.stats()[0].remapped, queue.stats()[0].dispatched), (1, 0));
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod hand;
 mod hotplug;
 mod mistakes;
 mod plug;
+mod remap;
 mod room;
 mod rules;
 mod stepped_queue;

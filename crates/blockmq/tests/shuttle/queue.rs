@@ -7,7 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
 use corewise_blockmq::model::ByHand;
-use corewise_blockmq::{BlockDevice, Deadline, IoScheduler, IoStats, Plug, Queue, Request, TagSet};
+use corewise_blockmq::{
+    BlockDevice, Deadline, Dispatch, Driver, Info, IoScheduler, IoStats, Plug, Queue, Remap,
+    Request, Started, TagSet, Whole,
+};
 use corewise_sync::model::choose;
 use corewise_sync::model::schedules::{self, Schedules};
 use corewise_sync::{Countdown, Mutex, thread};
@@ -63,9 +66,15 @@ fn client(queue: &Queue, first: u64, ended: &Arc<Ended>) {
 }
 
 /// Does one thing to a queue, and undoes it.
-fn disturb(queue: &Arc<Queue>, machine: &Machine) {
+fn disturb(queue: &Arc<Queue>, machine: &Machine, closed: &AtomicU64) {
     match choose(6) {
-        0 => drop(queue.quiesce()),
+        0 => {
+            let quiesced = queue.quiesce();
+            closed.fetch_add(1, SeqCst);
+            thread::yield_now();
+            closed.fetch_sub(1, SeqCst);
+            drop(quiesced);
+        }
         1 => {
             let _quiesced = queue.quiesce_nowait();
             queue.run(0);
@@ -90,7 +99,44 @@ fn disturb(queue: &Arc<Queue>, machine: &Machine) {
     }
 }
 
+/// A device over a queue, to which it remaps some requests and passes on the others.
+struct Above {
+    below: Arc<Queue>,
+    /// Number of threads that have waited until its queue was quiesced, and keep it so.
+    closed: Arc<AtomicU64>,
+}
+
+impl Above {
+    fn check_open(&self) {
+        assert_eq!(self.closed.load(SeqCst), 0, "a quiesced queue has called its driver");
+    }
+}
+
+impl Driver for Above {
+    fn info(&self) -> Info {
+        Info::over("above", &*self.below)
+    }
+
+    fn remap(&self, rq: &Request) -> Option<Remap<'_>> {
+        self.check_open();
+        let place = Remap { device: &*self.below, offset: rq.offset() };
+        (choose(4) != 0).then_some(place)
+    }
+
+    fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {
+        self.check_open();
+        let (offset, len) = (rq.offset(), rq.len());
+        self.below.submit(Whole::new(rq).part(0, len, offset));
+        Dispatch::Started
+    }
+}
+
 fn scenario() {
+    world(false);
+}
+
+/// Runs the requests through a queue, or through one that remaps them to it.
+fn world(stacked: bool) {
     let machine = ["numa:1 l3:1 core:1 pu:1", "numa:1 l3:2 core:1 pu:1"][choose(2) as usize];
     let machine = Machine::synthetic(machine).unwrap();
     let pools = WorkerPools::builder(&machine).max_workers(4).build();
@@ -114,7 +160,15 @@ fn scenario() {
     if let Some(tags) = &tags {
         builder = builder.tags(tags);
     }
-    let queue = builder.build(&wq);
+    let below = builder.build(&wq);
+    let closed = Arc::new(AtomicU64::new(0));
+    let queue = match stacked {
+        true => {
+            let above = Above { below: Arc::clone(&below), closed: Arc::clone(&closed) };
+            Queue::builder(&machine, Arc::new(above)).iostats(IoStats::Counted).build(&wq)
+        }
+        false => Arc::clone(&below),
+    };
     let requests = CLIENTS * REQUESTS;
     let ended = Arc::new(Ended {
         times: (0..requests).map(|_| AtomicU64::new(0)).collect(),
@@ -130,9 +184,11 @@ fn scenario() {
             thread::spawn(move || client(&queue, client_number * REQUESTS, &ended))
         })
         .collect();
-    others.extend((0..2).map(|_| {
-        let (queue, machine) = (Arc::clone(&queue), machine.clone());
-        thread::spawn(move || (0..ACTS).for_each(|_| disturb(&queue, &machine)))
+    others.extend([&queue, &below].map(|queue| {
+        let (queue, machine) = (Arc::clone(queue), machine.clone());
+        // Of a queue below, it says nothing.
+        let closed = if Arc::ptr_eq(&queue, &below) { Arc::default() } else { Arc::clone(&closed) };
+        thread::spawn(move || (0..ACTS).for_each(|_| disturb(&queue, &machine, &closed)))
     }));
     // Another thread takes a tag of the set.
     others.extend(tags.clone().map(|tags| {
@@ -151,11 +207,13 @@ fn scenario() {
     ended.all.wait();
     queue.drain();
     assert!(ended.times.iter().all(|n| n.load(SeqCst) == 1), "doubled: {:?}", ended.times);
-    // No runner has a tag in hand.
-    drop(queue.quiesce());
-    let stats = queue.stats();
-    assert_eq!((stats.iter().map(|s| s.in_flight).sum::<u64>(), queue.inside()), (0, 0));
-    drop(queue);
+    for queue in [queue, below] {
+        queue.drain();
+        // No runner has a tag in hand.
+        drop(queue.quiesce());
+        let stats = queue.stats();
+        assert_eq!((stats.iter().map(|s| s.in_flight).sum::<u64>(), queue.inside()), (0, 0));
+    }
     assert!(tags.is_none_or(|tags| tags.in_use() == 0), "a tag was lost");
     device.close();
     interrupts.join().unwrap();
@@ -170,6 +228,12 @@ fn shuttle_no_request_is_lost_or_doubled_in_random_schedules() {
 #[test]
 fn shuttle_no_request_is_lost_or_doubled_where_few_threads_are_preempted() {
     schedules::few_preemptions(Schedules { short: 1_000, long: 100_000 }, scenario);
+}
+
+#[test]
+fn shuttle_no_request_is_lost_or_doubled_over_another_queue() {
+    schedules::random(Schedules { short: 3_000, long: 100_000 }, || world(true));
+    schedules::few_preemptions(Schedules { short: 500, long: 30_000 }, || world(true));
 }
 
 #[test]

@@ -42,6 +42,12 @@ fn partitions_that_sfdisk_made_are_served_and_go_down_before_their_disk() {
         assert_eq!(client.write(4 * MIB as u64, &[0; 512], 0), Err(ENOSPC));
         assert_eq!(client.read(4 * MIB as u64 - 512, 1024), Err(EINVAL));
     }
+    let dump = folder.dump();
+    let part = dump["disks"].as_array().unwrap().iter().find(|disk| disk["name"] == "p1").unwrap();
+    let queues = part["hw_queues"].as_array().unwrap();
+    let sum = |name| queues.iter().map(|queue| queue[name].as_u64().unwrap()).sum::<u64>();
+    let writes = part["writes"]["requests"].as_u64().unwrap();
+    assert_eq!((sum("remapped"), sum("dispatched")), (writes, 0), "{part}");
     server.stop().ok();
     let image = std::fs::read(folder.join("disk.img")).unwrap();
     assert!(image[MIB..5 * MIB] == pattern(1, 4 * MIB));

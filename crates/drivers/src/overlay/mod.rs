@@ -16,7 +16,8 @@ mod requests;
 use std::sync::Arc;
 
 use corewise_blockmq::{
-    BlockDevice, Dispatch, Displaced, Driver, Geometry, Info, IoError, IoErrorKind, Queue, Started,
+    BlockDevice, Dispatch, Displaced, Driver, Geometry, Info, IoError, IoErrorKind, Queue, Remap,
+    Request, Started,
 };
 use corewise_sync::SpinLock;
 use corewise_sync::atomic::{AtomicU64, Ordering};
@@ -218,6 +219,10 @@ impl Driver for Overlay {
     /// Grows the overlay and its file. Bytes behind the base's end are zero.
     fn grow(&self, size: Option<u64>) -> Result<u64, IoError> {
         self.inner.grow(size)
+    }
+
+    fn remap(&self, rq: &Request) -> Option<Remap<'_>> {
+        self.inner.own_place(rq).map(|offset| Remap { device: &*self.inner.file, offset })
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

@@ -46,6 +46,20 @@ impl OverlayState {
         }
     }
 
+    /// Returns the place in the file of a request that the file can do alone: its blocks are own,
+    /// in one group, and their bits need no commit (Look).
+    pub(super) fn own_place(&self, rq: &Request) -> Option<u64> {
+        let (offset, end) = (rq.offset(), rq.offset() + rq.len());
+        if self.map.run(offset, end) != Some((true, end - offset)) {
+            return None;
+        }
+        // After the look: a first change Sets, Marks and Unlocks in this order.
+        if rq.op().is_change() && rq.flags().fua && self.lacks_bits(offset..end) {
+            return None;
+        }
+        Some(self.layout.place(offset))
+    }
+
     /// Makes a request wait for a group's page, and reads that if nobody does (Load).
     fn load(self: &Arc<Self>, group: usize, rq: Started) {
         match self.map.wait_for(group, rq) {

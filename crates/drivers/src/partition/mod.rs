@@ -5,8 +5,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use corewise_blockmq::{
-    BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op,
-    Started, Whole,
+    BlockDevice, BlockDeviceExt, Dispatch, Driver, Geometry, Info, IoError, IoErrorKind, Op, Remap,
+    Request, Started, Whole,
 };
 use corewise_sync::atomic::{AtomicU64, Ordering};
 use gpt::disk::LogicalBlockSize;
@@ -80,6 +80,10 @@ impl Driver for Partition {
 
     fn is_outdated(&self) -> bool {
         self.below.is_outdated()
+    }
+
+    fn remap(&self, rq: &Request) -> Option<Remap<'_>> {
+        Some(Remap { device: &*self.below, offset: self.start + rq.offset() })
     }
 
     fn queue_request(&self, _hctx: usize, rq: Started) -> Dispatch {

@@ -304,3 +304,30 @@ fn a_base_is_the_same_in_whichever_order_it_answers() {
     });
     opened.unwrap();
 }
+
+#[test]
+fn own_blocks_of_one_group_need_no_tag_and_all_other_requests_go_to_the_driver() {
+    let rig = Rig::live();
+    let base = base(&rig, 8 * BLOCK, &vec![3; 8 * BLOCK as usize]);
+    let queue = overlay(&rig, &base, OverlayOptions::new());
+    let counts = || {
+        let all = queue.stats();
+        let sum = |count: fn(&corewise_blockmq::HctxStats) -> u64| all.iter().map(count).sum();
+        let counts: (u64, u64) = (sum(|hctx| hctx.remapped), sum(|hctx| hctx.dispatched));
+        counts
+    };
+    queue.write_at(BLOCK, vec![4; 2 * BLOCK as usize]).unwrap();
+    assert_eq!(queue.read_at(0, 512).unwrap(), [3; 512][..]);
+    assert_eq!(queue.read_at(0, 2 * BLOCK as usize).unwrap()[BLOCK as usize..], [4; 4096]);
+    assert_eq!(counts(), (0, 3));
+    assert_eq!(queue.read_at(BLOCK + 512, 1024).unwrap(), [4; 1024][..]);
+    queue.write_at(2 * BLOCK, vec![5; 512]).unwrap();
+    queue.write_zeroes(BLOCK, 512).unwrap();
+    assert_eq!(counts(), (3, 3));
+    let durable = || queue.execute(Request::write(2 * BLOCK, vec![6; 512]).fua()).result;
+    durable().unwrap();
+    assert_eq!(counts(), (3, 4), "the map on disk lacks the bit");
+    durable().unwrap();
+    assert_eq!(counts(), (4, 4));
+    assert_eq!(queue.read_at(2 * BLOCK, 1024).unwrap()[..], [[6; 512], [4; 512]].concat()[..]);
+}

@@ -244,3 +244,19 @@ fn partitions_that_cannot_be_are_refused_with_the_reason() {
     assert!(refused(512, MIB as u64).contains("ends at byte 1048576"));
     assert!(refused(u64::MAX - 511, 512).contains("ends at byte"));
 }
+
+#[test]
+fn a_request_of_a_partition_needs_no_tag_and_its_error_has_its_own_range() {
+    let rig = Rig::live();
+    let memory = rig.queue(Memory::new(4 * MIB as u64).unwrap());
+    let start = MIB as u64;
+    let fault = Fault::new().range(start + 1024..start + 1536);
+    let below = rig.queue(Faulty::new(memory, vec![fault.on(&[Op::Read])], 1));
+    let queue = rig.queue(Partition::new(below, start, start).unwrap());
+    queue.write_at(0, vec![1; 1024]).unwrap();
+    assert_eq!(queue.read_at(0, 1024).unwrap(), [1; 1024][..]);
+    let error = queue.read_at(512, 1024).unwrap_err();
+    assert_eq!(error.range(), Some(512..1536));
+    let stats = queue.stats();
+    assert_eq!(stats.iter().map(|hctx| (hctx.remapped, hctx.dispatched)).max(), Some((3, 0)));
+}

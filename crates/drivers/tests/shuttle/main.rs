@@ -5,3 +5,4 @@
 mod device;
 
 mod delay;
+mod overlay;
