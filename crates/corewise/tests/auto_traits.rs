@@ -89,7 +89,7 @@ fn lines() -> Vec<(&'static str, &'static str, String)> {
         blockmq: AlignedBuf, Buffer, BufferMemory, BufferPool, Completed, Completer, CompleterStats, Deadline, DiskStats,
             Displaced, Dispatch, Extent,
             ExtentKind, Extents, Flags, FreezeGuard, Geometry, HctxStats, HeldRequest, HwQueues, Info, IoError, IoErrorKind, IoScheduler, IoStats,
-            NowaitError, Op, OpStats, PartDone, Payload, Plug, Queue, QueueBuilder, QuiesceGuard, ReadOnlyLatch, RefusedRequest, Request, RequestMut<'static>,
+            NowaitError, Op, OpStats, PartDone, Payload, Plug, Queue, QueueBuilder, QuiesceGuard, ReadOnlyLatch, RefusedRequest, Remap<'static>, Request, RequestMut<'static>,
             RqAffinity,
             Segment<'static>, Segments<'static>, Started, TagSet, TimedOut<'static>, TimerReturn, Whole;
         drivers: Alignment, Checkpoint, CheckpointDriver, CheckpointEvent, CheckpointImage, CheckpointOptions, CheckpointStatus, Crypt, CryptHeader, CryptOptions, Degraded, Delay, Delays, Fault, Faulty, FetchPolicy, FileDriver, FileEvent, FileFault, FileGuard, FileOptions, FileRings, IoPath, LegState, Memory,
