@@ -46,8 +46,8 @@ const FILE: u64 = 4;
 /// a name lookup.
 const REMOTE: u64 = 4;
 /// The descriptors of a volume in a store in a folder: 8 threads that each read or write one file
-/// and its folder, and the files held open.
-const STORE_IN_FOLDER: u64 = 24;
+/// and its folder, the folders that it holds, and 64 objects that are held open for reads.
+const STORE_IN_FOLDER: u64 = 24 + 64;
 /// The descriptors of a volume in a remote store: a connection for each request in flight of one
 /// CPU, and those of its runtime.
 const STORE_ELSEWHERE: u64 = 256 + 8;
@@ -56,8 +56,9 @@ const STORE_ELSEWHERE: u64 = 256 + 8;
 /// its second descriptor, two of the channel to the frontend, a wait for the rest of a message, the
 /// record of requests in flight, 16 regions of memory, and a frontend that is turned away.
 const GUEST: u64 = 8 + 16;
-/// The descriptors of a ring: epoll, its eventfd, and the events of kicks, calls and errors.
-const RING: u64 = 5;
+/// The descriptors of a ring: epoll, its eventfd, the events of kicks, calls and errors, and the
+/// io_uring by which the kernel signals calls.
+const RING: u64 = 6;
 /// The descriptors of the thread that accepts frontends: epoll and its eventfd.
 const GUESTS: u64 = 2;
 

@@ -42,7 +42,7 @@ fn a_durable_change_meets_the_first_one() {
     let wq = Workqueue::builder("block").build(&pools).unwrap();
     let queue = |driver: Arc<dyn Driver>| Queue::builder(&machine, driver).build(&wq);
     let memory = |size: u64| queue(Arc::new(Ram(Mutex::new(vec![0; size as usize]), size)));
-    let file = memory(Overlay::file_size(SIZE, 4096).unwrap());
+    let file = memory(Overlay::file_size(SIZE, Some(4096)).unwrap());
     let base = memory(SIZE);
     let open = || {
         let base = Some(Arc::clone(&base) as _);

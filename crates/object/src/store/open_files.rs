@@ -12,8 +12,8 @@ use corewise_drivers::lies_in_memory;
 use rustix::fs::fstat;
 use rustix::io::{ReadWriteFlags, preadv2};
 
-/// Maximum number of files that a volume holds open.
-const FILES: usize = 128;
+/// Maximum number of files that a store holds open.
+const FILES: usize = 64;
 
 /// A file of an object with data.
 #[derive(Debug)]
