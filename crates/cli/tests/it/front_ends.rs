@@ -1,7 +1,8 @@
 //! Exports as disks of the machine that the server runs on, in virtual machines: by `corewise
-//! attach` and by ublk, on Debian's stable and newest kernels. Long runs end with a file system by
-//! ublk on checkpoints, over an encrypted overlay of another server's export. It is backed up while
-//! it is written to and the server is killed, and restored.
+//! attach` and by ublk, on Debian's stable and newest kernels; and as a disk of a virtual machine
+//! whose server runs outside. Long runs by ublk end with a file system on checkpoints, over an
+//! encrypted overlay of another server's export. It is backed up while it is written to and the
+//! server is killed, and restored.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::ffi::OsStr;
@@ -15,11 +16,12 @@ use fastrand::Rng;
 use rustix::fs::{FallocateFlags, fallocate};
 use rustix::io::{ReadWriteFlags, pwritev2};
 
-use crate::common::COREWISE;
 use crate::common::client::{FLUSH, FUA, WRITE, WRITE_ZEROES};
 use crate::common::machine::{Image, is_long, listen};
 use crate::common::replay::Log;
+use crate::common::server::Server;
 use crate::common::writer::{BLOCK, BLOCKS, DEPTH, Disk, Writer, content, seed};
+use crate::common::{COREWISE, Folder, file};
 
 struct Request {
     cookie: u64,
@@ -204,6 +206,44 @@ fn a_disk_by_ublk_keeps_its_data_on_a_kernel_that_lacks_abilities_and_the_server
     if is_long() {
         keeps_its_data("stable", "ublk", 10);
     }
+}
+
+#[test]
+fn a_guest_s_disk_keeps_its_data_while_the_server_is_killed_and_started_again() {
+    /// Number of kills, and sectors that the guest writes from one to the next, at least.
+    const KILLS: u64 = 50;
+    const BETWEEN: u64 = 800;
+    if !is_long() {
+        return;
+    }
+    let modules = "virtio_pci virtio_blk ext4 crc32c_generic";
+    let programs = ["fio", "mkfs.ext4", "e2fsck", "fsx"].map(AsRef::as_ref);
+    let Some(image) = Image::new("guest", "own", "guest", modules, &programs) else { return };
+    let folder = Folder::new();
+    let export = "[[export]]\ndevice = \"disk\"\nvhost_user = \"guest\"\n";
+    folder.write("x.toml", file("disk", "256M") + export);
+    let serve = || Server::start(&folder, &["x.toml"]);
+    let mut server = Some(serve());
+    // More than the kills need: a guest writes some more until its next line.
+    let variables = format!("quiet sectors={}", 4 * KILLS * BETWEEN);
+    let mut machine = image.machine(1200, "tcg,thread=single", &variables);
+    machine.args(["-smp", "2", "-m", "512", "-machine", "memory-backend=ram", "-nic", "none"]);
+    machine.args(["-object", "memory-backend-memfd,id=ram,size=512M,share=on", "-chardev"]);
+    machine.arg(format!("socket,id=disk,path={},reconnect=1", folder.join("guest").display()));
+    machine.args(["-device", "vhost-user-blk-pci,chardev=disk"]);
+    let (mut next, mut kills) = (None, 0);
+    let (result, said) = listen(machine, |line| {
+        let Some(written) = line.strip_prefix("WRITTEN ") else { return };
+        let written: u64 = written.parse().unwrap_or_default();
+        let at = *next.get_or_insert(written + BETWEEN);
+        if written >= at && kills < KILLS {
+            server.take().unwrap().kill();
+            server = Some(serve());
+            (next, kills) = (Some(written + BETWEEN), kills + 1);
+        }
+    });
+    assert_eq!((result.as_deref(), kills), (Some("well"), KILLS), "{said}");
+    server.unwrap().stop().ok();
 }
 
 #[test]
