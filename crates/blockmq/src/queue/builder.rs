@@ -169,7 +169,8 @@ impl QueueBuilder {
         let timeout = self.timeout.unwrap_or(info.io_timeout);
         // A remapped request has no tag, which a timeout would need, and which a bound or an order
         // is about.
-        let may_remap = !info.may_block
+        let may_remap = info.remaps
+            && !info.may_block
             && timeout.is_none()
             && (self.depth, self.scheduler) == (None, IoScheduler::None)
             && self.tags.is_none();

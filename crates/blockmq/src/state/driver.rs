@@ -68,6 +68,9 @@ pub struct Info {
     /// True if the driver gains when one large request replaces many small adjacent ones; `true` by
     /// default. The queue then merges waiting requests.
     pub merges: bool,
+    /// True if the driver may [name the place](Driver::remap) of a request on another device; false
+    /// by default. The queue asks only such a driver.
+    pub remaps: bool,
     /// True if the driver knows which parts of the device are allocated and which read as zeroes;
     /// `false` by default. If it is false, the queue answers such questions itself: all counts as
     /// data. A filter doesn't inherit the flag from the device below: its bytes may differ from
@@ -94,6 +97,7 @@ impl Info {
             depth: DEFAULT_DEPTH,
             may_block: false,
             merges: true,
+            remaps: false,
             knows_extents: false,
             io_timeout: None,
             read_only_latch: ReadOnlyLatch::never(),

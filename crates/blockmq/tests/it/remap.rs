@@ -48,7 +48,7 @@ impl Window {
 impl Driver for Window {
     fn info(&self) -> Info {
         let over = Info::over("window", &*self.below[0]);
-        Info { geometry: self.geometry, hw_queues: 1, merges: self.merges, ..over }
+        Info { geometry: self.geometry, hw_queues: 1, merges: self.merges, remaps: true, ..over }
     }
 
     fn remap(&self, rq: &Request) -> Option<Remap<'_>> {
@@ -370,7 +370,7 @@ fn stepped_two_devices_at_one_address_get_batches_of_their_own() {
     struct Both(Outer);
     impl Driver for Both {
         fn info(&self) -> Info {
-            Info { hw_queues: 1, ..Info::over("both", &self.0) }
+            Info { hw_queues: 1, remaps: true, ..Info::over("both", &self.0) }
         }
         fn remap(&self, rq: &Request) -> Option<Remap<'_>> {
             let device: &dyn BlockDevice = if rq.offset() == 512 { &self.0 } else { &self.0.0 };

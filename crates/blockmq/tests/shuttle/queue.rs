@@ -114,7 +114,7 @@ impl Above {
 
 impl Driver for Above {
     fn info(&self) -> Info {
-        Info::over("above", &*self.below)
+        Info { remaps: true, ..Info::over("above", &*self.below) }
     }
 
     fn remap(&self, rq: &Request) -> Option<Remap<'_>> {

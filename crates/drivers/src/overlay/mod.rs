@@ -197,7 +197,7 @@ impl Driver for Overlay {
         let state = &self.inner;
         let over = Info::over("overlay", &*state.file);
         let geometry = Geometry { size: state.size(), ..state.geometry };
-        Info { geometry, knows_extents: true, ..over }
+        Info { geometry, knows_extents: true, remaps: true, ..over }
     }
 
     fn condition(&self) -> Option<String> {

@@ -75,7 +75,7 @@ impl Partition {
 impl Driver for Partition {
     fn info(&self) -> Info {
         let over = Info::over("partition", &*self.below);
-        Info { geometry: self.geometry, knows_extents: true, ..over }
+        Info { geometry: self.geometry, knows_extents: true, remaps: true, ..over }
     }
 
     fn is_outdated(&self) -> bool {
