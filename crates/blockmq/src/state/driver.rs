@@ -319,11 +319,11 @@ pub trait Driver: Send + Sync + 'static {
     ///
     /// The queue calls this as `queue_request`, with the same promises, and submits the request
     /// before the next one. It may ask twice about one request. It doesn't ask about flushes,
-    /// requests for extents and merged requests. A queue never asks if its driver [may
-    /// block](Info::may_block), or if it has a [timeout](crate::QueueBuilder::timeout), a
-    /// [scheduler](crate::QueueBuilder::scheduler), or its own
-    /// [depth](crate::QueueBuilder::depth) or [tags](crate::QueueBuilder::tags): these are about
-    /// requests with tags. A panic here is caught, and fails the request.
+    /// requests for extents and merged requests. A queue asks only a driver that says that it
+    /// [remaps](Info::remaps), and none that [may block](Info::may_block). It never asks if it has
+    /// a [timeout](crate::QueueBuilder::timeout), a [scheduler](crate::QueueBuilder::scheduler), or
+    /// its own [depth](crate::QueueBuilder::depth) or [tags](crate::QueueBuilder::tags): these are
+    /// about requests with tags. A panic here is caught, and fails the request.
     fn remap(&self, rq: &Request) -> Option<Remap<'_>> {
         let _ = rq;
         None

@@ -186,7 +186,7 @@ fn world(stacked: bool) {
         .collect();
     others.extend([&queue, &below].map(|queue| {
         let (queue, machine) = (Arc::clone(queue), machine.clone());
-        // Of a queue below, it says nothing.
+        // A queue below is closed to nobody.
         let closed = if Arc::ptr_eq(&queue, &below) { Arc::default() } else { Arc::clone(&closed) };
         thread::spawn(move || (0..ACTS).for_each(|_| disturb(&queue, &machine, &closed)))
     }));

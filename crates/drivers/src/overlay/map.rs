@@ -32,7 +32,7 @@ pub(super) struct Map {
     counted: AtomicUsize,
 }
 
-/// What the directory says about a group's page in the file.
+/// The state of a group's page in the file, as the directory has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PageName {
     /// The page counts as one of clear bits, whatever lies there.

@@ -295,15 +295,19 @@ impl Volume {
         changed.map_err(|error| error.to_string())
     }
 
+    /// Returns the overlay, if the volume is one that is up.
+    fn overlay(&self) -> Option<&Arc<Overlay>> {
+        self.made.get()?.overlay.as_ref()
+    }
+
     /// Returns the layers of this overlay for clients; `None` if it isn't one that is up.
     pub(super) fn overlay_layers(&self) -> Option<Arc<dyn AllocationDepth>> {
-        let overlay = self.made.get()?.overlay.as_ref()?;
-        Some(Arc::new(Layers(Arc::clone(overlay))))
+        Some(Arc::new(Layers(Arc::clone(self.overlay()?))))
     }
 
     /// Returns the bytes of a block of this overlay; `None` if it isn't one that is up.
     pub(crate) fn overlay_block_size(&self) -> Option<u32> {
-        Some(self.made.get()?.overlay.as_ref()?.block_size())
+        Some(self.overlay()?.block_size())
     }
 
     /// Replaces a leg of this mirror by another volume, which starts out and is resynced. If
@@ -344,8 +348,7 @@ impl Volume {
 
     /// Takes the keys that a device follows while clients go on.
     pub(crate) fn follow(&self, driver: &manifest::Driver) {
-        let overlay = self.made.get().and_then(|made| made.overlay.as_ref());
-        match (driver, overlay) {
+        match (driver, self.overlay()) {
             (manifest::Driver::Mirror(mirror), _) => self.schedule.set(mirror.check_every),
             (manifest::Driver::Overlay(asked), Some(overlay)) => {
                 overlay.set_fetch(asked.fetch, asked.fetch_rate);
@@ -356,8 +359,7 @@ impl Volume {
 
     /// Returns true for an overlay that has every block.
     pub(crate) fn needs_no_base(&self) -> bool {
-        let overlay = self.made.get().and_then(|made| made.overlay.as_ref());
-        overlay.is_some_and(|overlay| !overlay.status().has_base)
+        self.overlay().is_some_and(|overlay| !overlay.status().has_base)
     }
 
     /// Drops the base of this overlay, which has every block.

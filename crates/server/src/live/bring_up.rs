@@ -159,8 +159,8 @@ impl Live {
                 let done = self.server.replace_export(done);
                 done.map_err(|error| error.to_string())?;
                 self.images.renew(export, &volume);
-                let keeps = self.front_ends.paths(&export.name);
-                let keeps = had.iter().flatten().any(|path| keeps.iter().flatten().eq([path]));
+                let has_now = self.front_ends.paths(&export.name);
+                let keeps = had.iter().zip(&has_now).any(|(had, now)| had.is_some() && had == now);
                 let old = has.export(&export.name);
                 if keeps && old.is_some_and(|old| differs(old, export)) {
                     changed.notes.push(format!(
@@ -169,7 +169,7 @@ impl Live {
                         export_name(&export.name)
                     ));
                 }
-                let [disk, _] = self.front_ends.paths(&export.name);
+                let [disk, _] = has_now;
                 Ok(ShownExport::new(export, &**shared.device(), disk))
             });
             match done {
