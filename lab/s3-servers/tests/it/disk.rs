@@ -28,9 +28,9 @@ pub(crate) const BLOCK: usize = 4096;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Protocol {
     S3,
-    /// Google Cloud Storage's.
+    /// The protocol of Google Cloud Storage.
     Gcs,
-    /// That of Azure's blobs.
+    /// The protocol of Azure's blobs.
     Azure,
 }
 
